@@ -107,6 +107,13 @@ void AxisSymmetry::keepApart(const Coordinates& at) const {
   }
 }
 
+void AxisSymmetry::keepApart(const Part& part) const {
+  keepApart(part.at);
+  for (const Stretch& s : part.within) {
+    if (of(s.axis).whole) throw NeedsRefinement(s.axis);
+  }
+}
+
 void AxisSymmetry::keepApart(const AttributeSteps& steps) const {
   std::vector<std::int32_t> moving;
   for (const auto& [axis, added] : steps.step) {

@@ -93,9 +93,11 @@ class AxisSymmetry {
   std::vector<CollapsedAxis> collapsedAxes() const;
 
   // To be asked of everything that a stage meets. Throws NeedsRefinement where a program, or
-  // coordinates in a group, root, peer or lineage part, name an axis that is collapsed as a whole.
+  // coordinates in a group, root, peer or lineage part, name an axis that is collapsed as a whole,
+  // or a stretch of it.
   void keepApart(ProgramId program) const;
   void keepApart(const Coordinates& at) const;
+  void keepApart(const Part& part) const;
   // Throws NeedsRefinement where attributes move along an axis that is collapsed in any way: then
   // no two of its coordinates do the same.
   void keepApart(const AttributeSteps& steps) const;

@@ -23,12 +23,11 @@ LocalSlice::LocalSlice(const CutContext& cut) : cut_(cut), equations_(cut) {
     for (std::size_t s = 0; s < entry.shards.size(); ++s) {
       const Shard& shard = entry.shards[s];
       const ShardEquations::ShardAxes& axes = equations_.axesOf(e, static_cast<std::int32_t>(s));
-      std::vector<std::size_t> at(axes.outer.size(),
-                                  0);  // indices into the axes' claimed coordinates
+      const std::vector<std::vector<std::int32_t>> claimed = equations_.claimed(shard, axes);
+      std::vector<std::size_t> at(axes.outer.size(), 0);  // indices into the claimed coordinates
       std::vector<std::int32_t> c(at.size(), 0);
       for (;;) {
-        for (std::size_t i = 0; i < at.size(); ++i)
-          c[i] = cut_.symmetry.of(axes.outer[i]).claimed[at[i]];
+        for (std::size_t i = 0; i < at.size(); ++i) c[i] = claimed[i][at[i]];
         BoundEquation claim{e,
                             static_cast<std::int32_t>(s),
                             equations_.instantiate(entry.tensor, shard, axes, c),
@@ -37,7 +36,7 @@ LocalSlice::LocalSlice(const CutContext& cut) : cut_(cut), equations_(cut) {
           claim.ids.push_back(visit(instance));
         claims_.push_back(std::move(claim));
         std::size_t i = at.size();
-        while (i-- > 0 && ++at[i] == cut_.symmetry.of(axes.outer[i]).claimed.size()) at[i] = 0;
+        while (i-- > 0 && ++at[i] == claimed[i].size()) at[i] = 0;
         if (i == static_cast<std::size_t>(-1)) break;
       }
     }
@@ -239,9 +238,13 @@ bool LocalSlice::bind(LocalId id, const LocalInstance& instance) {
     const bool sums = shard.parts.size() > 1 || !shard.sum.empty();
     if (cut_.options.proved && sums && cut_.plan.lineage[mention.entry].role != Role::kInput)
       continue;
-    cut_.symmetry.keepApart(part.at);
-    if (!std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
-          return cut_.mesh.coordinate(instance.rank, c.first) == c.second;
+    cut_.symmetry.keepApart(part);
+    if (!std::all_of(part.at.begin(), part.at.end(),
+                     [&](const auto& c) {
+                       return cut_.mesh.coordinate(instance.rank, c.first) == c.second;
+                     }) ||
+        !std::all_of(part.within.begin(), part.within.end(), [&](const Stretch& s) {
+          return s.contains(cut_.mesh.coordinate(instance.rank, s.axis));
         }))
       continue;
     if (part.microbatch.isOne() && part.microbatch != instance.microbatch) continue;

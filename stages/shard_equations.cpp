@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "ir/coordinates.h"
+
 namespace shardproof {
 
 const ShardEquations::ShardAxes& ShardEquations::axesOf(EntryId entry, std::int32_t shard) {
@@ -25,7 +27,7 @@ ShardEquations::ShardAxes ShardEquations::axesOf(const Shard& shard) const {
   }
   const bool microbatches = std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& p) {
     if (p.microbatch.isOne()) return false;
-    const Rank rank = cut_.mesh.with(Rank(0), p.at);
+    const Rank rank = cut_.mesh.firstOf(p.at, p.within);
     const ProgramId program = cut_.planIndex.programOf(rank);
     const TensorId t = cut_.planIndex.findTensor(program, p.local);
     return cut_.plan.programs[program].graph.tensors[t].perMicrobatch;
@@ -34,10 +36,35 @@ ShardEquations::ShardAxes ShardEquations::axesOf(const Shard& shard) const {
   return axes;
 }
 
+// Whether the part is one of the summands of that rank: it lies in the stretches of the axes that
+// the shard sums over.
+bool ShardEquations::isSummed(const Part& part, const ShardAxes& axes, Rank rank) const {
+  return std::all_of(part.within.begin(), part.within.end(), [&](const Stretch& s) {
+    return s.contains(cut_.mesh.coordinate(rank, s.axis)) ||
+           std::find(axes.summed.begin(), axes.summed.end(), s.axis) == axes.summed.end();
+  });
+}
+
+// A class of coordinates lies in a stretch or beside it (SymmetryClasses), so those of its first
+// coordinates that lie in the shard's stretch stand for all of the shard's.
+std::vector<std::vector<std::int32_t>> ShardEquations::claimed(const Shard& shard,
+                                                               const ShardAxes& axes) const {
+  for (const Part& part : shard.parts) cut_.symmetry.keepApart(part);
+  std::vector<std::vector<std::int32_t>> claimed;
+  for (const std::int32_t axis : axes.outer) {
+    const ir::Range range = ir::rangeOf(cut_.plan, shard, axis);
+    std::vector<std::int32_t>& own = claimed.emplace_back();
+    for (const std::int32_t c : cut_.symmetry.of(axis).claimed)
+      if (c >= range.low && c < range.high) own.push_back(c);
+    if (own.empty()) throw std::logic_error("a stretch of lineage without a claim");
+  }
+  return claimed;
+}
+
 ShardEquations::ShardInstances ShardEquations::instantiate(
     TensorId logical, const Shard& shard, const ShardAxes& axes,
     const std::vector<std::int32_t>& coordinates) const {
-  for (const Part& part : shard.parts) cut_.symmetry.keepApart(part.at);
+  for (const Part& part : shard.parts) cut_.symmetry.keepApart(part);
   ShardInstances instances;
   instances.box = shard.box;
   for (const auto& [axis, offsets] : shard.step) {
@@ -83,6 +110,7 @@ ShardEquations::ShardInstances ShardEquations::instantiate(
       weight *= along.weight(along.all[summed[i]]);
     }
     for (const Part& part : shard.parts) {
+      if (!isSummed(part, axes, Rank(rank))) continue;
       LocalInstance instance;
       instance.rank = Rank(cut_.mesh.with(Rank(rank), part.at));
       instance.program = cut_.planIndex.programOf(instance.rank);

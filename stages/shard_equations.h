@@ -23,6 +23,9 @@ class ShardEquations {
     std::vector<std::int32_t> outer, summed;  // axes and kMicrobatchAxis
   };
   const ShardAxes& axesOf(EntryId entry, std::int32_t shard);
+  // The coordinates of each of axes.outer at which the shard is claimed: it holds at all others of
+  // its own. Throws NeedsRefinement.
+  std::vector<std::vector<std::int32_t>> claimed(const Shard& shard, const ShardAxes& axes) const;
 
   // One SPMD instance of a shard's equation: the instances of tensors it adds up and the box.
   struct ShardInstances {
@@ -36,6 +39,7 @@ class ShardEquations {
 
  private:
   ShardAxes axesOf(const Shard& shard) const;
+  bool isSummed(const Part& part, const ShardAxes& axes, Rank rank) const;
 
   const CutContext& cut_;
   const std::vector<CollapsedAxis> collapsedAxes_;

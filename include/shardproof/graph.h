@@ -126,6 +126,15 @@ struct Operand {
 // One coordinate assignment, e.g. {"pp": 1, "tp": 0}; axes are indices into Plan::mesh. Sorted by
 // axis.
 using Coordinates = std::vector<std::pair<std::int32_t, std::int32_t>>;
+// Some coordinates of an axis, [low, high): at least one, not all.
+struct Stretch {
+  std::int32_t axis = 0;
+  std::int32_t low = 0, high = 0;
+  bool contains(std::int32_t coordinate) const { return coordinate >= low && coordinate < high; }
+  friend auto operator<=>(const Stretch&, const Stretch&) = default;
+};
+// Sorted by axis, each axis once; of the axes that are not there all coordinates are meant.
+using Stretches = std::vector<Stretch>;
 
 enum class Communication : std::uint8_t {
   kNone,
@@ -185,9 +194,10 @@ struct Node {
 // How the attributes of a node of a plan move with the coordinates of its rank.
 struct AttributeSteps {
   // For each axis, ascending: what each coordinate adds to numbers of Node::attributes, which are
-  // those at coordinate 0. Of axes only that the program does not fix.
+  // those at the first coordinate that the program has. Of axes only that the program does not fix.
   std::vector<std::pair<std::int32_t, Attributes>> step;
-  // The attributes at all coordinates of these axes, the last one runs fastest.
+  // The attributes at all coordinates of these axes that the program has, the last one runs
+  // fastest.
   std::vector<AttributesId> sets;
   friend bool operator==(const AttributeSteps&, const AttributeSteps&) = default;
 };
@@ -278,7 +288,8 @@ struct Asynchrony {
 };
 
 struct Program {
-  Coordinates at;  // the fixed axes
+  Coordinates at;    // the fixed axes
+  Stretches within;  // of axes that are not fixed: the program runs on these coordinates only
   Graph graph;
   std::vector<CommunicationSpec> communications;
   std::vector<AttributeSteps> steps;
@@ -296,6 +307,9 @@ struct Part {
   NameId local;  // the local tensor's name: found in the program of each rank that is meant
   Coordinates at;
   Microbatch microbatch;  // "mb": k; none: not fixed
+  // Of coordinates of the shard: those over which they range. The same in all parts but for axes
+  // that the shard sums over, where each part is summed over its own.
+  Stretches within = {};
 };
 
 struct Shard {

@@ -200,11 +200,7 @@ class LogCheck {
                     "names " + std::to_string(e) + ", which is no output lineage of this tensor");
       if (!proof(e).proved)
         return fail(place + "/entries", "names " + std::to_string(e) + ", which is not proved");
-      for (const Shard& shard : entry.shards) {
-        std::vector<std::int64_t> sizes;
-        for (const auto& [axis, offsets] : shard.step) sizes.push_back(ir::axisSize(plan_, axis));
-        ir::appendBoxes(shard, sizes, boxes);
-      }
+      for (const Shard& shard : entry.shards) ir::appendBoxes(plan_, shard, boxes);
     }
     const auto gap = ir::firstUncovered(tensor.shape, boxes);
     const bool none = boxes.empty() && tensor.shape.empty();  // a scalar has no position to name

@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::int64_t kMostDrawn = 32;  // of integers that nothing limits
 
-using Stretches = std::vector<std::pair<std::int64_t, std::int64_t>>;
+using IntegerRanges = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
-bool contains(const Stretches& within, std::int64_t value) {
+bool contains(const IntegerRanges& within, std::int64_t value) {
   return within.empty() || std::any_of(within.begin(), within.end(), [&](const auto& s) {
            return s.first <= value && value < s.second;
          });
@@ -53,9 +53,9 @@ std::optional<double> KnownInputs::number(const ReducedStage& reduced, StageTens
 std::optional<std::int64_t> KnownInputs::drawInteger(const ReducedStage& reduced,
                                                      StageTensorId tensor, std::mt19937_64& random,
                                                      bool positive) const {
-  static const Stretches kAnything;
+  static const IntegerRanges kAnything;
   const auto& known = stage_.tensors[tensor].known;
-  const Stretches& within = known ? known->within : kAnything;
+  const IntegerRanges& within = known ? known->within : kAnything;
   std::vector<std::int64_t> values = reduced.values[tensor];
   if (!values.empty()) {
     std::erase_if(values, [&](std::int64_t v) { return !contains(within, v); });

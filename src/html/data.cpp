@@ -39,7 +39,7 @@ class PageData {
     Json list = Json::array();
     for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
       const Program& program = problem_.plan.programs[p];
-      list.push_back({{"at", coordinates(program.at)},
+      list.push_back({{"at", coordinates(program)},
                       {"tensors", tensors(program.graph)},
                       {"nodes", nodes(program.graph, &program)}});
       if (!program.added.empty() || program.inFile.valid()) list.back()["places"] = places(p);
@@ -75,6 +75,12 @@ class PageData {
   Json coordinates(const Coordinates& named) const {
     Json object = Json::object();
     for (const auto& [axis, coordinate] : named) object[axisName(axis)] = coordinate;
+    return object;
+  }
+
+  Json coordinates(const Program& program) const {
+    Json object = coordinates(program.at);
+    for (const Stretch& s : program.within) object[axisName(s.axis)] = {s.low, s.high};
     return object;
   }
 
@@ -154,16 +160,22 @@ class PageData {
     }
   }
 
+  static bool meet(const Coordinates& at, const Stretches& within, const Program& program) {
+    Stretches theirs = program.within;
+    for (const auto& [axis, c] : program.at) theirs.push_back({axis, c, c + 1});
+    Stretches ours = within;
+    for (const auto& [axis, c] : at) ours.push_back({axis, c, c + 1});
+    return std::all_of(ours.begin(), ours.end(), [&](const Stretch& a) {
+      return std::none_of(theirs.begin(), theirs.end(), [&](const Stretch& b) {
+        return a.axis == b.axis && (a.low >= b.high || b.low >= a.high);
+      });
+    });
+  }
+
   // Of every program that has ranks which the part means.
   void addLocals(const Part& part, Json& locals) const {
     for (std::size_t p = 0; p < index_.size() && locals.size() < kMostLocals; ++p) {
-      const Coordinates& fixed = problem_.plan.programs[p].at;
-      const bool meant = std::all_of(part.at.begin(), part.at.end(), [&](const auto& c) {
-        return std::none_of(fixed.begin(), fixed.end(), [&](const auto& f) {
-          return f.first == c.first && f.second != c.second;
-        });
-      });
-      if (!meant) continue;
+      if (!meet(part.at, part.within, problem_.plan.programs[p])) continue;
       if (const auto it = index_[p].find(part.local.value); it != index_[p].end())
         locals.push_back({p, it->second});
     }
@@ -199,6 +211,14 @@ class PageData {
     return text;
   }
 
+  // How far a rank of the program is from the first one that it has along the axis.
+  std::string fromFirst(const Program& program, std::int32_t axis) const {
+    for (const Stretch& s : program.within)
+      if (s.axis == axis && s.low > 0)
+        return "(" + problem_.plan.mesh[axis].name + " - " + std::to_string(s.low) + ")";
+    return problem_.plan.mesh[axis].name;
+  }
+
   // The place of the text in the list of attributes; -1: there are none.
   Json attributesOf(const Program* program, const Node& node) {
     if (!node.attributes.valid()) return -1;
@@ -206,8 +226,7 @@ class PageData {
     if (node.steps >= 0) {
       for (const auto& [axis, added] : program->steps.at(node.steps).step) {
         AttributeTable one;
-        text +=
-            " + " + problem_.plan.mesh[axis].name + " x " + one.canonicalText(one.intern(added));
+        text += " + " + fromFirst(*program, axis) + " x " + one.canonicalText(one.intern(added));
       }
     }
     const auto [it, added] = placeOfAttributes_.emplace(std::move(text), attributes_.size());

@@ -24,11 +24,12 @@ bool isZero(const AttributeValue& value) {
   return list != nullptr && std::all_of(list->begin(), list->end(), [](auto i) { return i == 0; });
 }
 
-// The axes that attributes of the program move with, ascending.
+// The axes that attributes of the program move with, and those of its stretches, ascending.
 std::vector<std::int32_t> movingAxes(const Program& program) {
   std::vector<std::int32_t> axes;
   for (const AttributeSteps& steps : program.steps)
     for (const auto& [axis, added] : steps.step) axes.push_back(axis);
+  for (const Stretch& s : program.within) axes.push_back(s.axis);
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   return axes;
@@ -39,6 +40,9 @@ Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
   Program made = from;
   made.at.insert(made.at.end(), at.begin(), at.end());
   std::sort(made.at.begin(), made.at.end());
+  std::erase_if(made.within, [&](const Stretch& s) {
+    return std::any_of(at.begin(), at.end(), [&](const auto& c) { return c.first == s.axis; });
+  });
   for (Node& node : made.graph.nodes) {
     node.attributes = attributesAt(plan, from, node, [&](std::int32_t axis) {
       return std::find_if(at.begin(), at.end(), [&](const auto& c) { return c.first == axis; })
@@ -51,12 +55,14 @@ Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
 }
 
 // All choices of coordinates of these axes.
-std::vector<Coordinates> choicesOf(const Plan& plan, const std::vector<std::int32_t>& axes) {
+std::vector<Coordinates> choicesOf(const Plan& plan, const Stretches& within,
+                                   const std::vector<std::int32_t>& axes) {
   std::vector<Coordinates> choices{{}};
   for (const std::int32_t axis : axes) {
+    const Range range = rangeOf(plan, within, axis);
     std::vector<Coordinates> wider;
     for (const Coordinates& at : choices) {
-      for (std::int32_t c = 0; c < plan.mesh[axis].size; ++c) {
+      for (std::int32_t c = range.low; c < range.high; ++c) {
         wider.push_back(at);
         wider.back().emplace_back(axis, c);
       }
@@ -64,6 +70,70 @@ std::vector<Coordinates> choicesOf(const Plan& plan, const std::vector<std::int3
     choices = std::move(wider);
   }
   return choices;
+}
+
+void append(Coordinates& to, const Coordinates& more) {
+  to.insert(to.end(), more.begin(), more.end());
+  std::sort(to.begin(), to.end());
+}
+
+// What the shard says, by shards that name single coordinates of all stretches.
+std::vector<Shard> withoutStretches(const Plan& plan, const Shard& shard) {
+  const auto isSummed = [&](std::int32_t axis) {
+    return std::binary_search(shard.sum.begin(), shard.sum.end(), axis);
+  };
+  std::vector<std::int32_t> summed, single;
+  for (const Part& part : shard.parts)
+    for (const Stretch& s : part.within) (isSummed(s.axis) ? summed : single).push_back(s.axis);
+  if (summed.empty() && single.empty()) return {shard};
+  for (auto* axes : {&summed, &single}) {
+    std::sort(axes->begin(), axes->end());
+    axes->erase(std::unique(axes->begin(), axes->end()), axes->end());
+  }
+  Shard all = shard;
+  std::erase_if(all.sum, [&](std::int32_t axis) {
+    return std::binary_search(summed.begin(), summed.end(), axis);
+  });
+  all.parts.clear();
+  for (const Part& part : shard.parts) {
+    for (const Coordinates& at : choicesOf(plan, part.within, summed)) {
+      all.parts.push_back(part);
+      append(all.parts.back().at, at);
+    }
+  }
+  std::vector<Shard> made;
+  for (const Coordinates& at : choicesOf(plan, shard.parts.front().within, single)) {
+    Shard own = all;
+    for (Part& part : own.parts) {
+      part.within.clear();
+      append(part.at, at);
+    }
+    for (const auto& [axis, c] : at) {
+      for (const auto& [moving, offsets] : own.step)
+        for (std::size_t d = 0; d < own.box.size() && moving == axis; ++d) {
+          own.box[d].first += c * offsets[d];
+          own.box[d].second += c * offsets[d];
+        }
+      std::erase_if(own.step, [a = axis](const auto& s) { return s.first == a; });
+    }
+    made.push_back(std::move(own));
+  }
+  return made;
+}
+
+// The same of all lineage. Parts of local tensors have no stretches; their shards get new places.
+void nameSingleCoordinates(Plan& plan) {
+  for (const EntryId e : firstIds<EntryId>(plan.lineage.size())) {
+    std::vector<Shard> made;
+    std::vector<std::uint32_t> placeOf;
+    for (const Shard& shard : plan.lineage[e].shards) {
+      placeOf.push_back(static_cast<std::uint32_t>(made.size()));
+      for (Shard& own : withoutStretches(plan, shard)) made.push_back(std::move(own));
+    }
+    for (PlacedPart& placed : plan.placed)
+      if (placed.entry == e) placed.shard = placeOf.at(placed.shard);
+    plan.lineage[e].shards = std::move(made);
+  }
 }
 
 }  // namespace
@@ -100,7 +170,8 @@ AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
     const auto fixed = std::find_if(program.at.begin(), program.at.end(),
                                     [&, a = axis](const auto& c) { return c.first == a; });
     // What fits is asked in any case.
-    addSteps(first, by, fixed == program.at.end() ? 0 : fixed->second);
+    addSteps(first, by,
+             fixed == program.at.end() ? rangeOf(plan, program.within, axis).low : fixed->second);
     std::erase_if(by, [](const auto& added) { return isZero(added.second); });
     if (fixed == program.at.end() && !by.empty()) made.step.emplace_back(axis, std::move(by));
   }
@@ -109,7 +180,7 @@ AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
             [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Attributes> sets{std::move(first)};
   for (const auto& [axis, by] : made.step) {
-    const auto size = static_cast<std::size_t>(plan.mesh[axis].size);
+    const auto size = static_cast<std::size_t>(rangeOf(plan, program.within, axis).size());
     if (sets.size() * size > kMostAttributeSets)
       throw std::invalid_argument("has more than " + std::to_string(kMostAttributeSets) +
                                   " choices of coordinates, which is the limit");
@@ -132,14 +203,26 @@ bool attributesMove(const Plan& plan) {
                      [](const Program& p) { return !p.steps.empty(); });
 }
 
+bool hasStretches(const Plan& plan) {
+  return std::any_of(plan.programs.begin(), plan.programs.end(),
+                     [](const Program& p) { return !p.within.empty(); }) ||
+         std::any_of(plan.lineage.begin(), plan.lineage.end(), [](const LineageEntry& entry) {
+           return std::any_of(entry.shards.begin(), entry.shards.end(), [](const Shard& shard) {
+             return std::any_of(shard.parts.begin(), shard.parts.end(),
+                                [](const Part& part) { return !part.within.empty(); });
+           });
+         });
+}
+
 std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t most) {
   const Plan& plan = problem.plan;
-  if (!attributesMove(plan)) return nullptr;
+  const bool stretches = hasStretches(plan);
+  if (!stretches && !attributesMove(plan)) return nullptr;
   std::size_t nodes = 0;
   for (const Program& program : plan.programs) {
     std::size_t choices = 1;  // ranks of the mesh at most
     for (const std::int32_t axis : movingAxes(program))
-      choices *= static_cast<std::size_t>(plan.mesh[axis].size);
+      choices *= static_cast<std::size_t>(rangeOf(plan, program.within, axis).size());
     nodes += choices * program.graph.nodes.size();
   }
   if (nodes > most)
@@ -149,13 +232,14 @@ std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t
   std::vector<Program> programs;
   for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Program& program = plan.programs[p];
-    for (const Coordinates& at : choicesOf(plan, movingAxes(program))) {
+    for (const Coordinates& at : choicesOf(plan, program.within, movingAxes(program))) {
       programs.push_back(fixedAt(plan, program, at));
       if (!program.inFile.valid()) programs.back().inFile = p;
     }
   }
   std::unique_ptr<Problem> made = cloneProblem(problem);
   made->plan.programs = std::move(programs);
+  if (stretches) nameSingleCoordinates(made->plan);
   return made;
 }
 
@@ -172,7 +256,8 @@ std::vector<Program> splitAlong(const Plan& plan, const Program& program,
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   std::vector<Program> made;
-  for (const Coordinates& at : choicesOf(plan, axes)) made.push_back(fixedAt(plan, program, at));
+  for (const Coordinates& at : choicesOf(plan, program.within, axes))
+    made.push_back(fixedAt(plan, program, at));
   return made;
 }
 

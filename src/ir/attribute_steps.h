@@ -1,9 +1,9 @@
 // Attributes of a plan's nodes that move with the coordinates of the rank: a slice that begins at
 // its rank's rows, a part of the vocabulary. One program then stands for ranks that differ in
-// nothing else.
+// nothing else. And programs and lineage of stretches of an axis (Stretch).
 //
-// What cuts stages reads them as they are (PlanIndex::attributesOf). What executes plans, makes
-// them smaller or looks for causes is given a plan without them: withFixedAttributes().
+// What cuts stages reads both as they are (PlanIndex). What executes plans, makes them smaller or
+// looks for causes is given a plan without either: withFixedAttributes().
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/coordinates.h"
 #include "shardproof/graph.h"
 
 namespace shardproof::ir {
@@ -22,9 +23,9 @@ constexpr std::size_t kMostAttributeSets = std::size_t{1} << 20;
 // step is of no attribute there, of one of another kind, or leads beyond 64 bits.
 void addSteps(Attributes& attributes, const Attributes& step, std::int64_t coordinate);
 
-// The steps of a node of `program`, whose attributes become those at coordinate 0 of the axes that
-// the program does not fix. `step`: each axis once, in any order. Throws std::invalid_argument as
-// addSteps().
+// The steps of a node of `program`, whose attributes become those at the first coordinates that the
+// program has; so far they are those at coordinate 0. `step`: each axis once, in any order. Throws
+// std::invalid_argument as addSteps().
 AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
                          std::vector<std::pair<std::int32_t, Attributes>> step,
                          AttributeTable& attributes);
@@ -36,30 +37,37 @@ AttributesId attributesAt(const Plan& plan, const Program& program, const Node& 
   if (node.steps < 0) return node.attributes;
   const AttributeSteps& steps = program.steps.at(static_cast<std::size_t>(node.steps));
   std::size_t place = 0;
-  for (const auto& [axis, added] : steps.step)
-    place = place * static_cast<std::size_t>(plan.mesh[axis].size) +
-            static_cast<std::size_t>(coordinate(axis));
+  for (const auto& [axis, added] : steps.step) {
+    const Range range = rangeOf(plan, program.within, axis);
+    place = place * static_cast<std::size_t>(range.size()) +
+            static_cast<std::size_t>(coordinate(axis) - range.low);
+  }
   return steps.sets.at(place);
 }
 
 // Whether attributes of any node move.
 bool attributesMove(const Plan& plan);
 
-// The same problem with a program for each choice of the coordinates that attributes move with;
-// null where none move. Entries of the lineage keep their places, and Program::inFile says which
-// program of the file one stands for. Throws Unsupported where these would be more nodes than
-// `most`.
+// Whether programs or lineage name stretches.
+bool hasStretches(const Plan& plan);
+
+// The same problem with a program for each choice of the coordinates that attributes move with or
+// that a stretch has, and lineage that names single coordinates in the place of stretches; null
+// where there are none of either. Entries of the lineage keep their places, and Program::inFile
+// says which program of the file one stands for. Throws Unsupported where these would be more nodes
+// than `most`.
 constexpr std::size_t kMostFixedNodes = 8'000'000;
 std::unique_ptr<Problem> withFixedAttributes(const Problem& problem,
                                              std::size_t most = kMostFixedNodes);
 
-// A program for each choice of coordinates of those of `axes` (in any order) that the program does
-// not fix, and of those that its attributes move with; the program itself where it fixes all of
-// `axes`.
+// A program for each choice of coordinates of those of `axes` (in any order) that the program has
+// and does not fix, and of those that its attributes move with; the program itself where it fixes
+// all of `axes`.
 std::vector<Program> splitAlong(const Plan& plan, const Program& program,
                                 std::vector<std::int32_t> axes);
 
-// `problem` where no attributes move, else the same without; for as long as this lives.
+// `problem` where no attributes move and nothing names a stretch, else the same without; for as
+// long as this lives.
 class FixedAttributes {
  public:
   // Throws Unsupported as withFixedAttributes().

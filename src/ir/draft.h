@@ -15,6 +15,11 @@ namespace shardproof::ir {
 
 // A coordinate for each named axis, e.g. {"pp": 1, "tp": 0}.
 using NamedCoordinates = std::vector<std::pair<NameId, std::int32_t>>;
+// The coordinates [low, high) of an axis. `low` and `high` are as they were written.
+struct NamedStretch {
+  NameId axis;
+  std::int32_t low = 0, high = 0;
+};
 
 struct GraphDraft {
   std::vector<Tensor> tensors;
@@ -52,6 +57,7 @@ struct ProgramDraft {
   std::vector<CommunicationDraft> communications;
   bool issueOrder = false;
   Asynchrony asynchrony;  // by place in `graph`, which resolving keeps
+  std::vector<NamedStretch> within = {};
 };
 
 struct PartDraft {
@@ -59,6 +65,7 @@ struct PartDraft {
   NamedCoordinates at;
   Microbatch microbatch;
   LocalPart where = {};  // of the local tensor
+  std::vector<NamedStretch> within = {};
 };
 
 struct ShardDraft {

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ir/coordinates.h"
 #include "ops/attributes.h"
 #include "ops/registry.h"
 #include "util/index.h"
@@ -177,7 +178,7 @@ class Masks {
     for (const Shard& shard : entry.shards) {
       for (const Part& part : shard.parts) {
         if (part.local != local.name) continue;
-        if (auto own = restricted(shard, part, problem_.plan.programs[program].at)) {
+        if (auto own = restricted(shard, part, problem_.plan.programs[program])) {
           own->parts.front().local = name;
           shards_[whole].push_back(std::move(*own));
         }
@@ -188,11 +189,29 @@ class Masks {
 
   // The part's place on the program's ranks alone; none if it lies on others.
   static std::optional<Shard> restricted(const Shard& shard, const Part& part,
-                                         const Coordinates& program) {
+                                         const Program& program) {
+    if (!ir::mayMeet(part, program)) return std::nullopt;
     Shard own;
     own.box = shard.box;
     Part place = part;
-    for (const auto& [axis, coordinate] : program) {
+    for (const Stretch& s : program.within) {
+      const auto theirs = std::find_if(place.within.begin(), place.within.end(),
+                                       [&](const Stretch& t) { return t.axis == s.axis; });
+      const bool fixed = std::any_of(place.at.begin(), place.at.end(),
+                                     [&](const auto& c) { return c.first == s.axis; });
+      if (theirs != place.within.end()) {
+        theirs->low = std::max(theirs->low, s.low);
+        theirs->high = std::min(theirs->high, s.high);
+      } else if (!fixed) {
+        place.within.push_back(s);
+      }
+    }
+    std::sort(place.within.begin(), place.within.end());
+    std::erase_if(place.within, [&](const Stretch& s) {
+      return std::any_of(program.at.begin(), program.at.end(),
+                         [&](const auto& c) { return c.first == s.axis; });
+    });
+    for (const auto& [axis, coordinate] : program.at) {
       const auto named = std::find_if(place.at.begin(), place.at.end(),
                                       [&, a = axis](const auto& c) { return c.first == a; });
       if (named == place.at.end()) place.at.emplace_back(axis, coordinate);
@@ -232,21 +251,20 @@ class Masks {
     for (auto [it, end] = entries_.equal_range(name); it != end; ++it) {
       if (it->second == last) continue;
       last = it->second;
-      std::vector<std::pair<Coordinates, Microbatch>> places;
+      std::vector<Part> places;
       for (const Shard& shard : problem_.plan.lineage[last].shards)
         for (const Part& part : shard.parts)
           if (part.local == name)
-            if (const auto s = restricted(shard, part, own.at))
-              places.emplace_back(s->parts.front().at, s->parts.front().microbatch);
-      std::sort(places.begin(), places.end());
-      const bool once = std::adjacent_find(places.begin(), places.end()) == places.end();
+            if (const auto s = restricted(shard, part, own)) places.push_back(s->parts.front());
+      std::sort(places.begin(), places.end(), [](const Part& a, const Part& b) {
+        return std::tie(a.at, a.within, a.microbatch) < std::tie(b.at, b.within, b.microbatch);
+      });
+      const bool once = apartFromEachOther(places);
       // Places that name different axes could meet, and so could one that is for all microbatches
       // and one that is not: the mask would have two sources.
-      const auto apart = std::all_of(places.begin(), places.end(), [&](const auto& p) {
-        const auto& [at, microbatch] = places.front();
-        return std::equal(p.first.begin(), p.first.end(), at.begin(), at.end(),
-                          [](const auto& a, const auto& b) { return a.first == b.first; }) &&
-               p.second.isOne() == microbatch.isOne();
+      const auto apart = std::all_of(places.begin(), places.end(), [&](const Part& p) {
+        return ir::sameAxes(p.at, places.front().at) &&
+               p.microbatch.isOne() == places.front().microbatch.isOne();
       });
       if (!places.empty() && once && apart &&
           coversAll(places, own, own.graph.tensors[tensor].perMicrobatch))
@@ -255,25 +273,39 @@ class Masks {
     return EntryId();
   }
 
+  // Of places in order that name the same axes, but for stretches, and all a microbatch or none.
+  static bool apartFromEachOther(const std::vector<Part>& places) {
+    const bool stretches =
+        std::any_of(places.begin(), places.end(), [](const Part& p) { return !p.within.empty(); });
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      // Equal ones are neighbours; stretches may overlap otherwise, too.
+      const std::size_t end = stretches ? places.size() : std::min(places.size(), i + 2);
+      for (std::size_t j = i + 1; j < end; ++j)
+        if (places[i].microbatch == places[j].microbatch && ir::mayMeet(places[i], places[j]))
+          return false;
+    }
+    return true;
+  }
+
   // Whether places that do not overlap are all that the program's ranks (and microbatches) have:
   // elsewhere the mask would be any, and right plans look wrong.
-  bool coversAll(const std::vector<std::pair<Coordinates, Microbatch>>& places,
-                 const Program& program, bool perMicrobatch) const {
+  bool coversAll(const std::vector<Part>& places, const Program& program,
+                 bool perMicrobatch) const {
     const Plan& plan = problem_.plan;
-    const auto ranks = [&](const Coordinates& named) {
+    const auto ranks = [&](const auto& of) {
       std::int64_t n = 1;
       for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
-        if (std::none_of(named.begin(), named.end(),
+        if (std::none_of(of.at.begin(), of.at.end(),
                          [&](const auto& c) { return at(c.first) == a; }))
-          n *= plan.mesh[a].size;
+          n *= ir::rangeOf(plan, of.within, static_cast<std::int32_t>(a)).size();
       }
       return n;
     };
     const std::int64_t microbatches = perMicrobatch ? plan.microbatches : 1;
     std::int64_t covered = 0;
-    for (const auto& [named, microbatch] : places)
-      covered += ranks(named) * (microbatch.isOne() ? 1 : microbatches);
-    return covered == ranks(program.at) * microbatches;
+    for (const Part& place : places)
+      covered += ranks(place) * (place.microbatch.isOne() ? 1 : microbatches);
+    return covered == ranks(program) * microbatches;
   }
 
   Problem& problem_;

@@ -26,8 +26,7 @@ class Inputs {
       if (own.empty() || logical[t].kind == TensorKind::kProduced) continue;
       std::vector<Box> boxes;
       for (const std::size_t e : own)
-        for (const Shard& shard : plan_.lineage[e].shards)
-          appendBoxes(shard, sizesOf(shard), boxes);
+        for (const Shard& shard : plan_.lineage[e].shards) appendBoxes(plan_, shard, boxes);
       if (boxes.size() > kMaxBoxes) continue;
       const Shape gap = firstUncovered(logical[t].shape, std::move(boxes));
       if (!gap.empty()) found.push_back({t, own.front(), sentence(t, own, gap)});
@@ -40,12 +39,6 @@ class Inputs {
     return axis == kMicrobatchAxis ? "mb" : plan_.mesh[axis].name;
   }
 
-  std::vector<std::int64_t> sizesOf(const Shard& shard) const {
-    std::vector<std::int64_t> sizes;
-    for (const auto& [axis, offsets] : shard.step) sizes.push_back(axisSize(plan_, axis));
-    return sizes;
-  }
-
   // Whether the shard's box is the same for all coordinates along the axis, and it is not said for
   // which of them.
   bool still(const Shard& shard, std::int32_t axis) const {
@@ -54,7 +47,9 @@ class Inputs {
            std::none_of(shard.parts.begin(), shard.parts.end(), [&](const Part& part) {
              return (axis == kMicrobatchAxis && part.microbatch.isOne()) ||
                     std::any_of(part.at.begin(), part.at.end(),
-                                [&](const auto& c) { return c.first == axis; });
+                                [&](const auto& c) { return c.first == axis; }) ||
+                    std::any_of(part.within.begin(), part.within.end(),
+                                [&](const Stretch& s) { return s.axis == axis; });
            });
   }
 

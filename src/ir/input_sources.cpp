@@ -41,7 +41,7 @@ void InputSources::check() const {
 void InputSources::checkPair(const Source& a, const Source& b) const {
   const Shard &first = shardOf(a), &second = shardOf(b);
   const Part &partA = first.parts[a.part], &partB = second.parts[b.part];
-  if (!mayMeet(partA.at, partB.at)) return;
+  if (!mayMeet(partA, partB)) return;
   if (partA.microbatch.isOne() && partB.microbatch.isOne() && partA.microbatch != partB.microbatch)
     return;
   const std::vector<LineageEntry>& lineage = problem_.plan.lineage;

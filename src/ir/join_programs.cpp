@@ -24,9 +24,9 @@ bool sameGraph(const Graph& a, const Graph& b) {
 
 // In all but which ranks run them.
 bool runTheSame(const Program& a, const Program& b) {
-  return sameGraph(a.graph, b.graph) && a.communications == b.communications &&
-         a.steps == b.steps && a.added == b.added && a.issueOrder == b.issueOrder &&
-         a.asynchrony == b.asynchrony;
+  return a.within == b.within && sameGraph(a.graph, b.graph) &&
+         a.communications == b.communications && a.steps == b.steps && a.added == b.added &&
+         a.issueOrder == b.issueOrder && a.asynchrony == b.asynchrony;
 }
 
 // Equal for programs that run the same.

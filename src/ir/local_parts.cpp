@@ -36,6 +36,12 @@ class Lowering {
   void run() {
     addWholeInputs();
     if (plan_.placed.size() == first_) return;
+    for (std::size_t i = first_; i < plan_.placed.size(); ++i)
+      if (!partOf(plan_.placed[i]).within.empty())
+        fail(
+            plan_.placed[i], "/at",
+            "found a stretch of coordinates for a part of a local tensor, or for an input that has "
+            "such parts, expected single coordinates");
     static_cast<void>(ProgramGrid(plan_));  // each rank has one program
     split();
     PartNames names(problem_);
@@ -89,11 +95,12 @@ class Lowering {
       std::vector<std::int32_t> axes;
       for (std::size_t i = first_; i < plan_.placed.size(); ++i) {
         const PlacedPart& placed = plan_.placed[i];
-        if (!isInput(placed) || !mayMeet(partOf(placed).at, program.at)) continue;
+        if (!isInput(placed) || !mayMeet(partOf(placed), program)) continue;
         for (const auto& [axis, coordinate] : partOf(placed).at) axes.push_back(axis);
       }
       for (Program& own : splitAlong(plan_, program, std::move(axes))) {
-        if (!own.inFile.valid() && own.at != program.at) own.inFile = p;
+        if (!own.inFile.valid() && (own.at != program.at || own.within != program.within))
+          own.inFile = p;
         nodes += own.graph.nodes.size();
         if (nodes > kMostNodes)
           throw InputError(plan_.file, "/lineage",
@@ -107,7 +114,8 @@ class Lowering {
     for (const ProgramId p : firstIds<ProgramId>(made.size()))
       if (!made[p].inFile.valid())
         for (const ProgramId q : firstIds<ProgramId>(plan_.programs.size()))
-          if (plan_.programs[q].at == made[p].at) made[p].inFile = q;
+          if (plan_.programs[q].at == made[p].at && plan_.programs[q].within == made[p].within)
+            made[p].inFile = q;
     plan_.programs = std::move(made);
   }
 
@@ -119,7 +127,7 @@ class Lowering {
     std::map<TensorId, Parts> inputs, others;
     for (std::size_t i = first_; i < plan_.placed.size(); ++i) {
       const PlacedPart& placed = plan_.placed[i];
-      if (!mayMeet(partOf(placed).at, program.at)) continue;
+      if (!mayMeet(partOf(placed), program)) continue;
       const TensorId t = index.find(placed.local);
       if (t < 0)
         fail(placed, "/local",

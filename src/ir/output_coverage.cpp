@@ -74,11 +74,20 @@ void appendMoved(std::size_t first, const Shape& offsets, std::int64_t size,
 
 }  // namespace
 
-void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes,
-                 std::vector<Box>& out) {
+void appendBoxes(const Plan& plan, const Shard& shard, std::vector<Box>& out) {
   Box box = shard.box;
   std::vector<std::size_t> left(shard.step.size());
-  for (std::size_t s = 0; s < left.size(); ++s) left[s] = s;
+  std::vector<std::int64_t> sizes;
+  for (std::size_t s = 0; s < left.size(); ++s) {
+    left[s] = s;
+    const auto& [axis, offsets] = shard.step[s];
+    const Range range = rangeOf(plan, shard, axis);
+    sizes.push_back(range.size());
+    for (std::size_t d = 0; d < box.size(); ++d) {
+      box[d].first += range.low * offsets[d];
+      box[d].second += range.low * offsets[d];
+    }
+  }
   // A box that has grown along one axis may adjoin its neighbours along the next, so until nothing
   // joins any more.
   while (std::erase_if(
@@ -115,11 +124,7 @@ void checkOutputsCovered(const Problem& problem) {
     };
     std::vector<Box> boxes;
     for (const Shard* shard : goals[output]) {
-      std::vector<std::int64_t> sizes;
-      for (const auto& [axis, offsets] : shard->step) {
-        sizes.push_back(axisSize(plan, axis));
-      }
-      appendBoxes(*shard, sizes, boxes);
+      appendBoxes(plan, *shard, boxes);
       if (boxes.size() > kMaxBoxes)
         fail("has more than " + std::to_string(kMaxBoxes) + " separate boxes, which is the limit");
     }

@@ -14,9 +14,9 @@ using Box = std::vector<std::pair<std::int64_t, std::int64_t>>;
 
 constexpr std::size_t kMaxBoxes = std::size_t{1} << 20;
 
-// The boxes of one shard, for all values of its coordinates; `sizes` are those of the axes in
-// `shard.step`, in that order. Adjoining ones are joined. Stops after more than kMaxBoxes.
-void appendBoxes(const Shard& shard, const std::vector<std::int64_t>& sizes, std::vector<Box>& out);
+// The boxes of one shard, for all values of its coordinates. Adjoining ones are joined. Stops after
+// more than kMaxBoxes.
+void appendBoxes(const Plan& plan, const Shard& shard, std::vector<Box>& out);
 
 // An element of `shape` outside all boxes, or an empty list when there is none (for a scalar: use
 // `boxes.empty()`).

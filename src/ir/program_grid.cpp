@@ -10,6 +10,7 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
   std::vector<bool> fixed(plan.mesh.size(), false);
   for (const Program& p : plan.programs) {
     for (const auto& [axis, coordinate] : p.at) fixed[axis] = true;
+    for (const Stretch& s : p.within) fixed[s.axis] = true;
   }
   std::size_t cells = 1;
   for (std::size_t i = plan.mesh.size(); i > 0; --i) {
@@ -20,7 +21,7 @@ ProgramGrid::ProgramGrid(const Plan& plan) {
   program_.assign(cells, ProgramId());
   for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     // Ends at the first cell that is covered twice, so all programs together visit each cell once.
-    forEachCell(plan.programs[p].at, [&](std::size_t cell) {
+    forEachCell(plan.programs[p].at, plan.programs[p].within, [&](std::size_t cell) {
       if (program_[cell] >= 0) {
         throw InputError(plan.file, "/programs/" + std::to_string(p) + "/at",
                          "the rank at " + describeCell(plan, cell) +

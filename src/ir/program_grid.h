@@ -17,12 +17,12 @@ class ProgramGrid {
   // two.
   explicit ProgramGrid(const Plan& plan);
 
-  // Calls visit(program) for the ranks that agree with `at` (at least once for each program that
-  // runs on one of them).
+  // Calls visit(program) for the ranks that agree with `at` and lie in `within` (at least once for
+  // each program that runs on one of them).
   template <class Visit>
-  void forEachProgram(const Coordinates& at, Visit visit) const {
+  void forEachProgram(const Coordinates& at, const Stretches& within, Visit visit) const {
     std::int32_t last = -1;
-    forEachCell(at, [&](std::size_t cell) {
+    forEachCell(at, within, [&](std::size_t cell) {
       if (program_[cell] != last) visit(ProgramId(last = program_[cell]));
     });
   }
@@ -39,7 +39,7 @@ class ProgramGrid {
   };
 
   template <class Visit>
-  void forEachCell(const Coordinates& at, Visit visit) const {
+  void forEachCell(const Coordinates& at, const Stretches& within, Visit visit) const {
     std::size_t cell = 0;
     std::vector<Free> free;
     for (const Axis& a : axes_) {
@@ -50,7 +50,13 @@ class ProgramGrid {
       if (fixed >= 0) {
         cell += static_cast<std::size_t>(fixed) * a.stride;
       } else {
-        free.push_back({a.size, 0, a.stride});
+        Free whole{a.size, 0, a.stride};
+        for (const Stretch& s : within) {
+          if (s.axis != a.axis) continue;
+          whole.size = s.high - s.low;
+          cell += static_cast<std::size_t>(s.low) * a.stride;
+        }
+        free.push_back(whole);
       }
     }
     while (true) {

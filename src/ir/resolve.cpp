@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -71,6 +72,35 @@ class AxisIndex {
       throw InputError(plan_.file, pointer(),
                        "found the axis \"" + plan_.mesh[twice->first].name + "\" twice");
     }
+    return out;
+  }
+
+  // Of the axes that `at`, which is resolved, does not name.
+  template <class Pointer>
+  Stretches resolve(const std::vector<NamedStretch>& named, const Coordinates& at,
+                    Pointer pointer) const {
+    Stretches out;
+    for (const NamedStretch& s : named) {
+      const auto place = [&] { return pointer() + "/" + escapePointer(names_.text(s.axis)); };
+      const std::int32_t axis = find(s.axis, place);
+      const std::int32_t size = plan_.mesh[axis].size;
+      const std::string found =
+          "found the stretch [" + std::to_string(s.low) + ", " + std::to_string(s.high) + ")";
+      if (s.low < 0 || s.high > size)
+        throw InputError(plan_.file, place(),
+                         found + ", expected one inside [0, " + std::to_string(size) + ") of \"" +
+                             plan_.mesh[axis].name + "\"");
+      if (s.low >= s.high)
+        throw InputError(plan_.file, place(),
+                         found + ", which is empty, expected at least one coordinate");
+      out.push_back({axis, s.low, s.high});
+    }
+    std::sort(out.begin(), out.end());
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if ((i > 0 && out[i - 1].axis == out[i].axis) ||
+          std::any_of(at.begin(), at.end(), [&](const auto& c) { return c.first == out[i].axis; }))
+        throw InputError(plan_.file, pointer(),
+                         "found the axis \"" + plan_.mesh[out[i].axis].name + "\" twice");
     return out;
   }
 
@@ -248,6 +278,13 @@ class Resolver {
     out.issueOrder = draft.issueOrder;
     out.asynchrony = std::move(draft.asynchrony);
     out.at = axes.resolve(draft.at, [&] { return owner + "/at"; });
+    out.within = axes.resolve(draft.within, out.at, [&] { return owner + "/at"; });
+    for (const Stretch& s : out.within)
+      if (s.high == s.low + 1) out.at.emplace_back(s.axis, s.low);
+    std::sort(out.at.begin(), out.at.end());
+    std::erase_if(out.within, [&](const Stretch& s) {
+      return s.high == s.low + 1 || s.high - s.low == problem_->plan.mesh[s.axis].size;
+    });
     const TensorIndex index = indexOf(draft.graph, file, owner);
     auto steps = std::move(draft.graph.steps);
     out.graph = resolveGraph(
@@ -421,9 +458,13 @@ class Resolver {
     out.parts.reserve(draft.parts.size());
     for (std::size_t p = 0; p < draft.parts.size(); ++p) {
       const auto place = [&] { return pointer + "/parts/" + std::to_string(p) + "/at"; };
-      out.parts.push_back({draft.parts[p].local, axes.resolve(draft.parts[p].at, place),
-                           draft.parts[p].microbatch});
+      Part& part = out.parts.emplace_back();
+      part.local = draft.parts[p].local;
+      part.at = axes.resolve(draft.parts[p].at, place);
+      part.microbatch = draft.parts[p].microbatch;
+      part.within = axes.resolve(draft.parts[p].within, part.at, place);
     }
+    settleStretches(out.parts);
     for (std::size_t i = 0; i < draft.sum.size(); ++i)
       out.sum.push_back(axes.findOrMicrobatch(
           draft.sum[i], [&] { return pointer + "/sum/" + std::to_string(i); }));
@@ -442,6 +483,23 @@ class Resolver {
     });
     std::sort(out.step.begin(), out.step.end());
     return out;
+  }
+
+  // An axis of which one part of a shard names a stretch is a coordinate of the shard: where
+  // another part names a single coordinate, that is a stretch, too.
+  void settleStretches(std::vector<Part>& parts) const {
+    std::set<std::int32_t> axes;
+    for (const Part& part : parts)
+      for (const Stretch& s : part.within) axes.insert(s.axis);
+    for (Part& part : parts) {
+      for (const auto& [axis, c] : part.at)
+        if (axes.contains(axis)) part.within.push_back({axis, c, c + 1});
+      std::erase_if(part.at, [&](const auto& c) { return axes.contains(c.first); });
+      std::erase_if(part.within, [&](const Stretch& s) {
+        return s.high - s.low == problem_->plan.mesh[s.axis].size;
+      });
+      std::sort(part.within.begin(), part.within.end());
+    }
   }
 
   std::unique_ptr<Problem> problem_;

@@ -62,8 +62,6 @@ class LineageValidator {
     static const std::string kMicrobatch = "mb";
     return axis == kMicrobatchAxis ? kMicrobatch : plan_.mesh[axis].name;
   }
-  std::int64_t axisSize(std::int32_t axis) const { return ir::axisSize(plan_, axis); }
-
   void checkEntry(const LineageEntry& entry) {
     const Tensor& tensor = model_.graph.tensors[entry.tensor];
     if (entry.role == Role::kInput && tensor.kind == TensorKind::kProduced) {
@@ -82,12 +80,17 @@ class LineageValidator {
                                         " ranges, expected " + std::to_string(tensor.shape.size()) +
                                         ", as the shape is " + ops::toText(tensor.shape));
     }
+    const bool within = !shard.parts.empty() && !shard.parts.front().within.empty();
     for (std::size_t d = 0; d < shard.box.size(); ++d) {
       const auto [low, high] = shard.box[d];
       const std::string found = "range [" + std::to_string(low) + ", " + std::to_string(high) + ")";
       const std::string where = shardPointer() + "/box/" + std::to_string(d);
-      // The coordinates that are all 0 take no step. From here on no extent can overflow.
-      if (low < 0) fail(where, "found the " + found + ", expected one that begins at 0 or above");
+      // The coordinates that are all 0 take no step, but where they are in no stretch. From here on
+      // no extent can overflow.
+      if (low < 0 && !within)
+        fail(where, "found the " + found + ", expected one that begins at 0 or above");
+      if (std::int64_t extent = 0; __builtin_sub_overflow(high, low, &extent))
+        fail(where, "found the " + found + ", which is longer than 64 bits");
       if (low >= high) fail(where, "found the empty " + found + ", expected at least one element");
     }
     checkParts(shard);
@@ -115,7 +118,24 @@ class LineageValidator {
         failPart(p, "/at",
                  "names other axes than the first part, expected the same axes in every part of a "
                  "shard");
+      // What a part would mean at a coordinate that another one lacks is anybody's guess.
+      const Part& first = shard.parts.front();
+      for (std::size_t a = 0; a < plan_.mesh.size(); ++a) {
+        const auto axis = static_cast<std::int32_t>(a);
+        if (std::binary_search(shard.sum.begin(), shard.sum.end(), axis)) continue;
+        const Range own = rangeOf(plan_, part.within, axis),
+                    others = rangeOf(plan_, first.within, axis);
+        if (own == others) continue;
+        failPart(p, "/at",
+                 "means coordinates " + textOf(own) + " of \"" + axisName(axis) +
+                     "\", but the first part " + textOf(others) +
+                     ", expected the same in all parts of a shard, or \"sum\" over the axis");
+      }
     }
+  }
+
+  static std::string textOf(const Range& range) {
+    return "[" + std::to_string(range.low) + ", " + std::to_string(range.high) + ")";
   }
 
   // How the parts seen so far relate to microbatches.
@@ -128,7 +148,7 @@ class LineageValidator {
   void checkPart(const LineageEntry& entry, const Tensor& tensor, const Shard& shard, std::size_t p,
                  PerMicrobatch& seen) {
     const Part& part = shard.parts[p];
-    grid_.forEachProgram(part.at, [&](ProgramId program) {
+    grid_.forEachProgram(part.at, part.within, [&](ProgramId program) {
       const std::int32_t local = tensors_[program].find(part.local);
       if (local < 0) {
         failPart(p, "/local",
@@ -253,9 +273,12 @@ class LineageValidator {
       std::int64_t low = shard.box[d].first, high = shard.box[d].second;
       bool overflow = false;
       for (const auto& [axis, offsets] : shard.step) {
-        std::int64_t reach = 0;
-        overflow = overflow || __builtin_mul_overflow(offsets[d], axisSize(axis) - 1, &reach);
-        overflow = overflow ||
+        const Range range = rangeOf(plan_, shard, axis);
+        std::int64_t start = 0, reach = 0;
+        overflow = overflow || __builtin_mul_overflow(offsets[d], range.low, &start) ||
+                   __builtin_add_overflow(low, start, &low) ||
+                   __builtin_add_overflow(high, start, &high) ||
+                   __builtin_mul_overflow(offsets[d], range.size() - 1, &reach) ||
                    __builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
       }
       if (!overflow && low >= 0 && high <= tensor.shape[d]) continue;

@@ -30,6 +30,26 @@ bool wants(const Json& node, std::size_t result) {
   return result < out.size() && !out[result].is_null();
 }
 
+// Bugs are planted in programs of single coordinates and in lineage of those.
+void refuseStretches(const Json& plan, const std::string& file) {
+  const auto check = [&](const Json& owner, const std::string& pointer) {
+    for (const auto& [axis, c] : owner.value("at", Json::object()).items())
+      if (c.is_array())
+        throw InputError(file, pointer + "/at/" + escapePointer(axis),
+                         "found a stretch of coordinates, which no bug can be planted beside, "
+                         "expected single coordinates");
+  };
+  for (std::size_t p = 0; p < plan.at("programs").size(); ++p)
+    check(plan["programs"][p], "/programs/" + std::to_string(p));
+  for (std::size_t e = 0; e < plan.at("lineage").size(); ++e) {
+    const Json& shards = plan["lineage"][e].at("shards");
+    for (std::size_t s = 0; s < shards.size(); ++s)
+      for (std::size_t k = 0; k < shards[s].at("parts").size(); ++k)
+        check(shards[s]["parts"][k], "/lineage/" + std::to_string(e) + "/shards/" +
+                                         std::to_string(s) + "/parts/" + std::to_string(k));
+  }
+}
+
 }  // namespace
 
 std::string pointerTo(NodeRef ref) {
@@ -88,6 +108,7 @@ PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
     if (plan.at("format") != "shardproof-plan")
       throw InputError(file, "/format", "expected \"shardproof-plan\"");
     checkSizes(plan, file);
+    refuseStretches(plan, file);
     for (const Json& axis : plan.at("mesh"))
       axes_.emplace_back(axis.at(0).get<std::string>(), axis.at(1).get<std::int64_t>());
     if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");

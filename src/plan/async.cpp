@@ -89,7 +89,7 @@ class Walk {
     if (other) defect.nodes.push_back(index_.place(number_, *other));
     defect.tensor = text(tensor(about.tensor).name);
     if (about.microbatch.isOne()) defect.microbatch = about.microbatch.number();
-    index_.forEachRank(program_.at, [&](Rank r) { defect.ranks.push_back(r); });
+    index_.forEachRank(number_, [&](Rank r) { defect.ranks.push_back(r); });
     defects_.push_back(std::move(defect));
   }
 

@@ -33,8 +33,7 @@ Defect defectAt(const PlanIndex& planIndex, DefectKind kind, ProgramId program, 
   defect.nodes.push_back(planIndex.place(program, node));
   defect.message =
       defect.nodes.front().pointer + " (" + defect.nodes.front().op + "): " + std::move(message);
-  planIndex.forEachRank(planIndex.problem().plan.programs[program].at,
-                        [&](Rank r) { defect.ranks.push_back(r); });
+  planIndex.forEachRank(program, [&](Rank r) { defect.ranks.push_back(r); });
   return defect;
 }
 
@@ -63,7 +62,7 @@ void checkPlanShapes(const PlanIndex& planIndex, std::vector<Defect>& defects) {
   for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
     const Program& program = problem.plan.programs[p];
     const Graph& graph = program.graph;
-    const Rank someRank = planIndex.mesh().with(Rank(0), program.at);
+    const Rank someRank = planIndex.mesh().firstOf(program.at, program.within);
     for (std::size_t n = 0; n < graph.nodes.size() && defects.size() < kMostDefects; ++n) {
       const Node& node = graph.nodes[n];
       const auto in = graph.in(node);
@@ -184,7 +183,7 @@ void checkAssignments(const PlanIndex& planIndex, std::vector<Defect>& defects) 
             "', which no node of /programs/" + std::to_string(p) + " produces" +
             (missing->isOne() ? " for microbatch " + std::to_string(missing->number()) : "");
         if (missing->isOne()) defect.microbatch = missing->number();
-        planIndex.forEachRank(program.at, [&](Rank r) { defect.ranks.push_back(r); });
+        planIndex.forEachRank(p, [&](Rank r) { defect.ranks.push_back(r); });
         defects.push_back(std::move(defect));
         break;
       }

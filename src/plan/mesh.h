@@ -33,6 +33,12 @@ class MeshView {
     for (const auto& [axis, c] : at) rank = with(rank, axis, c);
     return rank;
   }
+  // The first rank on which a program runs, or that a part of the lineage means.
+  Rank firstOf(const Coordinates& at, const Stretches& within) const {
+    Rank rank = with(Rank(0), at);
+    for (const Stretch& s : within) rank = with(rank, s.axis, s.low);
+    return rank;
+  }
 
  private:
   std::vector<std::int64_t> strides_;

@@ -51,7 +51,7 @@ void PlanIndex::indexPrograms() {
     ProgramIndex& index = programs_[p];
     index.firstVertex = vertex;
     vertex += static_cast<std::uint32_t>(graph.nodes.size());
-    forEachRank(program.at, [&](Rank rank) { programOfRank_[rank] = p; });
+    forEachRank(p, [&](Rank rank) { programOfRank_[rank] = p; });
     index.tensorByName.reserve(graph.tensors.size());
     for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
       index.tensorByName.emplace(graph.tensors[t].name, static_cast<std::int32_t>(t));
@@ -88,6 +88,7 @@ void PlanIndex::findNamedAxes() {
       for (const auto& [axis, c] : at) programNames_[p * axes + axis] = 1;
     };
     name(programs[p].at);
+    for (const Stretch& s : programs[p].within) programNames_[p * axes + s.axis] = 1;
     for (const CommunicationSpec& spec : programs[p].communications) {
       for (const Coordinates& at : spec.groupAt) name(at);
       name(spec.peer);
@@ -104,6 +105,7 @@ void PlanIndex::indexMentions() {
   std::vector<char> programNamed(static_cast<std::size_t>(mesh_.axes()), 0);
   for (const Program& program : plan.programs) {
     for (const auto& [axis, c] : program.at) programNamed[axis] = 1;
+    for (const Stretch& s : program.within) programNamed[s.axis] = 1;
   }
   const auto namedCount = std::count(programNamed.begin(), programNamed.end(), 1);
   std::unordered_map<NameId, std::vector<std::pair<ProgramId, TensorId>>> byName;
@@ -127,7 +129,7 @@ void PlanIndex::indexMentions() {
           if (t >= 0) perProgram[p].emplace_back(t, mention);
         } else {
           for (const auto& [p, t] : byName[part.local]) {
-            if (ir::mayMeet(plan.programs[p].at, part.at)) perProgram[p].emplace_back(t, mention);
+            if (ir::mayMeet(plan.programs[p], part)) perProgram[p].emplace_back(t, mention);
           }
         }
       }
@@ -383,7 +385,7 @@ double PlanIndex::operatorInstances() const {
     for (std::int32_t a = 0; a < mesh_.axes(); ++a) {
       const bool fixed = std::any_of(program.at.begin(), program.at.end(),
                                      [&](const auto& c) { return c.first == a; });
-      if (!fixed) ranks *= mesh_.size(a);
+      if (!fixed) ranks *= ir::rangeOf(problem_.plan, program.within, a).size();
     }
     for (const Node& node : program.graph.nodes)
       total += ranks * (node.microbatch.isEach() ? problem_.plan.microbatches : 1);

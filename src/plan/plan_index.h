@@ -73,17 +73,20 @@ class PlanIndex {
   // Ranks all of whose coordinates are representatives of their symmetry classes: what holds for
   // them holds for all.
   std::vector<Rank> representativeRanks() const;
-  // Calls f(rank) for every rank that agrees with `at`.
+  // Calls f(rank) for every rank that runs the program.
   template <class F>
-  void forEachRank(const Coordinates& at, F&& f) const {
-    std::vector<Rank> ranks{mesh_.with(Rank(0), at)};
+  void forEachRank(ProgramId program, F&& f) const {
+    const Program& p = problem_.plan.programs[program];
+    std::vector<Rank> ranks{mesh_.with(Rank(0), p.at)};
     for (std::int32_t axis = 0; axis < mesh_.axes(); ++axis) {
       bool fixed = false;
-      for (const auto& c : at) fixed = fixed || c.first == axis;
+      for (const auto& c : p.at) fixed = fixed || c.first == axis;
       if (fixed) continue;
+      const ir::Range range = ir::rangeOf(problem_.plan, p.within, axis);
       std::vector<Rank> wider;
       for (const Rank r : ranks) {
-        for (std::int32_t c = 0; c < mesh_.size(axis); ++c) wider.push_back(mesh_.with(r, axis, c));
+        for (std::int32_t c = range.low; c < range.high; ++c)
+          wider.push_back(mesh_.with(r, axis, c));
       }
       ranks = std::move(wider);
     }
@@ -91,9 +94,10 @@ class PlanIndex {
   }
   bool representative(Rank rank) const;
   const SymmetryClasses& symmetry() const { return symmetry_; }
-  // True when the program's `at`, or a group, root or peer of its communications, names a
-  // coordinate of this axis. A program that does not runs on all coordinates of the axis or on
-  // none, and does the same on all of them but for attributes that move (AttributeSteps).
+  // True when the program's `at` (as a stretch, too), or a group, root or peer of its
+  // communications, names a coordinate of this axis. A program that does not runs on all
+  // coordinates of the axis or on none, and does the same on all of them but for attributes that
+  // move (AttributeSteps).
   bool names(ProgramId program, std::int32_t axis) const {
     return programNames_[static_cast<std::size_t>(program) *
                              static_cast<std::size_t>(mesh_.axes()) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -88,9 +89,14 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
         std::fill(named[axis].begin(), named[axis].end(), char{1});
     }
   }
+  // Where a stretch that a lineage part names begins, or has ended. Programs' show in `runs`.
+  std::vector<std::set<std::int32_t>> edges(axes);
   for (const LineageEntry& entry : plan.lineage) {
     for (const Shard& shard : entry.shards) {
-      for (const Part& part : shard.parts) name(part.at);
+      for (const Part& part : shard.parts) {
+        name(part.at);
+        for (const Stretch& s : part.within) edges[s.axis].insert({s.low, s.high});
+      }
     }
   }
   const std::vector<ProgramId> content = firstOfSameContent(plan.programs, attributes);
@@ -105,6 +111,9 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
     }
     std::map<std::vector<ProgramId>, std::size_t> classOf;
     for (std::size_t c = 0; c < runs.size(); ++c) {
+      // Between two neighbouring edges all coordinates are in the same stretches. (Those between
+      // other edges may be, too, but are not looked for.)
+      if (edges[a].contains(static_cast<std::int32_t>(c))) classOf.clear();
       std::size_t cls = classes_[a].size();
       if (!named[a][c]) cls = classOf.emplace(std::move(runs[c]), cls).first->second;
       if (cls == classes_[a].size()) classes_[a].emplace_back();

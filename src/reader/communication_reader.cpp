@@ -129,7 +129,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> readPairs(const Value& value)
 
 }  // namespace
 
-ir::NamedCoordinates readCoordinates(const Value& value, Names& names) {
+ir::NamedCoordinates readCoordinates(const Value& value, Names& names,
+                                     std::vector<ir::NamedStretch>* stretches) {
   ir::NamedCoordinates out;
   if (value.kind() == ValueKind::kInteger)
     value.expectedAs("an object",
@@ -138,10 +139,17 @@ ir::NamedCoordinates readCoordinates(const Value& value, Names& names) {
     value.expectedAs("an object",
                      "coordinates have the names of their axes: write {\"AXIS\": COORDINATE}");
   out.reserve(value.expectObject().size());
+  const auto coordinate = [](const Value& c) {
+    return static_cast<std::int32_t>(c.integer(0, std::numeric_limits<std::int32_t>::max()));
+  };
   for (const Value c : value) {
-    const auto k =
-        static_cast<std::int32_t>(c.integer(0, std::numeric_limits<std::int32_t>::max()));
-    out.emplace_back(names.intern(c.key()), k);
+    if (stretches != nullptr && c.kind() == ValueKind::kArray) {
+      if (c.size() != 2) c.expected("a pair: the first coordinate, and the one after the last");
+      stretches->push_back(
+          {names.intern(c.key()), coordinate(*c.begin()), coordinate(*++c.begin())});
+    } else {
+      out.emplace_back(names.intern(c.key()), coordinate(c));
+    }
   }
   return out;
 }

@@ -12,7 +12,8 @@ namespace shardproof::reader {
 // it has the operands it needs, and a group that makes sense, is for ir/validate.h.
 ir::CommunicationDraft readCommunication(Communication kind, const Value& node, Names& names);
 
-// {"pp": 1, "tp": 0}
-ir::NamedCoordinates readCoordinates(const Value& value, Names& names);
+// {"pp": 1, "tp": 0}. `stretches`: where those are allowed, {"dp": [0, 4]}, they are put there.
+ir::NamedCoordinates readCoordinates(const Value& value, Names& names,
+                                     std::vector<ir::NamedStretch>* stretches = nullptr);
 
 }  // namespace shardproof::reader

@@ -43,12 +43,14 @@ Role readRole(const Value& value) {
 // Told of each field that version 1 does not have.
 using VersionTwo = std::function<void(const Value&)>;
 
-std::vector<std::pair<std::int64_t, std::int64_t>> readRanges(const Value& value) {
+// `negative`: of what may lie outside at coordinate 0, where that is in no stretch (ir/validate.h).
+std::vector<std::pair<std::int64_t, std::int64_t>> readRanges(const Value& value, bool negative) {
+  const std::int64_t least = negative ? std::numeric_limits<std::int64_t>::min() : 0;
   std::vector<std::pair<std::int64_t, std::int64_t>> box;
   for (const Value range : value.expectArray()) {
     if (range.expectArray().size() != 2)
       range.expected("a pair: the first index, and the one after the last");
-    box.emplace_back((*range.begin()).integer(0), (*++range.begin()).integer(0));
+    box.emplace_back((*range.begin()).integer(least), (*++range.begin()).integer(least));
   }
   return box;
 }
@@ -77,7 +79,7 @@ LocalPart readLocalPart(const Value& value, const VersionTwo& versionTwo) {
     if (found) versionTwo(*found);
     return found;
   };
-  if (const auto box = find("local_box")) part.box = readRanges(*box);
+  if (const auto box = find("local_box")) part.box = readRanges(*box, false);
   if (const auto view = find("view")) part.view = readIntegers(*view);
   if (const auto permute = find("permute")) part.permute = readIntegers(*permute);
   if (const auto scale = find("scale")) {
@@ -97,7 +99,10 @@ ir::PartDraft readPart(const Value& value, Names& names, const VersionTwo& versi
   value.expectFields(kFields);
   ir::PartDraft part;
   part.local = names.intern(value.require("local").name());
-  if (const auto at = value.find("at")) part.at = readCoordinates(*at, names);
+  if (const auto at = value.find("at")) {
+    part.at = readCoordinates(*at, names, &part.within);
+    if (!part.within.empty()) versionTwo(*at);
+  }
   if (const auto microbatch = value.find("mb")) {
     part.microbatch = Microbatch::of(static_cast<std::int32_t>(
         microbatch->integer(0, std::numeric_limits<std::int32_t>::max())));
@@ -127,7 +132,7 @@ ir::ShardDraft readShard(const Value& value, Names& names, const VersionTwo& ver
   static const std::vector<std::string_view> kFields{"box", "step", "parts", "sum"};
   value.expectFields(kFields);
   ir::ShardDraft shard;
-  shard.box = readRanges(value.require("box"));
+  shard.box = readRanges(value.require("box"), true);
   if (const auto step = value.find("step")) readSteps(*step, shard, names);
   if (const auto sum = value.find("sum")) readSum(*sum, shard, names);
   const Value parts = value.require("parts").expectArray();
@@ -189,9 +194,8 @@ class PlanClient : public StreamClient {
         entryField(key, v);
         break;
       case kShards:
-        plan_.lineage.back().shards.push_back(readShard(v, names_, [&](const Value& field) {
-          if (firstOfVersionTwo_.empty()) firstOfVersionTwo_ = field.pointer();
-        }));
+        plan_.lineage.back().shards.push_back(
+            readShard(v, names_, [&](const Value& field) { noteVersionTwo(field); }));
         break;
       default:
         v.expected("an object (a plan)");
@@ -247,6 +251,10 @@ class PlanClient : public StreamClient {
           "found a field of version 2 in a plan of version 1, expected \"version\": 2");
   }
 
+  void noteVersionTwo(const Value& field) {
+    if (firstOfVersionTwo_.empty()) firstOfVersionTwo_ = field.pointer();
+  }
+
   void planField(std::string_view key, const Value& v) {
     if (header_.read(key, v)) return;
     if (key == "name") {
@@ -275,7 +283,8 @@ class PlanClient : public StreamClient {
   void programField(std::string_view key, const Value& v) {
     ir::ProgramDraft& program = plan_.programs.back();
     if (key == "at") {
-      program.at = readCoordinates(v, names_);
+      program.at = readCoordinates(v, names_, &program.within);
+      if (!program.within.empty()) noteVersionTwo(v);
     } else if (key == "order") {
       if (v.string() != "issue") v.expected("\"issue\" (or no \"order\")");
       program.issueOrder = true;

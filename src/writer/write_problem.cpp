@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ir/attribute_steps.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/plan_index.h"
@@ -67,7 +68,7 @@ class ProblemWriter {
     const Model& m = problem_.model;
     header("shardproof-model", 1, m.name);
     tensors(m.graph, {});
-    nodes(ProgramId(), m.graph, {}, {}, {});
+    nodes(ProgramId(), m.graph, {}, {}, {}, {});
     json_.key("outputs").beginList();
     for (const TensorId t : m.outputs) json_.text(name(m.graph, t));
     json_.endList();
@@ -85,7 +86,7 @@ class ProblemWriter {
     const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
       return (withInferred || !p.lineage[placed.entry].inferred) && !without.contains(placed.entry);
     });
-    header("shardproof-plan", parts ? 2 : 1, p.name);
+    header("shardproof-plan", parts || ir::hasStretches(p) ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)
@@ -98,10 +99,11 @@ class ProblemWriter {
     for (const ProgramId i : firstIds<ProgramId>(p.programs.size())) {
       const Program& program = p.programs[i];
       json_.beginObject();
-      if (!program.at.empty()) coordinates("at", program.at);
+      coordinates("at", program.at, program.within);
       if (program.issueOrder) json_.key("order").text("issue");
       tensors(program.graph, program.asynchrony);
-      nodes(ProgramId(i), program.graph, program.communications, program.steps, program.asynchrony);
+      nodes(ProgramId(i), program.graph, program.communications, program.steps, program.asynchrony,
+            program.within);
       if (!program.asynchrony.waitsAtEnd.empty()) handles(program.asynchrony.waitsAtEnd);
       json_.endObject();
     }
@@ -216,7 +218,8 @@ class ProblemWriter {
 
   void nodes(ProgramId program, const Graph& graph,
              const std::vector<CommunicationSpec>& communications,
-             const std::vector<AttributeSteps>& steps, const Asynchrony& asynchrony) {
+             const std::vector<AttributeSteps>& steps, const Asynchrony& asynchrony,
+             const Stretches& within) {
     std::size_t nextHandle = 0, nextWait = 0;
     json_.key("nodes").beginList(JsonWriter::kLines);
     for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
@@ -229,7 +232,7 @@ class ProblemWriter {
         --node.inCount;
       }
       write(graph, node, node.communication < 0 ? nullptr : &communications[node.communication],
-            node.steps < 0 ? nullptr : &steps.at(node.steps));
+            node.steps < 0 ? nullptr : &steps.at(node.steps), within);
       eachOf(asynchrony.handles, nextHandle, n,
              [&](NameId handle) { json_.key("handle").text(text(handle)); });
       std::vector<NameId> waits;
@@ -242,7 +245,7 @@ class ProblemWriter {
 
   // All but what Asynchrony has of it, and the end of the object.
   void write(const Graph& graph, const Node& node, const CommunicationSpec* spec,
-             const AttributeSteps* steps) {
+             const AttributeSteps* steps, const Stretches& within) {
     json_.beginObject()
         .key("op")
         .text(spec == nullptr ? ops::Registry::instance().at(node.op).name
@@ -262,7 +265,11 @@ class ProblemWriter {
       else json_.text(name(graph, t));
     }
     json_.endList();
-    attributes("attrs", problem_.attributes.at(node.attributes));
+    Attributes first = problem_.attributes.at(node.attributes);
+    if (steps != nullptr)
+      for (const auto& [axis, added] : steps->step)  // files have those at coordinate 0
+        ir::addSteps(first, added, -ir::rangeOf(problem_.plan, within, axis).low);
+    attributes("attrs", first);
     if (steps != nullptr) {
       json_.key("step").beginObject();
       for (const auto& [axis, added] : steps->step)
@@ -331,6 +338,16 @@ class ProblemWriter {
     json_.endObject();
   }
 
+  // Nothing where there are none.
+  void coordinates(const char* key, const Coordinates& at, const Stretches& within) {
+    if (at.empty() && within.empty()) return;
+    json_.key(key).beginObject();
+    for (const auto& [axis, c] : at) json_.key(axisName(axis)).number(c);
+    for (const Stretch& s : within)
+      json_.key(axisName(s.axis)).integers(std::vector<std::int64_t>{s.low, s.high});
+    json_.endObject();
+  }
+
   void entry(EntryId number, const LineageEntry& e) {
     json_.beginObject()
         .key("tensor")
@@ -354,7 +371,7 @@ class ProblemWriter {
         const auto placed = placed_.find({number, s, p});
         json_.beginObject().key("local").text(
             text(placed == placed_.end() ? part.local : placed->second->local));
-        if (!part.at.empty()) coordinates("at", part.at);
+        coordinates("at", part.at, part.within);
         if (part.microbatch.isOne()) json_.key("mb").number(part.microbatch.number());
         if (placed != placed_.end()) where(placed->second->where);
         json_.endObject();

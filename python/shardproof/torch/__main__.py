@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shardproof.torch", description="Verifies a PyTorch training script on a CPU, with no process but this one.")
     parser.add_argument("script", help="run as __main__; arguments after it are its own")
     parser.add_argument("--mesh", required=True, help="axes and sizes, slowest first: dp=2,tp=4")
-    parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter are taken to be alike)")
+    parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes record ranks")
     parser.add_argument("--strict", action="store_true", help="operators of which nothing is known but that they are functions are an error")
     parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")

@@ -21,7 +21,7 @@ from ..report import Defect, Report
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .marks import together
-from .mesh import Mesh
+from .mesh import Alike, Mesh
 from .model_file import Model, model_of
 from .plan_file import plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
@@ -111,7 +111,7 @@ def _check_ordinary_numbers(side: Recording, model: Model, request: Request, nam
 def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
     """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
 
-    mesh: axis -> size, slowest first. ranks: "all"; "classes": ranks along an axis that turns out not to matter are recorded twice and taken to be alike.
+    mesh: axis -> size, slowest first. ranks: "all"; "classes": of ranks along an axis that turns out not to matter, or not between the ends of shards, a few are recorded and the others taken to be alike.
     strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     if not 1 <= len(steps) <= 2:
@@ -233,7 +233,9 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     assumptions += assumed + recorded.assumed
     for rank in dict.fromkeys(uncompared.values()):
         assumptions.append(f"{', '.join(label for label, r in uncompared.items() if r == rank)}: not compared, as rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device")
-    assumptions += [f"ranks that differ only in {a} run alike: of {where.sizes[a]} coordinates those recorded did" for a in alike]
+    for a, stretches in alike.items():
+        within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
+        assumptions.append(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did")
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
@@ -249,16 +251,16 @@ def _check_groups(sides: Sequence[Recording]) -> None:
             raise CaptureError(f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each call waits for all ranks, so that all have to make all groups in the same order")
 
 
-def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Sequence[str]) -> None:
+def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Alike) -> None:
     """What meets has one dtype, and some collectives pair elements by where they lie in memory, whatever the tensors' strides. Each rank is compared with the first of its group, which is like all others then.
 
-    alike: axes along which ranks that were not recorded are like the first. Raises CaptureError.
+    alike: where ranks that were not recorded are like those that were. Raises CaptureError.
     """
     recorded = {side.rank: side for side in sides}
     for side in sides:
         for comm, mine in side.layouts.items():
             for r in mine.ranks[:1]:
-                other = recorded[r if r in recorded else mesh.rank({a: c for a, c in mesh.coordinates(r).items() if a not in alike})].layouts.get(comm)
+                other = recorded[r if r in recorded else mesh.stands_for(r, alike)].layouts.get(comm)
                 if other is not None and other.dtypes != mine.dtypes:
                     raise CaptureError(f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at {mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}")
                 if (other.tag != mine.tag if other is not None else mine.tag and r not in recorded):

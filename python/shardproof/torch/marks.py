@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 
@@ -22,6 +22,7 @@ class Placement:
     offset: tuple[int, ...] = ()
     shape: Shape = ()                                              # of the DTensor
     cut: list[str] = dataclasses.field(default_factory=list)       # those of them along which the DTensor's ranks have different elements
+    chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None                                  # axes to take the mean over; None: not said
     unknown: str = ""                                              # why nothing can be said
@@ -76,7 +77,7 @@ def _placed(recorder: Any, t: Any) -> Placement:
     groups, placements, shape, offset = private.placement_of(t)
     result = Placement(offset=offset, shape=shape)
     mesh = recorder.groups.mesh
-    for ranks, placement in zip(groups, placements):
+    for i, (ranks, placement) in enumerate(zip(groups, placements)):
         axes = mesh.axes_of(ranks, recorder.rank) if len(ranks) > 1 else ()
         if axes is None:
             result.unknown = f"a device mesh whose dimension {ranks} lies along no axis of the mesh"
@@ -84,6 +85,8 @@ def _placed(recorder: Any, t: Any) -> Placement:
         result.covered += axes
         if not placement.is_replicate() and not placement.is_partial():
             result.cut += axes
+            if len(axes) == 1:
+                result.chunks[axes[0]] = _chunk([len(g) for g in groups], placements, shape, i)
         if placement.is_partial():
             if type(placement) is not private.Partial:
                 result.unknown = f"a DTensor that is {type(placement).__name__}"
@@ -94,3 +97,16 @@ def _placed(recorder: Any, t: Any) -> Placement:
             else:
                 result.unknown = f"a DTensor that is partial by {placement.reduce_op}"
     return result
+
+
+def _chunk(ways: Sequence[int], placements: Sequence[Any], shape: Shape, cutting: int) -> tuple[int, int]:
+    """Of the placement with that number, which cuts a dimension into so many chunks (torch.chunk's): how many elements of it there are to cut, on the first rank of those that cut it before, and how
+    many the first rank gets. A strided placement (FSDP's, of what others have cut) comes after all others."""
+    dim = placements[cutting].dim
+    strided = [isinstance(p, private._StridedShard) for p in placements]
+    rows = shape[dim]
+    for i, p in enumerate(placements):
+        before = not strided[i] and (strided[cutting] or i < cutting)
+        if i != cutting and before and not p.is_replicate() and not p.is_partial() and p.dim == dim:
+            rows = -(-rows // ways[i])
+    return rows, -(-rows // ways[cutting])

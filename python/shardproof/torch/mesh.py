@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, Mapping
+from typing import Iterable, Mapping, Sequence
+
+Stretch = tuple[int, int]  # coordinates of an axis, [low, high)
+Alike = Mapping[str, Sequence[Stretch]]  # axes along which not all ranks were recorded: stretches of coordinates that do the same, in order. Together they are all of the axis
 
 
 class Mesh:
@@ -43,6 +46,18 @@ class Mesh:
         for axis in self.names:
             r = r * self.sizes[axis] + at.get(axis, 0)
         return r
+
+    def stretches(self, axis: str, alike: Alike) -> Sequence[Stretch]:
+        """What the coordinates of an axis are told apart by: single ones, where all were recorded."""
+        return alike.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]
+
+    def stretch(self, axis: str, coordinate: int, alike: Alike) -> Stretch:
+        """The one that has the coordinate."""
+        return next(s for s in self.stretches(axis, alike) if s[0] <= coordinate < s[1])
+
+    def stands_for(self, rank: int, alike: Alike) -> int:
+        """The rank that was recorded for this one and those like it: the first of them."""
+        return self.rank({a: self.stretch(a, c, alike)[0] for a, c in self.coordinates(rank).items()})
 
     def varying(self, ranks: Iterable[int]) -> list[str]:
         """The axes in which the ranks differ."""

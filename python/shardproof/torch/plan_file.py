@@ -8,8 +8,9 @@ import itertools
 import json
 from typing import Any, Mapping, Sequence
 
-from .mesh import Mesh
+from .mesh import Alike, Mesh, Stretch
 from .model_file import Model
+from .moving import joined
 from .randomness import Draw
 from .rank_program import Program, Tie, program_of
 from .record import MOVES_MEMORY, CaptureError, Hazard, Recording
@@ -45,11 +46,12 @@ def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model:
     return list(assumed)
 
 
-def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Sequence[str] = (), checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """The plan's file, checkpoints that were left out and why, and what was assumed.
 
-    sides: recordings of ranks; alike: axes along which ranks that were not recorded are taken to be like those that were. Raises CaptureError.
+    sides: recordings of ranks; alike: where ranks that were not recorded are taken to be like those that were. Raises CaptureError.
     """
+    alike = alike or {}
     mesh = sides[0].mesh
     for side in sides:
         if side.unused != sides[0].unused:
@@ -66,31 +68,46 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Se
     free = [a for a in mesh.names if a not in fixed]
     out_programs, shards = [], collections.defaultdict(list)
     moves: dict[Any, dict[str, list[int]]] = {}  # where the second rank along an axis was recorded for some programs only, the others move alike
-    for c in itertools.product(*[range(mesh.sizes[a]) for a in fixed]):
+    for c in itertools.product(*[mesh.stretches(a, alike) for a in fixed]):
         here = dict(zip(fixed, c))
-        ranks = [r for r in by_rank if all(mesh.coordinates(r)[a] == v for a, v in here.items())]
-        if not ranks or any(mesh.coordinates(min(ranks))[a] for a in free):
-            raise CaptureError(f"the first rank at {here} was not recorded")
-        first = by_rank[min(ranks)]
-        out_programs.append({**({"at": here} if here else {}), "tensors": first.tensors, "nodes": first.nodes, **({"waits": first.waits} if first.waits else {})})
+        ranks = [r for r in by_rank if all(low <= mesh.coordinates(r)[a] < high for a, (low, high) in here.items())]
+        start = mesh.rank({a: low for a, (low, _) in here.items()})
+        if start not in ranks:
+            raise CaptureError(f"the first rank at {_at(here)} was not recorded")
+        first, at = by_rank[start], _at(here)
+        moving = [a for a in mesh.names if a in free or here[a][1] - here[a][0] > 1]
+        out_programs.append({**({"at": at} if at else {}), "tensors": first.tensors, "nodes": first.nodes, **({"waits": first.waits} if first.waits else {})})
         count: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for i, tie in enumerate(first.ties):
             key = (tie.role, tie.tensor, tie.label)
             if tie.axes:
-                _by_call(mesh, here, free, {r: by_rank[r].ties[i] for r in ranks}, shards)
+                _by_call(mesh, here, moving, {r: by_rank[r].ties[i] for r in ranks}, shards)
                 continue
             count[key] += 1
-            step = _step(mesh, free, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key]), {}))
-            shards[(tie.role, tie.tensor, tie.label)].append((here, tie, step))
+            stretches = tuple((a, here[a]) for a in moving if a in here)
+            step = _step(mesh, moving, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key], stretches), {}))
+            shards[key].append((at, _from_zero(tie, step, here), step))
     lineage = _lineage(shards, fixed, mesh)
     _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
-    js = {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
+    out_programs, lineage = joined(mesh, out_programs, lineage)
+    js = {"format": "shardproof-plan", "version": 2 if any(h > low + 1 for a in fixed for low, h in mesh.stretches(a, alike)) else 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
     assumed = [f"{g}: where the ranks' parts lie was concluded from shapes" for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
 
 
-def _by_call(mesh: Mesh, here: dict[str, int], free: Sequence[str], ties: Mapping[int, Tie], shards: dict[Any, list[Any]]) -> None:
+def _at(here: Mapping[str, Stretch]) -> dict[str, Any]:
+    """As the plan's file names coordinates."""
+    return {a: low if high == low + 1 else [low, high] for a, (low, high) in here.items()}
+
+
+def _from_zero(tie: Tie, step: Mapping[str, Sequence[int]], here: Mapping[str, Stretch]) -> Tie:
+    """The plan's file counts a stretch's coordinates from the axis' first one, whether it is in the stretch or not."""
+    low = tuple(n - sum(by[d] * here[a][0] for a, by in step.items() if a in here) for d, n in enumerate(tie.box.low))
+    return dataclasses.replace(tie, box=dataclasses.replace(tie.box, low=low))
+
+
+def _by_call(mesh: Mesh, here: dict[str, Stretch], free: Sequence[str], ties: Mapping[int, Tie], shards: dict[Any, list[Any]]) -> None:
     """Ties of which each coordinate has a tensor of the model of its own; none where not all ranks were recorded."""
     named = [a for a in next(iter(ties.values())).axes if a in free]
     by: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
@@ -98,7 +115,8 @@ def _by_call(mesh: Mesh, here: dict[str, int], free: Sequence[str], ties: Mappin
         by[tuple(mesh.coordinates(r)[a] for a in named)].append(r)
     every = 1
     for a in named:
-        every *= mesh.sizes[a]
+        low, high = here.get(a, (0, mesh.sizes[a]))
+        every *= high - low
     if len(by) != every or len({len(ranks) for ranks in by.values()}) != 1:
         return
     found = []
@@ -110,7 +128,8 @@ def _by_call(mesh: Mesh, here: dict[str, int], free: Sequence[str], ties: Mappin
             step = _step(mesh, [a for a in free if a not in named], {r: ties[r].box.low for r in ranks}, tie, {})
         except CaptureError:
             return
-        found.append((tie, ({**here, **dict(zip(named, c))}, tie, step)))
+        place = {**here, **{a: (k, k + 1) for a, k in zip(named, c)}}
+        found.append((tie, (_at(place), _from_zero(tie, step, place), step)))
     for tie, entry in found:
         shards[(tie.role, tie.tensor, tie.label)].append(entry)
 
@@ -158,13 +177,13 @@ def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> li
         keep |= needed & built
 
 
-def _distinguishing(mesh: Mesh, text: Mapping[int, str], alike: Sequence[str]) -> tuple[str, ...]:
-    """The fewest axes whose coordinates determine the program."""
-    candidates = [a for a in mesh.names if mesh.sizes[a] > 1 and a not in alike]
+def _distinguishing(mesh: Mesh, text: Mapping[int, str], alike: Alike) -> tuple[str, ...]:
+    """The fewest axes whose coordinates, or stretches of them, determine the program."""
+    candidates = [a for a in mesh.names if len(mesh.stretches(a, alike)) > 1]
     for k in range(len(candidates) + 1):
         for axes in itertools.combinations(candidates, k):
-            by: dict[tuple[int, ...], str] = {}
-            if all(by.setdefault(tuple(mesh.coordinates(r)[a] for a in axes), t) == t for r, t in text.items()):
+            by: dict[tuple[Stretch, ...], str] = {}
+            if all(by.setdefault(tuple(mesh.stretch(a, mesh.coordinates(r)[a], alike) for a in axes), t) == t for r, t in text.items()):
                 return axes
     raise CaptureError(f"ranks that differ only in {', '.join(alike)} run different programs: record all of them (ranks='all')")
 
@@ -190,7 +209,7 @@ def _step(mesh: Mesh, free: Sequence[str], lows: Mapping[int, tuple[int, ...]], 
     return step
 
 
-def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
+def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, Any], Tie, dict[str, list[int]]]]], fixed: Sequence[str], mesh: Mesh) -> list[dict[str, Any]]:
     order = {"input": 0, "checkpoint": 1, "output": 2}
     lineage = []
     for (role, tensor, _), entries in shards.items():
@@ -200,9 +219,9 @@ def _lineage(shards: Mapping[tuple[str, str, str], list[tuple[dict[str, int], Ti
     return lineage
 
 
-def _entries(entries: list[tuple[dict[str, int], Tie, dict[str, list[int]]]], fixed: Sequence[str]) -> list[list[dict[str, Any]]]:
+def _entries(entries: list[tuple[dict[str, Any], Tie, dict[str, list[int]]]], fixed: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Shards of one tensor. Parts that add up over an axis that tells programs apart are listed together; a rank's second tensor of that name starts a new entry."""
-    turns: dict[int, list[tuple[dict[str, int], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
+    turns: dict[int, list[tuple[dict[str, Any], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
     count: collections.Counter[str] = collections.Counter()
     for here, tie, step in entries:
         key = json.dumps(here)
@@ -210,7 +229,7 @@ def _entries(entries: list[tuple[dict[str, int], Tie, dict[str, list[int]]]], fi
         count[key] += 1
     result = []
     for turn in turns.values():
-        groups: dict[str, list[tuple[dict[str, int], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
+        groups: dict[str, list[tuple[dict[str, Any], Tie, dict[str, list[int]]]]] = collections.defaultdict(list)
         for here, tie, step in turn:
             summed = [a for a in tie.box.total if a in fixed]
             groups[json.dumps([{a: v for a, v in here.items() if a not in summed}, tie.box.low, tie.shape, tie.box.total if summed else tie.local], sort_keys=True)].append((here, tie, step))
@@ -222,7 +241,7 @@ def _entries(entries: list[tuple[dict[str, int], Tie, dict[str, list[int]]]], fi
                                      "parts": [{"local": t.local, **({"at": h} if h else {})} for h, t, _ in members]}
             if step:
                 shard["step"] = step
-            free_sum = [a for a in tie.box.total if a not in fixed]
+            free_sum = [a for a in tie.box.total if a not in fixed or any(isinstance(h[a], list) for h, _, _ in members)]
             if free_sum:
                 shard["sum"] = free_sum
             shards.append(shard)

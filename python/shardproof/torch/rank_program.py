@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any, Mapping
 
 import torch
@@ -132,8 +133,28 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     for d in side.random_inputs:
         if d.value.name in used:
             ties.append(_drawn(side, model, d, at, guessed))
+    tensors, nodes, ties = _numbered(tensors, nodes, ties)
     text = json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
     return Program(text, tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+_NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that has no name
+
+
+def _numbered(tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
+    """The same with tensors numbered in the order in which nodes and ties name them: what was computed and is not in the program (which part of a weight is a rank's) does not tell ranks apart."""
+    numbers: dict[str, str] = {}
+    names: dict[str, str] = {}
+
+    def named(name: str) -> str:
+        if name in names or not (found := _NUMBERED.match(name)):
+            return names.setdefault(name, name)
+        number = numbers.setdefault(found[0], f"%{len(numbers) + 1}")
+        return names.setdefault(name, number + name[found.end():])
+
+    new = [{**n, **{side: [x if x is None else named(x) for x in n[side]] for side in ("in", "out")}} for n in nodes]
+    tied = [dataclasses.replace(t, local=named(t.local)) for t in ties]
+    return {named(name): t for name, t in tensors.items()}, new, tied
 
 
 def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:

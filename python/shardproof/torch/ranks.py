@@ -17,7 +17,7 @@ from typing import Iterable, Sequence
 from . import _patches as patches
 from ._fake import Answers
 from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
-from .mesh import Mesh
+from .mesh import Alike, Mesh, Stretch
 from .model_file import Model
 from .rank_program import Program, program_of
 from .record import CaptureError, Facts, Hazard, Recording, Step, record
@@ -30,10 +30,10 @@ ORDINARY = (0.37, 41.0, -3.1)  # others, as losses and norms may be: what is dec
 
 @dataclasses.dataclass
 class Recorded:
-    """Recordings of ranks. alike: axes along which others are taken to be alike; beside: what was asked for beside them, None where that did not end."""
+    """Recordings of ranks. alike: where others are taken to be like them; beside: what was asked for beside them, None where that did not end."""
 
     sides: list[Recording]
-    alike: list[str]
+    alike: Alike
     assumed: list[str]
     beside: Recording | Exception | None = None
 
@@ -273,18 +273,19 @@ def decided(who: str, side: Recording) -> CaptureError:
                         "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)")
 
 
-def _all(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
+def _all(recorded: _Recorder) -> tuple[list[Recording], Alike]:
     world = recorded.mesh.world
     found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
     recorded.look_ahead(world - 1)
     found.update(recorded.several(range(1, world)))
-    return [found[r] for r in range(world)], []
+    return [found[r] for r in range(world)], {}
 
 
-def _classes(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
-    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be; along all other axes every rank is recorded.
+def _classes(recorded: _Recorder) -> tuple[list[Recording], Alike]:
+    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be. Where they are not, and sizes of shards tell at which
+    coordinates programs change, the first, second and last of each stretch between are recorded, in the same way. Along all other axes every rank is.
 
-    One rank more, far from the first in all axes, checks it.
+    One rank more of each stretch, far from the first in all axes, checks it.
     """
     mesh = recorded.mesh
     found: dict[int, Recording] = {}
@@ -302,17 +303,41 @@ def _classes(recorded: _Recorder) -> tuple[list[Recording], list[str]]:
         if recorded.jobs > 1 and len(missing) > 1:
             found.update(recorded.several(missing))
 
+    def ends(axis: str, stretches: Iterable[Stretch]) -> list[list[int]]:
+        """Ranks of each stretch that have to do the same."""
+        return [[mesh.rank({axis: k}) for k in dict.fromkeys((low, min(low + 1, high - 1), high - 1))] for low, high in stretches]
+
+    def same(axis: str, stretches: Sequence[Stretch]) -> bool:
+        return all(text(r) == text(ranks[0]) for ranks in ends(axis, stretches) for r in ranks)
+
     axes = [a for a in mesh.names if mesh.sizes[a] > 1]
     text(0)
     recorded.look_ahead(mesh.world - 1)
-    prepare([mesh.rank({a: k}) for a in axes if mesh.sizes[a] > 2 for k in (1, mesh.sizes[a] - 1)])
-    alike = [a for a in axes if mesh.sizes[a] > 2 and all(text(mesh.rank({a: k})) == text(0) for k in (1, mesh.sizes[a] - 1))]
-    others = [a for a in axes if a not in alike]
-    prepare([mesh.rank(dict(zip(others, at))) for at in itertools.product(*[range(mesh.sizes[a]) for a in others])] + [mesh.world - 1])
-    for at in itertools.product(*[range(mesh.sizes[a]) for a in others]):
-        text(mesh.rank(dict(zip(others, at))))
-    text(mesh.world - 1)
+    proposed: dict[str, list[Stretch]] = {a: [(0, mesh.sizes[a])] for a in axes if mesh.sizes[a] > 2}
+    prepare(r for a, stretches in proposed.items() for ranks in ends(a, stretches) for r in ranks)
+    alike: dict[str, Sequence[Stretch]] = {a: stretches for a, stretches in proposed.items() if same(a, stretches)}
+    further = {a: stretches for a in proposed if a not in alike and len(stretches := _stretches(found[0], mesh, a)) < mesh.sizes[a]}
+    prepare(r for a, stretches in further.items() for ranks in ends(a, stretches) for r in ranks)
+    alike.update({a: stretches for a, stretches in further.items() if same(a, stretches)})
+    firsts = [mesh.rank(dict(zip(axes, at))) for at in itertools.product(*[[low for low, _ in mesh.stretches(a, alike)] for a in axes])]
+    last = {a: mesh.sizes[a] - 1 for a in axes}
+    checks = [mesh.rank({**last, a: high - 1}) for a, stretches in alike.items() for low, high in stretches if high - low > 1]
+    wanted = [*firsts, *checks, mesh.world - 1]
+    prepare(wanted)
+    for r in wanted:
+        text(r)
     return [found[r] for r in sorted(found)], alike
+
+
+def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:
+    """Where along an axis ranks have as many elements of all that DTensors cut along it: as many as the first rank, fewer, or none. A proposal."""
+    edges = {0, mesh.sizes[axis]}
+    for mark in side.marks:
+        rows, chunk = mark.placement.chunks.get(axis, (0, 0))
+        if chunk:
+            edges |= {rows // chunk, -(-rows // chunk)}
+    inside = sorted(e for e in edges if 0 <= e <= mesh.sizes[axis])
+    return list(zip(inside, inside[1:]))
 
 
 __all__ = ["LARGE", "Recorded", "decided", "recorded_ranks"]

@@ -37,12 +37,18 @@ function meshPicture(data, affected) {
   return box;
 }
 
-// Which ranks run a program: those that agree with its fixed coordinates.
+// The coordinates that a program has where it names an axis: one, or a stretch of them, as [low, high).
+const stretchOf = c => Array.isArray(c) ? c : [c, c + 1];
+
+// Which ranks run a program: those that agree with the coordinates that it names.
 function runsOn(data, program, rank) {
   let rest = rank;
   for (let a = data.mesh.length - 1; a >= 0; --a) {
     const [name, size] = data.mesh[a];
-    if (name in program.at && program.at[name] !== rest % size) return false;
+    if (name in program.at) {
+      const [low, high] = stretchOf(program.at[name]);
+      if (rest % size < low || rest % size >= high) return false;
+    }
     rest = Math.floor(rest / size);
   }
   return true;
@@ -64,7 +70,7 @@ function pipelinePicture(data, affected, named) {
     if (node[NODE.op] !== 'send' || !node[NODE.peer]) return;
     const to = {...program.at, ...node[NODE.peer]};
     shown.forEach((other, j) => {
-      if (j === i || !Object.entries(other.at).every(([axis, c]) => !(axis in to) || to[axis] === c)) return;
+      if (j === i || !Object.entries(other.at).every(([axis, c]) => !(axis in to) || stretchOf(to[axis])[0] < stretchOf(c)[1] && stretchOf(c)[0] < stretchOf(to[axis])[1])) return;
       const key = i + '>' + j;
       edges.set(key, (edges.get(key) || 0) + 1);
     });
@@ -80,7 +86,7 @@ function pipelinePicture(data, affected, named) {
   group.append('rect').attr('width', width).attr('height', height).attr('rx', 6)
     .attr('class', (p, i) => 'rank' + (named.has(i) || ranksAffected.some(r => runsOn(data, p, r)) ? ' affected' : ''));
   group.append('text').attr('x', 10).attr('y', 20).text((p, i) => 'program ' + i);
-  group.append('text').attr('class', 'label').attr('x', 10).attr('y', 38).text(p => printable(Object.entries(p.at).map(([a, c]) => a + '=' + c).join(' ') || 'all ranks', 18));
+  group.append('text').attr('class', 'label').attr('x', 10).attr('y', 38).text(p => printable(Object.entries(p.at).map(([a, c]) => a + '=' + (Array.isArray(c) ? c[0] + ':' + c[1] : c)).join(' ') || 'all ranks', 18));
   group.append('text').attr('class', 'label').attr('x', 10).attr('y', 54).text(p => p.nodes.length.toLocaleString('en') + ' nodes');
   if (programs.length > most) box.append(make('p', {class: 'hint'}, 'The first ' + most + ' are drawn.'));
   return box;

@@ -1,0 +1,116 @@
+"""Programs that differ along an axis only in numbers that move evenly with its coordinate (windows of a vocabulary) are one program, with a `step` of attributes; and so is their lineage."""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import Any, Mapping, Sequence
+
+from .mesh import Mesh
+
+FEWEST = 3  # coordinates: two numbers always follow each other evenly
+
+
+def joined(mesh: Mesh, programs: list[dict[str, Any]], lineage: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The same plan with as few programs as that allows: along each axis all of them are joined, or none."""
+    for axis in mesh.names:
+        made = _joined_along(mesh, axis, programs)
+        if made is not None:
+            programs, lineage = made, [{**e, "shards": _shards(axis, mesh.sizes[axis], e["shards"])} for e in lineage]
+    return programs, lineage
+
+
+def _joined_along(mesh: Mesh, axis: str, programs: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    if mesh.sizes[axis] < FEWEST or not all(isinstance(p.get("at", {}).get(axis), int) for p in programs):
+        return None
+    groups: dict[str, dict[int, dict[str, Any]]] = collections.defaultdict(dict)
+    for p in programs:
+        groups[json.dumps(_without(p["at"], axis), sort_keys=True)][p["at"][axis]] = p
+    made = []
+    for group in groups.values():
+        program = _moving(axis, [group[k] for k in sorted(group)]) if len(group) == mesh.sizes[axis] else None
+        if program is None:
+            return None
+        made.append(program)
+    return made
+
+
+def _without(at: Mapping[str, Any], axis: str) -> dict[str, Any]:
+    return {a: c for a, c in at.items() if a != axis}
+
+
+def _moving(axis: str, programs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """One program for those of coordinates 0, 1, ... of an axis."""
+    first = programs[0]
+    if any(p["tensors"] != first["tensors"] or p.get("waits") != first.get("waits") or len(p["nodes"]) != len(first["nodes"]) for p in programs):
+        return None
+    nodes = []
+    for same in zip(*[p["nodes"] for p in programs]):
+        node = same[0] if all(n == same[0] for n in same) else _moving_node(axis, same)
+        if node is None:
+            return None
+        nodes.append(node)
+    at = _without(first["at"], axis)
+    return {**({"at": at} if at else {}), **{k: v for k, v in first.items() if k != "at"}, "nodes": nodes}
+
+
+def _moving_node(axis: str, nodes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    first = nodes[0]
+    if "comm" in first or first["op"].startswith("dropout") or any(_without(n, "attrs") != _without(first, "attrs") or n.get("attrs", {}).keys() != first.get("attrs", {}).keys() for n in nodes):
+        return None
+    step = {}
+    for key, start in first.get("attrs", {}).items():
+        values = [n["attrs"][key] for n in nodes]
+        if all(v == start and type(v) is type(start) for v in values):
+            continue
+        by = _evenly(values)
+        if by is None:
+            return None
+        step[key] = by
+    return {**first, "step": {**first.get("step", {}), axis: step}}
+
+
+def _evenly(values: Sequence[Any]) -> Any:
+    """By how much each whole number, or each of a list of them, is more than the one before; None where that is not the same for all."""
+    if all(type(v) is int for v in values):
+        by = values[1] - values[0]
+        return by if all(v == values[0] + k * by for k, v in enumerate(values)) else None
+    if all(type(v) is list and len(v) == len(values[0]) for v in values):
+        each = [_evenly(numbers) for numbers in zip(*values)]
+        return None if None in each else each
+    return None
+
+
+def _shards(axis: str, size: int, shards: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lineage of all coordinates of an axis that no program names, stated once. What does not follow evenly stays as it is: it may name single coordinates all the same."""
+    groups: dict[str, list[tuple[int, dict[str, Any]]]] = collections.defaultdict(list)
+    made: dict[str, list[dict[str, Any]]] = {}  # in the order of the first ones
+    for shard in shards:
+        named = [p.get("at", {}).get(axis) for p in shard["parts"]]
+        parts = [{**_without(p, "at"), **({"at": at} if (at := _without(p.get("at", {}), axis)) else {})} for p in shard["parts"]]
+        key = json.dumps([parts, [b - a for a, b in shard["box"]], shard.get("step", {}), shard.get("sum", [])], sort_keys=True)
+        if None in named or len(set(named)) != 1:
+            made.setdefault(f"{len(made)} alone", []).append(_summed(axis, size, shard, named, parts))
+            continue
+        groups[key].append((named[0], {**shard, "parts": parts}))
+        made.setdefault(key, []).append(shard)
+    for key, group in groups.items():
+        group.sort(key=lambda entry: entry[0])
+        by = _evenly([[a for a, _ in shard["box"]] for _, shard in group]) if len(group) > 1 else None
+        if [k for k, _ in group] == list(range(size)) and by is not None:
+            _, first = group[0]
+            made[key] = [{**first, "step": {**first.get("step", {}), axis: by}} if any(by) else first]
+    return [shard for found in made.values() for shard in found]
+
+
+def _summed(axis: str, size: int, shard: dict[str, Any], named: Sequence[Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A shard whose parts name each coordinate once, for each of its tensors: a sum over the axis."""
+    coordinates: dict[str, list[int]] = collections.defaultdict(list)
+    for k, part in zip(named, parts):
+        coordinates[json.dumps(part, sort_keys=True)].append(k)
+    if any(None in ks or sorted(ks) != list(range(size)) for ks in coordinates.values()):
+        return shard
+    return {**shard, "parts": [json.loads(part) for part in coordinates], "sum": [*shard.get("sum", []), axis]}
+
+
+__all__ = ["joined"]

@@ -1,0 +1,128 @@
+"""FSDP2 over more ranks than there are rows: which ranks are recorded, stretches of an axis in plans, and verdicts, the same as where all ranks are recorded, and as real processes say."""
+
+import functools
+import json
+import tempfile
+import unittest
+
+import shardproof.torch as sp
+import torch
+import torch.nn.functional as F
+from models import MLP
+from shardproof.program import verify_files
+from shardproof.torch import numeric
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+def nothing(world, model, loss):
+    return loss
+
+
+def twice_without_rows(world, model, loss):
+    """Ranks that have no row of the first weight add twice their part of the gradient."""
+    return loss if any(p.to_local().numel() for p in [model.up.weight]) else loss * 2
+
+
+def twice_on(coordinate):
+    def changed(world, model, loss):
+        return loss * 2 if world.coordinates["dp"] == coordinate else loss
+    return changed
+
+
+def train(world, hidden, change=nothing, after=None):
+    """FSDP2 over dp of a model that tp, where there is one, has cut before."""
+    model = MLP(dim=6, hidden=hidden, bias=True)
+    if not world.single:
+        if "tp" in world.sizes:
+            parallelize_module(model, world.mesh("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(model, mesh=world.mesh("dp"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    x, y = (world.input(name, (48, 6), shard={"dp": 0}) for name in "xy")
+    loss = F.mse_loss(model(x), y)
+    (loss if world.single else change(world, model, loss)).backward()
+    if after is not None and not world.single:
+        after(world, model)
+    optimizer.step()
+    return loss
+
+
+def load(name, which):
+    return {"right": functools.partial(train, hidden=3), "wrong": functools.partial(train, hidden=3, change=twice_without_rows)}[name]
+
+
+class UnevenShards(unittest.TestCase):
+    def capture(self, mesh, hidden, **options):
+        step = functools.partial(train, hidden=hidden, **{k: options.pop(k) for k in ("change", "after") if k in options})
+        return sp.capture(step, mesh=mesh, ranks=options.pop("ranks", "classes"), **options)
+
+    def verdict(self, captured):
+        with tempfile.TemporaryDirectory() as folder:
+            _, plan = captured.write(f"{folder}/step")
+            return verify_files(plan, arguments=["--confirm", "off"]).verdict
+
+    def stretches(self, captured):
+        return [p.get("at", {}).get("dp") for p in captured.plan["programs"]]
+
+    def test_stretches(self):
+        """Of 6 columns and rows one rank has one each; hidden rows end earlier."""
+        for mesh, hidden, expected, recorded in (({"dp": 8}, 4, [[0, 4], [4, 6], [6, 8]], {0, 1, 3, 4, 5, 6, 7}), ({"dp": 12}, 5, [[0, 5], 5, [6, 12]], {0, 1, 4, 5, 6, 7, 11}),
+                                                 ({"dp": 6}, 4, [[0, 4], [4, 6]], {0, 1, 3, 4, 5}), ({"dp": 4}, 10, [[0, 3], 3], {0, 1, 2, 3})):
+            captured = self.capture(mesh, hidden)
+            self.assertEqual(expected, self.stretches(captured))
+            self.assertEqual(recorded, set(captured.recorded))
+            self.assertEqual(2, captured.plan["version"])
+            self.assertTrue(any(f"within {expected[0][0]} to {expected[0][1] - 1}" in a for a in captured.assumptions), captured.assumptions)
+            self.assertEqual("EQUIVALENT", self.verdict(captured))
+
+    def test_all_ranks_say_the_same(self):
+        for mesh, hidden, tp in (({"dp": 6}, 4, 1), ({"dp": 8, "tp": 2}, 10, 2), ({"tp": 2, "dp": 8}, 10, 2)):
+            for change, verdict in ((nothing, "EQUIVALENT"), (twice_without_rows, "NOT EQUIVALENT")):
+                with self.subTest(mesh=mesh, change=change.__name__):
+                    few = self.capture(mesh, hidden, change=change)
+                    self.assertEqual(verdict, self.verdict(few))
+                    self.assertTrue(any(isinstance(s, list) for s in self.stretches(few)))
+                    if tp == 1 or "dp" == next(iter(mesh)):
+                        every = self.capture(mesh, hidden, change=change, ranks="all")
+                        self.assertEqual(verdict, self.verdict(every))
+                        self.assertLess(len(few.recorded), len(every.recorded))
+                        self.assertFalse(any(isinstance(s, list) for s in self.stretches(every)))
+
+    def test_jobs(self):
+        one, two = (self.capture({"dp": 8}, 4, jobs=jobs) for jobs in (1, 2))
+        self.assertEqual(json.dumps(one.plan), json.dumps(two.plan))
+
+    def test_another_program_at_the_end_of_a_stretch(self):
+        """Sizes say that ranks 0 to 3 do the same, and the last of them does not: then all are recorded."""
+        captured = self.capture({"dp": 8}, 4, change=twice_on(3))
+        self.assertEqual(list(range(8)), captured.recorded)
+        self.assertEqual("NOT EQUIVALENT", self.verdict(captured))
+
+    def test_another_program_far_from_the_first(self):
+        """The last rank of a stretch is looked at in the last coordinates of all other axes, too."""
+        def changed(world, model, loss):
+            return loss * 2 if world.coordinates == {"dp": 4, "tp": 1} else loss
+
+        with self.assertRaisesRegex(sp.CaptureError, "differ only in dp"):
+            self.capture({"dp": 8, "tp": 2}, 10, change=changed)
+
+    def test_gradients_wrong_in_one_stretch(self):
+        def after(world, model):
+            with torch.no_grad():
+                for p in model.parameters():
+                    if p.grad.to_local().numel() and world.coordinates["dp"] >= 4:
+                        p.grad.to_local().mul_(2)
+
+        self.assertEqual("NOT EQUIVALENT", self.verdict(self.capture({"dp": 8}, 4, after=after)))
+
+    def test_real_processes(self):
+        found = numeric.compare(load, {"right": {"dp": 4}, "wrong": {"dp": 4}})
+        self.assertLess(found["right"][0], 1e-4)
+        self.assertGreater(found["wrong"][0], 3e-4)
+        for name, verdict in (("right", "EQUIVALENT"), ("wrong", "NOT EQUIVALENT")):
+            for ranks in ("all", "classes"):
+                self.assertEqual(verdict, self.verdict(sp.capture(load(name, "step"), mesh={"dp": 4}, ranks=ranks)))
+
+
+if __name__ == "__main__":
+    unittest.main()

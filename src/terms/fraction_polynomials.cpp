@@ -189,7 +189,8 @@ std::optional<TermAlgebra::Fractions::Numerators::Lead> TermAlgebra::Fractions::
       const Lead found{m, v.factor, false, atom};
       const Code own = degree(m, found);
       if (s.rationals.sign(own) > 0 && std::all_of(p.begin(), p.end(), [&](const auto& other) {
-            return other.first == m || s.rationals.less(degree(other.first, found), own);
+            return other.first == found.monomial ||
+                   s.rationals.less(degree(other.first, found), own);
           }))
         return found;
     }

@@ -22,6 +22,7 @@
 // are a, b and a + b, whatever they consist of.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <map>

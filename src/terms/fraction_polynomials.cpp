@@ -26,6 +26,35 @@ std::vector<TermAlgebra::Fractions::Summand> TermAlgebra::Fractions::summandsOf(
   return result;
 }
 
+std::int64_t TermAlgebra::Fractions::madeWithoutSums(TermId bare) const {
+  if (bare == Store::kOneTerm) return 0;
+  const auto it = made_.find(bare);
+  return it == made_.end() ? 1 : it->second;
+}
+
+std::int64_t TermAlgebra::Fractions::made(TermId summand) {
+  const Fraction f = fractionOf(summand, Store::kOne);
+  std::int64_t result = madeWithoutSums(f.bare);
+  for (const Powers* powers : {&f.over, &f.under})
+    for (const auto& [sum, power] : *powers)
+      result = std::min(kMany, result + std::min(power, kMany) * mostMade(sum));
+  return result;
+}
+
+std::int64_t TermAlgebra::Fractions::mostMade(TermId sum) {
+  if (const auto it = mostMade_.find(sum); it != mostMade_.end()) return it->second;
+  std::int64_t most = 1;
+  for (const Summand& m : summandsOf(sum)) most = std::max(most, made(m.term));
+  mostMade_.emplace(sum, most);
+  return most;
+}
+
+void TermAlgebra::Fractions::note(TermId bare, std::int64_t summands) {
+  if (summands <= 1 || bare == Store::kOneTerm) return;
+  std::int64_t& known = made_[bare];
+  known = std::max(known, std::min(summands, kMany));
+}
+
 // The exponential of a number: never zero, so that any power of it exists.
 bool TermAlgebra::Fractions::isFinitePower(TermId atom) const {
   return s.kind(atom) == TermKind::kExp && !s.mayBeInfinite(s.nodes[atom].data) && !s.special(atom);
@@ -112,7 +141,7 @@ void TermAlgebra::Fractions::Numerators::findBlocks() {
     for (const Summand& m : summands) {
       const auto block = blockOf.find(m.term);
       if (block == blockOf.end()) {
-        add(p, {m.term, {}}, m.factor, m.term == Store::kOneTerm ? 0 : 1);
+        add(p, {m.term, {}}, m.factor, owner_.made(m.term));
         continue;
       }
       const Code ratio =
@@ -154,7 +183,7 @@ TermAlgebra::Fractions::Polynomial TermAlgebra::Fractions::Numerators::sum() {
   Polynomial result;
   for (const Fraction& f : fractions_) {
     Polynomial p;
-    add(p, {f.bare, {}}, f.factor, f.bare == Store::kOneTerm ? 0 : 1);
+    add(p, {f.bare, {}}, f.factor, owner_.made(f.bare));
     for (const auto& [sum, power] : f.over)
       for (std::int64_t k = 0; k < power; ++k) p = product(p, polynomials_.at(sum));
     for (const auto& [m, v] : p) add(result, m, v.factor, v.joined);
@@ -287,6 +316,7 @@ std::optional<TermAlgebra::Fractions::Polynomial> TermAlgebra::Fractions::Numera
 TermId TermAlgebra::Fractions::Numerators::termOf(const Polynomial& p) {
   Store::SumBuilder b(s);
   for (const auto& [m, v] : p) {
+    owner_.note(m.bare, v.joined);
     Store::ProductBuilder product(s);
     s.multiplyBy(product, m.bare, Store::kOne);
     for (const auto& [block, power] : m.blocks)

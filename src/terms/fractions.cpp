@@ -61,7 +61,13 @@ TermId TermAlgebra::Fractions::withoutNegativePowers(TermId sum) {
   if (out.empty()) return sum;
   const TermId times = s.internProduct(inverse);
   Store::SumBuilder rest(s);
-  for (const Summand& m : both) s.addTo(rest, s.multiply(m.term, times), m.factor);
+  const std::int64_t together = madeWithoutSums(a.bare) + madeWithoutSums(b.bare);
+  note(s.internProduct(out), together);
+  for (const Summand& m : both) {
+    const TermId left = s.multiply(m.term, times);
+    note(fractionOf(left, Store::kOne).bare, together);
+    s.addTo(rest, left, m.factor);
+  }
   return s.multiply(s.internProduct(out), s.finish(rest));
 }
 
@@ -74,8 +80,10 @@ TermAlgebra::Fractions::Fraction TermAlgebra::Fractions::fractionOf(TermId t, Co
   for (std::uint32_t i = 0; i < p.size; ++i) {
     const Entry e = p.entry(i);
     if (e.term == Store::kOneTerm) continue;
-    if (s.kind(e.term) != TermKind::kSum || !RationalPool::isSmall(e.code)) {
+    if (s.kind(e.term) != TermKind::kSum) {
       bare.push_back(e);
+    } else if (!RationalPool::isSmall(e.code)) {
+      throw Unsupported("a power of a sum that is not small");
     } else if (const std::int64_t power = RationalPool::small(e.code); power > 0) {
       f.over[e.term] = power;
     } else {
@@ -83,6 +91,7 @@ TermAlgebra::Fractions::Fraction TermAlgebra::Fractions::fractionOf(TermId t, Co
     }
   }
   f.bare = s.internProduct(bare);
+  f.summands = std::max<std::int64_t>(1, madeWithoutSums(f.bare));
   return f;
 }
 
@@ -203,7 +212,8 @@ TermAlgebra::Fractions::Powers TermAlgebra::Fractions::bringTogether(FractionLis
       if (missing > 0) f.over[sum] += missing;
     }
     f.under.clear();
-    for (const auto& [sum, power] : f.over) f.summands += power;
+    for (const auto& [sum, power] : f.over)
+      f.summands = std::min(kMany, f.summands + std::min(power, kMany) * mostMade(sum));
     most = std::max(most, f.summands);
   }
   return denominator;
@@ -314,7 +324,8 @@ TermAlgebra::Fractions::FractionList TermAlgebra::Fractions::multipliedOut(Fract
       const auto [bare, factor] = times(f.bare, m.bare);
       g.bare = bare;
       g.factor = s.rationals.multiply(factor, s.rationals.multiply(f.factor, m.factor));
-      g.summands += 1;
+      g.summands = std::min(kMany, f.summands + m.summands);
+      note(g.bare, madeWithoutSums(f.bare) + madeWithoutSums(m.bare));
       if (g.factor == Store::kZero) continue;
       for (const auto& [x, power] : m.over) g.over[x] += power;
       for (const auto& [x, power] : m.under) g.under[x] += power;

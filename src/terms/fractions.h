@@ -46,9 +46,11 @@ struct TermAlgebra::Fractions {
   // Is a - b zero when it is multiplied by its denominators? Everything but these is multiplied
   // out if it must be.
   bool equal(TermId a, TermId b, std::size_t budget);
-  // Whatever numerator was made so far is made of at most so many summands of sums; and no more
-  // denominators were made one than that.
-  int summands() const { return static_cast<int>(std::min<std::int64_t>(most_ * joined_, kMany)); }
+  // Whatever numerator was made so far is made of at most so many summands of sums as operators
+  // make them; and no more denominators were made one than that.
+  int summands() const {
+    return most_ == 0 ? 0 : static_cast<int>(std::min(std::max(most_, joined_), kMany));
+  }
 
  private:
   static constexpr std::int64_t kMany = 1000;
@@ -59,7 +61,8 @@ struct TermAlgebra::Fractions {
     Code factor = Store::kOne;
     TermId bare = Store::kOneTerm;
     Powers over, under;
-    std::int64_t summands = 1;  // that were multiplied: one, and one for each sum multiplied out
+    std::int64_t summands =
+        1;  // that were multiplied: its own, and those of each sum multiplied out
   };
   using FractionList = std::vector<Fraction>;
 
@@ -70,7 +73,7 @@ struct TermAlgebra::Fractions {
   };
   struct Value {
     Code factor;
-    std::int64_t joined;  // so many monomials of sums, at most, are multiplied in the bare part
+    std::int64_t joined;  // so many summands, at most, are multiplied in the bare part
   };
   using Polynomial = std::map<Monomial, Value>;
   struct Summand {  // of a sum; its constant is that of the term 1
@@ -101,6 +104,15 @@ struct TermAlgebra::Fractions {
   // fraction_polynomials.cpp
   class Numerators;
   std::vector<Summand> summandsOf(TermId sum);
+  // How many summands, as operators make them, a monomial multiplies. One without sums: one, where
+  // it is an element (what is no sum is the same under all permutations that fix its own position,
+  // so it has no other), and as many as were counted where it was made here, of summands of sums.
+  // Counts add up from sum to sum: a product of two sums of such monomials multiplies the summands
+  // of both.
+  std::int64_t madeWithoutSums(TermId bare) const;
+  std::int64_t made(TermId summand);
+  std::int64_t mostMade(TermId sum);  // of its summands
+  void note(TermId bare, std::int64_t summands);
   std::pair<TermId, Code> times(TermId a, TermId b);
   void charge(std::size_t monomials);
   bool isFinitePower(TermId atom) const;
@@ -108,6 +120,8 @@ struct TermAlgebra::Fractions {
   Store& s;
   std::unordered_map<TermId, TermId> done_;
   std::map<TermId, std::set<TermId>> within_;
+  std::unordered_map<TermId, std::int64_t> made_;      // where that is more than one
+  std::unordered_map<TermId, std::int64_t> mostMade_;  // by sum
   std::int64_t most_ = 0, joined_ = 1;
   std::size_t budget_ = 0;
 };

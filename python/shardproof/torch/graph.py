@@ -611,8 +611,9 @@ class Graph:
             if key not in self._joined:
                 self._joined[key] = (Known(torch.cat([self.data(v) for v in values], dim)), values)  # the parts are kept, so that their ids stay their own
             return self._joined[key][0]
-        if all(isinstance(v, Named) and v.square is not None for v in values):
-            return self.root(self.cat([v.square for v in values], dim))  # type: ignore[attr-defined]
+        squares = [self._squared(v) for v in values]
+        if any(isinstance(v, Named) for v in values) and None not in squares:
+            return self.root(self.cat([s for s in squares if s is not None], dim))
         joined = self._rejoined(values, dim)
         if joined is not None:
             return joined
@@ -623,6 +624,13 @@ class Graph:
                 return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
         ns = [self.named(v) for v in values]
         return self.one("cat", ns, tuple(shape), {"dim": dim}, ns[0].kind)
+
+    @staticmethod
+    def _squared(v: Value) -> Value | None:
+        """What a value is the root of, where that is known; of norms that a rank has no elements for, zero."""
+        if isinstance(v, Filled) and v.kind == "real" and v.fill >= 0:
+            return Filled(v.fill * v.fill, v.shape)
+        return v.square if isinstance(v, Named) else None
 
     def _rejoined(self, values: Sequence[Value], dim: int) -> Value | None:
         """What was cut into consecutive slices along the very dimension and is put together again."""

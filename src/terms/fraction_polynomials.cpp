@@ -43,6 +43,7 @@ std::int64_t TermAlgebra::Fractions::made(TermId summand) {
 
 std::int64_t TermAlgebra::Fractions::mostMade(TermId sum) {
   if (const auto it = mostMade_.find(sum); it != mostMade_.end()) return it->second;
+  const Level level(*this);
   std::int64_t most = 1;
   for (const Summand& m : summandsOf(sum)) most = std::max(most, made(m.term));
   mostMade_.emplace(sum, most);

@@ -273,6 +273,7 @@ TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions)
 // The sums that are factors of a sum's summands, and those of their summands.
 const std::set<TermId>& TermAlgebra::Fractions::sumsWithin(TermId sum) {
   if (const auto it = within_.find(sum); it != within_.end()) return it->second;
+  const Level level(*this);
   std::set<TermId> found;
   for (const Fraction& f : fractionsOf(sum)) {
     for (const Powers* powers : {&f.over, &f.under}) {
@@ -289,6 +290,7 @@ const std::set<TermId>& TermAlgebra::Fractions::sumsWithin(TermId sum) {
 
 void TermAlgebra::Fractions::collectDenominators(const Fraction& f, std::set<TermId>& found,
                                                  std::set<TermId>& seen) {
+  const Level level(*this);
   for (const auto& [sum, power] : f.under) found.insert(sum);
   for (const auto& [sum, power] : f.over) {
     if (sumsWithin(sum).empty() || !seen.insert(sum).second) continue;

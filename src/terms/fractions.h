@@ -54,6 +54,22 @@ struct TermAlgebra::Fractions {
 
  private:
   static constexpr std::int64_t kMany = 1000;
+  // Sums within sums that are followed by recursion: a chain of operators may be deeper than the
+  // call stack.
+  static constexpr int kDeepest = 500;
+  class Level {  // for as long as it lives; throws Unsupported beyond kDeepest
+   public:
+    explicit Level(Fractions& of) : of_(of) {
+      if (of_.depth_ >= kDeepest) throw Unsupported("sums are too deep for a common denominator");
+      ++of_.depth_;
+    }
+    ~Level() { --of_.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Fractions& of_;
+  };
   using Powers = std::map<TermId, std::int64_t>;
 
   // factor * bare * over / under; over and under are products of sums, `bare` has none.
@@ -124,6 +140,7 @@ struct TermAlgebra::Fractions {
   std::unordered_map<TermId, std::int64_t> mostMade_;  // by sum
   std::int64_t most_ = 0, joined_ = 1;
   std::size_t budget_ = 0;
+  int depth_ = 0;
 };
 
 // Polynomials over the blocks of all sums that some fractions are made of.

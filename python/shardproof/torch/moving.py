@@ -42,7 +42,7 @@ def _without(at: Mapping[str, Any], axis: str) -> dict[str, Any]:
 def _moving(axis: str, programs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """One program for those of coordinates 0, 1, ... of an axis."""
     first = programs[0]
-    if any(p["tensors"] != first["tensors"] or p.get("waits") != first.get("waits") or len(p["nodes"]) != len(first["nodes"]) for p in programs):
+    if any(_beside(p) != _beside(first) or len(p["nodes"]) != len(first["nodes"]) for p in programs):
         return None
     nodes = []
     for same in zip(*[p["nodes"] for p in programs]):
@@ -52,6 +52,11 @@ def _moving(axis: str, programs: Sequence[dict[str, Any]]) -> dict[str, Any] | N
         nodes.append(node)
     at = _without(first["at"], axis)
     return {**({"at": at} if at else {}), **{k: v for k, v in first.items() if k != "at"}, "nodes": nodes}
+
+
+def _beside(program: Mapping[str, Any]) -> dict[str, Any]:
+    """All of it but its ranks and nodes."""
+    return {k: v for k, v in program.items() if k not in ("at", "nodes")}
 
 
 def _moving_node(axis: str, nodes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

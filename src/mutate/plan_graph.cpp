@@ -33,7 +33,9 @@ bool wants(const Json& node, std::size_t result) {
 // Bugs are planted in programs of single coordinates and in lineage of those.
 void refuseStretches(const Json& plan, const std::string& file) {
   const auto check = [&](const Json& owner, const std::string& pointer) {
-    for (const auto& [axis, c] : owner.value("at", Json::object()).items())
+    const auto at = owner.find("at");
+    if (at == owner.end()) return;
+    for (const auto& [axis, c] : at->items())
       if (c.is_array())
         throw InputError(file, pointer + "/at/" + escapePointer(axis),
                          "found a stretch of coordinates, which no bug can be planted beside, "

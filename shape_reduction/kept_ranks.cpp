@@ -118,7 +118,7 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
   const MeshView mesh(plan.mesh);
   KeptRanks kept;
   kept.programOfRank = programsOfRanks(plan, mesh);
-  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank, attributes);
+  const SymmetryClasses symmetry(plan, mesh, kept.programOfRank, attributes, true);
   for (std::int32_t axis = 0; axis < mesh.axes(); ++axis) {
     std::vector<std::int32_t> stay;
     for (const auto& cls : symmetry.classes(axis)) {

@@ -121,7 +121,7 @@ std::vector<Shrinkable> shrinkables(const Problem& problem, const ShrinkOptions&
   const KeptRanks all =
       keepRanks(problem, std::vector<std::int32_t>(plan.mesh.size() + 1, kWhole), true);
   const SymmetryClasses symmetry(plan, MeshView(plan.mesh), all.programOfRank,
-                                 !options.windowsAlike);
+                                 !options.windowsAlike, true);
   std::vector<Shrinkable> result;
   for (std::size_t a = 0; a < plan.mesh.size(); ++a) {
     Shrinkable axis{"axis " + plan.mesh[a].name + " keeps its ranks", plan.mesh[a].size, {}};
@@ -290,7 +290,7 @@ Shrunk shrink(const Problem& problem, const ShrinkOptions& options) {
   shrunk.modelText = modelText(*small);
   shrunk.planText = planText(*small, problem.plan.modelFile);
   try {
-    shrunk.problem = readProblemText(shrunk.modelText, shrunk.planText, ir::Programs::kAsStated);
+    shrunk.problem = readProblemText(shrunk.modelText, shrunk.planText);
   } catch (const InputError& error) {
     throw Unsupported(std::string("the smaller plan cannot be read: ") + error.what());
   }

@@ -96,7 +96,8 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
             verifyOptions.inProcess = true;
             verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
             // As the plan itself was: one without lemmas needs them as much as that.
-            auto plan = readProblemText(json["model"].get<std::string>(), mended);
+            auto plan =
+                readProblemText(json["model"].get<std::string>(), mended, ir::Programs::kJoined);
             const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
             return std::string(again.verdict == Verdict::kEquivalent ? "proved" : "not proved");
           });

@@ -28,6 +28,6 @@ enum class Programs : std::uint8_t { kJoined, kAsStated };
 
 // Throws InputError.
 std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft,
-                                         Programs programs = Programs::kJoined);
+                                         Programs programs = Programs::kAsStated);
 
 }  // namespace shardproof::ir

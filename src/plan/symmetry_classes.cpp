@@ -70,21 +70,30 @@ std::vector<ProgramId> firstOfSameContent(const std::vector<Program>& programs, 
 }
 
 SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
-                                 const std::vector<ProgramId>& programOfRank, bool attributes) {
+                                 const std::vector<ProgramId>& programOfRank, bool attributes,
+                                 bool pieces) {
   const auto axes = static_cast<std::size_t>(mesh.axes());
   // A coordinate that a group, root, peer or lineage part names is in a class of its own, and so is
-  // each of an axis whose members have sizes of their own, or a source of their own.
+  // each of an axis whose members have a source of their own, or pieces of their own that are not
+  // of equal size as another member's (`lengths`; of all_to_all, whose sizes are a table, and of
+  // groups over several axes: whatever the sizes are).
   std::vector<std::vector<char>> named(axes);
   for (std::size_t a = 0; a < axes; ++a)
     named[a].assign(static_cast<std::size_t>(mesh.size(static_cast<std::int32_t>(a))), 0);
   const auto name = [&](const Coordinates& at) {
     for (const auto& [axis, c] : at) named[axis][c] = 1;
   };
+  std::vector<std::set<std::vector<std::int64_t>>> lengths(axes);  // of pieces, by coordinate
   for (const Program& program : plan.programs) {
     for (const CommunicationSpec& spec : program.communications) {
       for (const Coordinates& at : spec.groupAt) name(at);
       name(spec.peer);
       if (!spec.tellsMembersApart()) continue;
+      if (!pieces && spec.groupAxes.size() == 1 && !spec.sizes.empty() &&
+          (spec.kind == Communication::kAllGather || spec.kind == Communication::kReduceScatter)) {
+        lengths[spec.groupAxes[0]].insert(spec.sizes);
+        continue;
+      }
       for (const std::int32_t axis : spec.groupAxes)
         std::fill(named[axis].begin(), named[axis].end(), char{1});
     }
@@ -109,13 +118,16 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
     for (const Rank rank : firstIds<Rank>(mesh.ranks())) {
       runs[mesh.coordinate(rank, axis)].push_back(content[programOfRank[rank]]);
     }
-    std::map<std::vector<ProgramId>, std::size_t> classOf;
+    std::map<std::pair<std::vector<ProgramId>, std::vector<std::int64_t>>, std::size_t> classOf;
     for (std::size_t c = 0; c < runs.size(); ++c) {
       // Between two neighbouring edges all coordinates are in the same stretches. (Those between
       // other edges may be, too, but are not looked for.)
       if (edges[a].contains(static_cast<std::int32_t>(c))) classOf.clear();
       std::size_t cls = classes_[a].size();
-      if (!named[a][c]) cls = classOf.emplace(std::move(runs[c]), cls).first->second;
+      std::vector<std::int64_t> own;
+      for (const std::vector<std::int64_t>& sizes : lengths[a]) own.push_back(sizes.at(c));
+      if (!named[a][c])
+        cls = classOf.emplace(std::pair(std::move(runs[c]), std::move(own)), cls).first->second;
       if (cls == classes_[a].size()) classes_[a].emplace_back();
       classes_[a][cls].push_back(static_cast<std::int32_t>(c));
       first_[a].push_back(classes_[a][cls].front());

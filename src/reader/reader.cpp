@@ -77,14 +77,14 @@ std::unique_ptr<Problem> readFromStandardInput(const std::optional<std::string>&
       reader::readModel(modelFile ? *modelFile : modelBeside("", draft.plan.modelFile), draft);
     });
   errors.throwIfAny();
-  return ir::completeProblem(std::move(draft));
+  return ir::completeProblem(std::move(draft), ir::Programs::kJoined);
 }
 
 }  // namespace
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
-                                     std::vector<std::string>* assumptions) {
+                                     std::vector<std::string>* assumptions, ir::Programs programs) {
   if (planFile == "-") return readFromStandardInput(modelFile);
   if (hlo::isHloFile(planFile)) {
     if (!modelFile)
@@ -102,7 +102,7 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
                         draft);
     });
   errors.throwIfAny();
-  return ir::completeProblem(std::move(draft));
+  return ir::completeProblem(std::move(draft), programs);
 }
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
@@ -111,7 +111,7 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
 }
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {
-  return readProblemText(model, plan, ir::Programs::kJoined);
+  return readProblemText(model, plan, ir::Programs::kAsStated);
 }
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan,

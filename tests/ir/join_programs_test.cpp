@@ -58,7 +58,9 @@ std::unique_ptr<Problem> problemOf(const Own& own) {
   };
   rows("x", Role::kInput);
   rows("y", Role::kOutput);
-  return std::move(b).build();
+  auto problem = std::move(b).build();
+  ir::joinEqualPrograms(problem->plan);
+  return problem;
 }
 
 Report reportOf(const Problem& problem) {

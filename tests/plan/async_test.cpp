@@ -175,7 +175,8 @@ TEST(Async, WhatIsWrittenIsReadAgain) {
   const auto problem = test::read(d);
   const test::TemporaryDirectory directory;
   const auto again = readProblem(directory.write("m.json", modelText(*problem)),
-                                 directory.write("p.json", planText(*problem, "m.json", true)));
+                                 directory.write("p.json", planText(*problem, "m.json", true)), {},
+                                 nullptr, ir::Programs::kAsStated);
   for (const ProgramId p : firstIds<ProgramId>(2)) {
     EXPECT_FALSE(problem->plan.programs[p].asynchrony.empty());
     EXPECT_EQ(planText(*again, "m.json", true), planText(*problem, "m.json", true));

@@ -59,7 +59,17 @@ TEST(SymmetryClasses, PlacesInAGroupTellApartWhereTheyMean) {
   EXPECT_EQ(classesOf(d, 0), apart);
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
   d = with(
-      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}, "sizes": [1, 1, 1, 1]})");
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}, "sizes": [1, 2, 1, 0]})");
+  EXPECT_EQ(classesOf(d, 0), (Classes{{0, 2}, {1}, {3}}));
+  EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
+  const auto problem = test::read(d);
+  const PlanIndex index(*problem);
+  std::vector<ProgramId> programOfRank;
+  for (const Rank r : firstIds<Rank>(8)) programOfRank.push_back(index.programOf(r));
+  EXPECT_EQ(SymmetryClasses(problem->plan, index.mesh(), programOfRank, true, true).classes(0),
+            apart);
+  d = with(
+      R"({"op": "all_to_all", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"idim": 0, "odim": 0}, "sizes": [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]})");
   EXPECT_EQ(classesOf(d, 0), apart);
   d = with(
       R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}})");

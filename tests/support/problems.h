@@ -71,6 +71,7 @@ inline Draft draft(const std::string& model, const std::string& plan) {
   return {Json::parse(model), Json::parse(plan)};
 }
 
+// With the programs that it states.
 inline std::unique_ptr<Problem> read(const Draft& d) {
   const TemporaryDirectory directory;
   Json model{{"format", "shardproof-model"}, {"version", 1}},
@@ -78,7 +79,7 @@ inline std::unique_ptr<Problem> read(const Draft& d) {
   model.update(d.model);
   plan.update(d.plan);
   return readProblem(directory.write("m.json", model.dump()),
-                     directory.write("p.json", plan.dump()));
+                     directory.write("p.json", plan.dump()), {}, nullptr, ir::Programs::kAsStated);
 }
 inline std::unique_ptr<Problem> read(const std::string& model, const std::string& plan) {
   return read(draft(model, plan));

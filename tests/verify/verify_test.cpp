@@ -31,13 +31,13 @@ const StageReport& stageOf(const Report& report, std::int32_t entry) {
   throw std::logic_error("no stage for entry " + std::to_string(entry));
 }
 
-// tanh is odd, but no proof knows: neither proved nor refuted.
+// erf is odd, but no proof knows: neither proved nor refuted.
 const char* const kOddNodes =
-    R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
+    R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
 Draft undecidable() {
   Draft d = test::oneRank(
       R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "tanh", "in": ["x"], "out": ["h"]}, {"op": "mul", "in": ["h", "h"], "out": ["o"]})",
+      R"({"op": "erf", "in": ["x"], "out": ["h"]}, {"op": "mul", "in": ["h", "h"], "out": ["o"]})",
       R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})",
       kOddNodes);
   d.plan["lineage"].push_back(Json::parse(
@@ -292,7 +292,7 @@ TEST(Verify, ContradictoryLemmasProveNothing) {
 TEST(Verify, AnUnprovableLemmaIsPassedOver) {
   Draft d = undecidable();
   d.plan["programs"][0]["nodes"] = Json::parse(
-      R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "tanh", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "tanh", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
+      R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "erf", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
   d.tensor(0, "g") = Json::parse(R"({"shape": []})");
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;

@@ -53,7 +53,7 @@ std::unique_ptr<Problem> readHloProblem(const std::string& modelFile, const std:
   Documents documents = convertFiles(modelFile, planFile, modelFile, options);
   std::unique_ptr<Problem> problem;
   try {
-    problem = readProblemText(documents.model, documents.plan);
+    problem = readProblemText(documents.model, documents.plan, ir::Programs::kJoined);
   } catch (const InputError& error) {
     // What the two programs say together, such as shardings, makes no problem.
     std::string message = error.what();

@@ -462,7 +462,12 @@ class Collector {
     }
     try {
       const std::unique_ptr<Problem> mended = cloneProblem(problem_);
-      ir::makePartsOwn(*mended);
+      // Parts that were inferred are in no file, and what takes them out is not written.
+      const auto& placed = mended->plan.placed;
+      if (std::any_of(placed.begin(), placed.end(), [&](const PlacedPart& part) {
+            return !mended->plan.lineage[part.entry].inferred;
+          }))
+        ir::makePartsOwn(*mended);
       if (!applyAll(*mended, std::move(edits))) return;
       result_.mendedPlan = planText(*mended, modelFile);
       result_.mendedModel = modelText(*mended);

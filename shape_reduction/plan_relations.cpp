@@ -368,8 +368,9 @@ class GraphRelations {
     return 1;
   }
 
-  // Uneven pieces stay as they are: all members do, as none is like another (`pieces` of SymmetryClasses), and
-  // the dimensions of the pieces keep their sizes. In the others tensors are alike on all members.
+  // Uneven pieces stay as they are: all members do, as none is like another (`pieces` of
+  // SymmetryClasses), and the dimensions of the pieces keep their sizes. In the others tensors are
+  // alike on all members.
   char keepPieces(const CommunicationSpec& spec, const GraphDims& dims, std::int32_t a,
                   std::int32_t b) {
     const std::int32_t other = spec.kind == Communication::kAllToAll ? spec.odim : spec.dim;

@@ -20,18 +20,9 @@ bool sameButAttributes(const Node& a, const Node& b) {
                   a.steps) == std::tie(b.op, b.firstIn, b.inCount, b.firstOut, b.outCount,
                                        b.microbatch, b.communication, b.steps);
 }
-bool same(const Operand& a, const Operand& b) {
-  return a.tensor == b.tensor && a.microbatch == b.microbatch;
-}
 bool same(const std::shared_ptr<const ConstantValue>& a,
           const std::shared_ptr<const ConstantValue>& b) {
-  return a == b || (a->fill == b->fill && a->elements == b->elements);
-}
-bool same(const CommunicationSpec& a, const CommunicationSpec& b) {
-  return std::tie(a.kind, a.comm, a.tag, a.groupAxes, a.groupAt, a.peer, a.reduction, a.dim, a.odim,
-                  a.sizes, a.pairs) == std::tie(b.kind, b.comm, b.tag, b.groupAxes, b.groupAt,
-                                                b.peer, b.reduction, b.dim, b.odim, b.sizes,
-                                                b.pairs);
+  return a == b || *a == *b;
 }
 template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {
@@ -46,8 +37,8 @@ bool sameContent(const Program& a, const Program& b, bool attributes) {
   return a.issueOrder == b.issueOrder && a.graph.results == b.graph.results &&
          std::equal(a.graph.nodes.begin(), a.graph.nodes.end(), b.graph.nodes.begin(),
                     b.graph.nodes.end(), sameNode) &&
-         same(a.graph.operands, b.graph.operands) && same(a.graph.tensors, b.graph.tensors) &&
-         same(a.graph.constants, b.graph.constants) && same(a.communications, b.communications) &&
+         a.graph.operands == b.graph.operands && same(a.graph.tensors, b.graph.tensors) &&
+         same(a.graph.constants, b.graph.constants) && a.communications == b.communications &&
          a.steps == b.steps && a.asynchrony == b.asynchrony;
 }
 
@@ -124,10 +115,11 @@ SymmetryClasses::SymmetryClasses(const Plan& plan, const MeshView& mesh,
       // other edges may be, too, but are not looked for.)
       if (edges[a].contains(static_cast<std::int32_t>(c))) classOf.clear();
       std::size_t cls = classes_[a].size();
-      std::vector<std::int64_t> own;
-      for (const std::vector<std::int64_t>& sizes : lengths[a]) own.push_back(sizes.at(c));
-      if (!named[a][c])
+      if (!named[a][c]) {
+        std::vector<std::int64_t> own;
+        for (const std::vector<std::int64_t>& sizes : lengths[a]) own.push_back(sizes.at(c));
         cls = classOf.emplace(std::pair(std::move(runs[c]), std::move(own)), cls).first->second;
+      }
       if (cls == classes_[a].size()) classes_[a].emplace_back();
       classes_[a][cls].push_back(static_cast<std::int32_t>(c));
       first_[a].push_back(classes_[a][cls].front());

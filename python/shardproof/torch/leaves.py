@@ -33,8 +33,8 @@ class Leaves:
             self._known.setdefault(private.storage_key(t), t)
 
     def writes(self, targets: Sequence[torch.Tensor]) -> None:
-        """An operator writes these."""
-        for t in targets if self.begun else ():
+        """An operator writes these, after the step has its inputs."""
+        for t in targets:
             self.note(t)
             key = private.storage_key(t)
             if key in self._known:

@@ -176,8 +176,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 for t in args:
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         self.leaves.note(t)
-            if self.leaves.begun and _writes(func):
-                self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
+                if _writes(func):
+                    self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
             if name == "aten._local_scalar_dense":

@@ -128,7 +128,16 @@ bool StageChecker::proveByFractions() {
   const ReductionOptions before = reductionOptions_;
   try {
     for (;;) {
+      // Once more with as many as are needed; if then more are needed, what is multiplied grows
+      // with the positions that are kept apart, and no number of them is enough.
+      const bool again = reductionOptions_.extraSummands > before.extraSummands;
       TermAlgebra algebra(TermAlgebra::Mode::kFractions, mostTerms(options_.memoryMegabytes));
+      if (reduced_.mostVariables > 0) {
+        algebra.allowFractionSummands(
+            again
+                ? reductionOptions_.extraSummands
+                : std::max(before.extraSummands, kMostExtraForFractions / reduced_.mostVariables));
+      }
       if (!equalFractions(algebra)) break;
       const int needed = algebra.fractionSummands();
       if (needed > 0 && !stage_.collapsedAxes.empty())
@@ -140,13 +149,6 @@ bool StageChecker::proveByFractions() {
         outcome_.method = Method::kPolynomial;
         describeShapes();
         return true;
-      }
-      // Once more with as many; if then more are needed, what is multiplied grows with the
-      // positions that are kept apart, and no number of them is enough.
-      if (reductionOptions_.extraSummands > before.extraSummands ||
-          needed * reduced_.mostVariables > kMostExtraForFractions) {
-        refusal_ = "common denominators need more positions than can be kept apart";
-        break;
       }
       ReductionOptions wider = before;
       wider.extraSummands = needed;

@@ -13,6 +13,11 @@ constexpr std::size_t kMostCompared = 20'000;
 }  // namespace
 
 void TermAlgebra::Fractions::charge(std::size_t monomials) {
+  if (monomials > left_) {
+    left_ = 0;
+    throw Unsupported("common denominators need more monomials than the budget of a stage");
+  }
+  left_ -= monomials;
   if (monomials > budget_)
     throw Unsupported("a common denominator needs more than the budget of monomials");
   budget_ -= monomials;

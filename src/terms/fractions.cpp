@@ -194,8 +194,9 @@ TermId TermAlgebra::Fractions::addedUp(TermId sum) {
       s.addTo(b, overOneDenominator(members), Store::kOne);
     }
     return s.finish(b);
-  } catch (const Unsupported&) {  // too large: it stays as it is, which is never wrong
-    return sum;
+  } catch (const Unsupported&) {
+    if (left_ == 0 || ++tooLarge_ > kMostTooLarge) throw;
+    return sum;  // too large: it stays as it is, which is never wrong
   }
 }
 
@@ -217,6 +218,14 @@ TermAlgebra::Fractions::Powers TermAlgebra::Fractions::bringTogether(FractionLis
     most = std::max(most, f.summands);
   }
   return denominator;
+}
+
+void TermAlgebra::Fractions::count(std::int64_t most, std::int64_t joined) {
+  most_ = std::max(most_, most);
+  joined_ = std::max(joined_, joined);
+  if (summands() <= allowed_) return;
+  left_ = 0;  // it never becomes less
+  throw Unsupported("common denominators need more positions than can be kept apart");
 }
 
 TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions) {
@@ -261,8 +270,7 @@ TermId TermAlgebra::Fractions::overOneDenominator(const FractionList& fractions)
     }
   }
   if (!numerator.empty()) joined = Numerators::joined(numerator);
-  most_ = std::max(most_, most);
-  joined_ = std::max(joined_, joined);
+  count(most, joined);
   if (numerator.empty()) return Store::kZeroTerm;
   Fraction whole;
   for (const auto& [sum, power] : denominator)
@@ -354,7 +362,7 @@ bool TermAlgebra::Fractions::isZero(TermId sum, bool everything) {
     const Powers denominator = bringTogether(members, most);
     if (!Numerators(*this, members, denominator).sum().empty()) return false;
   }
-  most_ = std::max(most_, most);
+  count(most, 1);
   return true;
 }
 

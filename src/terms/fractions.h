@@ -51,12 +51,21 @@ struct TermAlgebra::Fractions {
   int summands() const {
     return most_ == 0 ? 0 : static_cast<int>(std::min(std::max(most_, joined_), kMany));
   }
+  // As soon as summands() is above `most`, what is asked for throws Unsupported.
+  void allow(int most) { allowed_ = most; }
 
  private:
   static constexpr std::int64_t kMany = 1000;
   // Sums within sums that are followed by recursion: a chain of operators may be deeper than the
   // call stack.
   static constexpr int kDeepest = 500;
+  // Monomials that the sums of one stage make, some seconds' worth: by far the most of a stage that
+  // needs more would have to be multiplied out, which fails for the number of positions. Rings of
+  // 4 ranks, backward, make 4,200,000.
+  static constexpr std::size_t kMostOfAll = 6'000'000;
+  // Sums that may stay as they are because they are too large: where there are many, a stage's
+  // difference has hardly a common denominator that can be multiplied out.
+  static constexpr int kMostTooLarge = 16;
   class Level {  // for as long as it lives; throws Unsupported beyond kDeepest
    public:
     explicit Level(Fractions& of) : of_(of) {
@@ -131,6 +140,7 @@ struct TermAlgebra::Fractions {
   void note(TermId bare, std::int64_t summands);
   std::pair<TermId, Code> times(TermId a, TermId b);
   void charge(std::size_t monomials);
+  void count(std::int64_t most, std::int64_t joined);  // for summands()
   bool isFinitePower(TermId atom) const;
 
   Store& s;
@@ -138,8 +148,10 @@ struct TermAlgebra::Fractions {
   std::map<TermId, std::set<TermId>> within_;
   std::unordered_map<TermId, std::int64_t> made_;      // where that is more than one
   std::unordered_map<TermId, std::int64_t> mostMade_;  // by sum
-  std::int64_t most_ = 0, joined_ = 1;
-  std::size_t budget_ = 0;
+  std::int64_t most_ = 0, joined_ = 1, allowed_ = kMany;
+  std::size_t budget_ = 0;         // monomials that the sum in hand may still make
+  std::size_t left_ = kMostOfAll;  // and all sums
+  int tooLarge_ = 0;
   int depth_ = 0;
 };
 

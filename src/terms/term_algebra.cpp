@@ -279,6 +279,8 @@ bool TermAlgebra::equalFractions(Term a, Term b, std::size_t budget) {
 
 int TermAlgebra::fractionSummands() const { return fractions_->summands(); }
 
+void TermAlgebra::allowFractionSummands(int most) { fractions_->allow(most); }
+
 bool TermAlgebra::mayBeInfinite(Term t) const { return store_->mayBeInfinite(t.id); }
 
 }  // namespace shardproof

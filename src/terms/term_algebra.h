@@ -129,6 +129,8 @@ class TermAlgebra {
   // For how many summands more than an element and one summand positions must be kept apart for
   // all that has been put over common denominators so far (ReductionOptions::extraSummands).
   int fractionSummands() const;
+  // What would need more than `most` throws Unsupported as soon as that is known.
+  void allowFractionSummands(int most);
 
  private:
   struct Store;

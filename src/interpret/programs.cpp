@@ -69,13 +69,18 @@ const char* nameOf(Communication kind) {
   return "none";
 }
 
-namespace {}  // namespace
-
 Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.plan) {
   const Plan& plan = problem.plan;
-  if (std::any_of(plan.programs.begin(), plan.programs.end(),
-                  [](const Program& program) { return !program.steps.empty(); }))
-    throw std::logic_error("a plan is executed whose attributes move with coordinates");
+  const auto reaches = [](const auto& of) { return !of.within.empty(); };
+  bool many = std::any_of(plan.programs.begin(), plan.programs.end(), [&](const Program& program) {
+    return !program.steps.empty() || reaches(program);
+  });
+  for (const LineageEntry& entry : plan.lineage)
+    for (const Shard& shard : entry.shards)
+      many = many || std::any_of(shard.parts.begin(), shard.parts.end(), reaches);
+  if (many)
+    throw std::logic_error(
+        "a plan is executed whose attributes move with coordinates, or that names stretches");
   programOf_.assign(at(mesh_.ranks()), ProgramId());
   for (std::size_t p = 0; p < plan.programs.size(); ++p) {
     for (const Rank r : firstIds<Rank>(mesh_.ranks()))

@@ -6,12 +6,16 @@
 #include <set>
 #include <vector>
 
+#include "adversary/stretches.h"
+
 namespace shardproof::adversary {
 namespace {
 
 const std::set<std::string> kCommunication{
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all",         "broadcast", "send",
     "recv",       "reduce",     "gather",         "collective_permute", "scatter",   "barrier"};
+
+constexpr int kEndMoved = 25;  // per cent of the edits of a plan with stretches
 
 // Operators that take each other's operands and yield the same shapes.
 const std::vector<std::vector<std::string>> kAlike{
@@ -493,7 +497,8 @@ class Editor {
 std::string edit(Case& made, Random& random) {
   for (int attempt = 0; attempt < 12; ++attempt) {
     Case tried = made;
-    const std::string what = Editor(tried, random).once();
+    const bool end = random.chance(made.plan["version"] == 2 ? kEndMoved : 0);
+    const std::string what = end ? moveEnd(tried, random) : Editor(tried, random).once();
     if (what.empty() || (tried.model == made.model && tried.plan == made.plan)) continue;
     made = std::move(tried);
     made.edit += (made.edit.empty() ? "" : "; ") + what;

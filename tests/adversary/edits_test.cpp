@@ -7,6 +7,9 @@
 #include "adversary/edits.h"
 #include "adversary/run.h"
 #include "adversary/shrink.h"
+#include "adversary/stretches.h"
+#include "interpret/interpret.h"
+#include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
 
@@ -89,6 +92,37 @@ TEST(Edits, TheSameForTheSameNumbers) {
     EXPECT_EQ(edit(a, first), edit(b, second));
     EXPECT_EQ(a.plan, b.plan);
   }
+}
+
+// The same programs and lineage for each coordinate, whatever the stretches are.
+TEST(Stretches, SayTheSame) {
+  int cut = 0, ended = 0;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    Random random("stretch", 1, i);
+    Case made = small();
+    made.plan["mesh"][0][1] = 4;
+    for (Json& entry : made.plan["lineage"])
+      for (Json& shard : entry["shards"])
+        if (shard.contains("step")) shard["step"]["dp"][0] = 1;
+    for (const char* tensor : {"x", "y"})
+      for (Json& entry : made.plan["lineage"])
+        if (entry["tensor"] == tensor) entry["shards"][0]["box"][0] = {0, 1};
+    for (auto& [name, tensor] : made.plan["programs"][0]["tensors"].items())
+      if (name != "w" && name != "z") tensor["shape"] = {1};
+    const auto before = readProblemText(made.model.dump(), made.plan.dump());
+    stretch(made, random);
+    const auto after = readProblemText(made.model.dump(), made.plan.dump());
+    cut += ir::hasStretches(after->plan);
+    const ir::FixedAttributes fixed(*after);
+    EXPECT_EQ(interpret::execute(fixed.problem(), {}).outputs(fixed.problem().plan),
+              interpret::Agreement::kAgrees)
+        << made.plan;
+    EXPECT_EQ(interpret::execute(*before, {}).outputs(before->plan), interpret::Agreement::kAgrees);
+    const Json whole = made.plan;
+    ended += !moveEnd(made, random).empty() && made.plan != whole;
+  }
+  EXPECT_GT(cut, 30);
+  EXPECT_GT(ended, 30);
 }
 
 TEST(Shrink, KeepsWhatIsAskedForAndNoMore) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "interpret/interpret.h"
+#include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
 #include "verify/with_inference.h"
@@ -214,20 +215,22 @@ void findVerdict(std::unique_ptr<Problem>& problem, const JudgeOptions& options,
 
 Judgement judge(const Case& made, const JudgeOptions& options) {
   Judgement result;
-  std::unique_ptr<Problem> problem;
+  std::unique_ptr<Problem> problem, joined;
   try {
     Json plan = made.plan;
     Json& lineage = plan["lineage"];
     for (std::size_t e = options.bare && lineage.is_array() ? lineage.size() : 0; e-- > 0;)
       if (lineage[e].value("role", "") == "checkpoint") lineage.erase(e);
-    problem = readProblemText(made.model.dump(), plan.dump());
+    const std::string model = made.model.dump(), text = plan.dump();
+    problem = readProblemText(model, text);  // what is executed is what is written
+    joined = readProblemText(model, text, ir::Programs::kJoined);  // as files are read
   } catch (const InputError& error) {
     result.reason = error.what();
     return result;
   }
   const auto start = Clock::now();
   try {
-    findVerdict(problem, options, result);
+    findVerdict(joined, options, result);
   } catch (const InputError& error) {  // only the join can see it
     result.reason = error.what();
     return result;
@@ -235,17 +238,19 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
     result.finding = Finding::kInternal;
     result.reason = std::string("verify: ") + error.what();
   }
+  const ir::FixedAttributes fixed(*problem);
+  const Problem& executed = fixed.problem();
   const auto middle = Clock::now();
   result.verifySeconds = std::chrono::duration<double>(middle - start).count();
   try {
-    findTruth(*problem, options, options.trials, result);
+    findTruth(executed, options, options.trials, result);
     // Before a right plan is called a false alarm, or a proof is believed: more draws, for what is
     // wrong in rare places only.
     if (result.truth == Truth::kRight && result.verdict == Verdict3::kNotEquivalent) {
       JudgeOptions more = options;
       more.seed += 1000;
-      findTruth(*problem, more, kConfirmations, result);
-      if (result.truth == Truth::kRight && leavesIntegersOpen(*problem)) {
+      findTruth(executed, more, kConfirmations, result);
+      if (result.truth == Truth::kRight && leavesIntegersOpen(executed)) {
         result.truth = Truth::kUnknown;
         result.truthReason = "integers of a rank that may be anything";
       }

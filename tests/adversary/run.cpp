@@ -10,6 +10,7 @@
 
 #include "adversary/edits.h"
 #include "adversary/shrink.h"
+#include "adversary/stretches.h"
 #include "cache/cache_file.h"
 #include "sweep/execute.h"
 #include "sweep/result.h"
@@ -18,6 +19,8 @@ namespace shardproof::adversary {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int kStretched = 25;  // per cent of the plans
 
 struct Maker {
   FamilyInfo info;
@@ -50,6 +53,7 @@ const Maker& makerOf(const std::string& family) {
 
 Case makeEdited(const Maker& maker, Random& random) {
   Case made = maker.make(random);
+  if (random.chance(kStretched)) stretch(made, random);
   while (random.chance(made.edit.empty() ? maker.edited : 10))
     if (edit(made, random).empty()) break;
   return made;

@@ -1873,6 +1873,20 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
+    def test_writes_to_diagonals(self):
+        """Where no order of the view's dimensions is that of memory, as the gradient of a diagonal is made."""
+        def step(world, right=True):
+            v = world.input("v", (2, 3))
+            if world.single:
+                z = torch.stack([torch.stack([v[:, e] if e == f else torch.zeros(2) for f in range(3)], -1) for e in range(3)])
+            else:
+                z = torch.zeros(3, 2, 3)
+                torch.diagonal(z, dim1=0, dim2=2).copy_(v if right else v.view(3, 2).t())
+            world.output("z", z, mean=())
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
     def test_log_sum_exps_that_are_added(self):
         def single(world):
             return world.output("y", torch.softmax(world.input("s", (3, 8)), -1) @ world.input("v", (8, 2)))
@@ -1994,6 +2008,70 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
 
         sp.assert_equivalent(step, mesh=MESH)
         self.assertIn("norm.weight.grad", self.first(lambda world: step(world, False)))
+
+    def test_a_bias_that_is_added_to_a_sum_over_ranks(self):
+        """What a layer cut by rows gives is whole then, so that nothing is said of it but of the gradient that was not reduced."""
+        def step(world, reduced=True, scattered=False):
+            group = world.group("tp")
+
+            class Whole(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x):
+                    if not scattered:
+                        x = x.clone()
+                        dist.all_reduce(x, group=group)
+                        return x
+                    out = x.new_empty(x.shape[0] // group.size(), *x.shape[1:])
+                    dist.reduce_scatter_tensor(out, x, group=group)
+                    return out
+
+                @staticmethod
+                def backward(ctx, grad):
+                    if not scattered:
+                        return grad
+                    out = grad.new_empty(grad.shape[0] * group.size(), *grad.shape[1:])
+                    dist.all_gather_into_tensor(out, grad.contiguous(), group=group)
+                    return out
+
+            class Copy(torch.autograd.Function):
+                @staticmethod
+                def forward(ctx, x):
+                    return x.view_as(x)
+
+                @staticmethod
+                def backward(ctx, grad):
+                    grad = grad.clone()
+                    dist.all_reduce(grad, group=group)
+                    return grad
+
+            class Rows(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.weight, self.bias = torch.nn.Parameter(torch.empty(6, 8 // world.size)), torch.nn.Parameter(torch.empty(6))
+
+                def forward(self, x):
+                    return Whole.apply(F.linear(x, self.weight)) + self.bias
+
+            first, up, rows = torch.nn.Linear(6, 6), torch.nn.Linear(6, 8 // world.size, bias=False), Rows()
+            model = world.parameters(torch.nn.ModuleDict({"first": first, "up": up, "rows": rows}), {"up": {"tp": 0}, r"rows\.weight": {"tp": 1}})
+            h = first(world.input("x", (8, 6)))
+            if reduced and not world.single:
+                h = Copy.apply(h)
+            loss = rows(torch.tanh(up(h))).square().sum() / 48
+            loss.backward()
+            if scattered and not world.single:
+                dist.all_reduce(rows.bias.grad, group=group)
+                loss = loss.detach()
+                dist.all_reduce(loss, group=group)
+            world.output("loss", loss, mean=())
+
+        for scattered in (False, True):
+            with self.subTest(scattered=scattered):
+                report = sp.verify(lambda world: step(world, scattered=scattered), mesh={"tp": 2})
+                self.assertEqual("EQUIVALENT", report.verdict, report.text)
+                self.assertNotIn("Wrong lineage", report.text)
+                found = self.first(lambda world: step(world, False, scattered), {"tp": 2})
+                self.assertIn("an all_reduce over tp is missing", found)
 
     def test_samples_that_are_dealt_out(self):
         """A rank has each second sample, which is no part of the batch as shapes would have it."""

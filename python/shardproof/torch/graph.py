@@ -255,12 +255,25 @@ class Graph:
             node = self._producers().get(name)
             if node is None or not node["in"]:
                 break
-            if node["op"] == "all_reduce":
+            if node["op"] in ("all_reduce", "reduce_scatter"):
                 return set(node.get("group", ()))
-            if node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+            operands = [n for n in node["in"] if n is not None]
+            if node["op"] == "add":  # a bias is added to the sum
+                operands = [n for n in operands if not self._is_given(n)]
+            elif node["op"] not in _MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
                 break
-            name = node["in"][0]
+            if not operands or node["op"] == "add" and len(operands) > 1:
+                break
+            name = operands[0]
         return set()
+
+    def _is_given(self, name: str) -> bool:
+        """Whether it is an input of the program, or a view of one."""
+        node = self._producers().get(name)
+        while node is not None and node["op"] in _MOVES and len(node["in"]) == 1:
+            name = node["in"][0]
+            node = self._producers().get(name)
+        return node is None
 
     def shared_over(self, v: Value) -> tuple[str, ...]:
         """The mesh axes whose ranks all have the value, so far as moves and factors behind an all_gather or all_reduce let it be seen."""

@@ -188,12 +188,12 @@ def _write_one_by_one(g: Graph, storage: Storage, s: Segment, value: Value, at: 
     if numel(at.size) > FEW or not s.at.is_dense() or low < base or high > end or isinstance(s.value, Poison) or isinstance(value, Poison):
         return False
     positions = positions_of(at, base)
-    if positions != sorted(set(positions)):
+    if len(set(positions)) < len(positions):
         return False
     flat, new = g.reshape(_ordered(g, s), (end - base,)), g.reshape(value, (len(positions),))
     parts: list[Value] = []
     last = 0
-    for i, p in enumerate(positions):
+    for p, i in sorted((p, i) for i, p in enumerate(positions)):
         if p > last:
             parts.append(g.slice(flat, 0, last, p))
         parts.append(g.slice(new, 0, i, i + 1))

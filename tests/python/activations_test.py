@@ -1,4 +1,4 @@
-"""Activations whose backward ATen does not decompose, where ranks have parts of the batch: verdicts, right and wrong."""
+"""Activations and losses where ranks have parts of the batch: verdicts, right and wrong."""
 
 import unittest
 
@@ -28,6 +28,20 @@ class Activations(unittest.TestCase):
                     self.assertEqual(verdict, report.verdict, report.text)
                     if factor == 2:
                         self.assertIn("activations_test.py:", report.text)
+
+    def test_fractions_that_are_added(self):
+        def train_smoothed(world, smoothing):
+            """The backward of label smoothing over 6 classes adds 1/480 on the single device, 1/240 on a rank."""
+            model = torch.nn.Linear(6, 6)
+            x, labels = world.input("x", (8, 6), shard={"dp": 0}), world.input("labels", (8,), torch.long, shard={"dp": 0}, high=6)
+            wrapped = model if world.single else DistributedDataParallel(model)
+            loss = F.cross_entropy(wrapped(x), labels, label_smoothing=0.1 if world.single else smoothing)
+            loss.backward()
+            return loss
+
+        for smoothing, verdict in ((0.1, "EQUIVALENT"), (0.2, "NOT EQUIVALENT")):
+            report = sp.verify(lambda world: train_smoothed(world, smoothing), mesh={"dp": 2})  # noqa: B023
+            self.assertEqual(verdict, report.verdict, report.text)
 
 
 if __name__ == "__main__":

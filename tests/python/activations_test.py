@@ -1,4 +1,4 @@
-"""Activations and losses where ranks have parts of the batch: verdicts, right and wrong."""
+"""Activations, losses and `torch.func` where ranks have parts of the batch: verdicts, right and wrong."""
 
 import unittest
 
@@ -41,6 +41,24 @@ class Activations(unittest.TestCase):
 
         for smoothing, verdict in ((0.1, "EQUIVALENT"), (0.2, "NOT EQUIVALENT")):
             report = sp.verify(lambda world: train_smoothed(world, smoothing), mesh={"dp": 2})  # noqa: B023
+            self.assertEqual(verdict, report.verdict, report.text)
+
+    def test_a_gradient_that_is_a_functions_result(self):
+        def train_functional(world, divisor):
+            """The module is called first with what torch.func wrapped."""
+            model = torch.nn.Linear(4, 4)
+            world.parameters(model)
+            x, y = (world.input(name, (8, 4), shard={"dp": 0}) for name in "xy")
+            gradient, loss = torch.func.grad_and_value(lambda p: F.mse_loss(torch.func.functional_call(model, p, (x,)), y))(dict(model.named_parameters()))
+            for name, value in gradient.items():
+                total = value.clone()
+                if not world.single:
+                    torch.distributed.all_reduce(total)
+                world.output(name, total / (1 if world.single else divisor), mean=())
+            return loss
+
+        for divisor, verdict in ((2, "EQUIVALENT"), (1, "NOT EQUIVALENT")):
+            report = sp.verify(lambda world: train_functional(world, divisor), mesh={"dp": 2})  # noqa: B023
             self.assertEqual(verdict, report.verdict, report.text)
 
 

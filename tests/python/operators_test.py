@@ -49,7 +49,7 @@ UNARY = {
     "fill": lambda x: x.clone().fill_(3.5) + x, "zero": lambda x: x.clone().zero_() + x, "outer": lambda x: torch.outer(x[0], x[1]), "split_copy": lambda x: A.split_with_sizes_copy(x, [1, 3], 1)[1] + 0,
     "unfold": lambda x: x.unflatten(1, (2, 2)).transpose(0, 2).reshape(2, 6), "expand": lambda x: x[:, None].expand(3, 2, 4) * 2,
     "index_put": lambda x: x.index_put((torch.tensor([1]),), torch.tensor(4.0)), "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones(2), torch.tensor([0.3, 0.7]))).flatten(1), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3), "addcdiv": lambda x: torch.addcdiv(x, x, positive(x), value=-2), "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
-    "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish,
+    "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish, "hardshrink": lambda x: F.hardshrink(x, 0.3), "softshrink": lambda x: F.softshrink(x, 0.3),
     "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
     "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "erfc": torch.erfc, "floor": lambda x: torch.floor(x * 3), "ceil": lambda x: torch.ceil(x * 3), "round": lambda x: torch.round(x * 3),
     "trunc": lambda x: torch.trunc(x * 3), "unscaled": lambda x: _unscaled(x), "patches": lambda x: x.reshape(3, 2, 2)[:, 1:].transpose(1, 2).unflatten(1, (2, 1)).permute(0, 3, 1, 2).flatten(1) * 2,

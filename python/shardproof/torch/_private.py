@@ -104,6 +104,8 @@ def initialising() -> bool:
 
 
 def storage_key(t: torch.Tensor) -> int:
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
     return t.untyped_storage()._cdata
 
 

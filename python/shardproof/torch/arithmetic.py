@@ -200,6 +200,9 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
             return g.root(_scale(g, g.named(a.square), p, q))
         factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
         return g.one("mul", [a, factor], a.shape)
+    if exact is not None and not exact[2]:  # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
+        g.assume(f"the constant {x!r} stands for {exact[0]}/{exact[1]}")
+        return g.one(op, [a, g.one("div", [Filled(exact[0], ())], (), {"scalar": exact[1]})], a.shape)
     result = g.one(op, [a], a.shape, {"scalar": number(x)})
     if op in ("mul", "div"):
         result.of_class = a.of_class

@@ -491,6 +491,14 @@ def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch
     return None
 
 
+@line("hardshrink_backward", "softshrink_backward")
+def hardshrink_backward(call: Any, g: Graph, grad: Value, a: Value, lambd: Any) -> Value:
+    """No gradient where a is between -lambd and lambd, both included."""
+    bound = scalar(lambd)
+    between = ar.binary(g, "mul", _ge(g, a, -bound), _ge(g, bound, a))
+    return choose(g, between, Filled(0, a.shape), grad, a.shape)
+
+
 @line("where")
 def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
     if isinstance(mask, Filled):  # the other one may be no number at all

@@ -214,8 +214,6 @@ namespace {
 bool givesIntegers(ops::Function f) {
   switch (f) {
     case ops::Function::kStep:
-    case ops::Function::kMaximum:
-    case ops::Function::kMinimum:
     case ops::Function::kGateChoice:
     case ops::Function::kMaskEntry:
     case ops::Function::kDropoutMask:
@@ -251,6 +249,8 @@ double DoubleAlgebra::apply(ops::Function f, std::span<const std::int64_t> param
   const double value = ops::evaluate(f, params, arguments);
   if (isChoice(f) && !decide(std::bit_cast<std::uint64_t>(value))) return kUndefined;
   if (f == ops::Function::kLog && !decideMagnitude(arguments[0])) return kUndefined;
+  // One of the arguments, not rounded: x - max(x) is 0 where x is the largest.
+  if (f == ops::Function::kMaximum || f == ops::Function::kMinimum) return value;
   return rounded(value, [=] { return givesIntegers(f) || value == 0; });
 }
 

@@ -50,7 +50,12 @@ class DoubleAlgebra {
                  : overflow(std::isfinite(a) && std::isfinite(b));
     return rounded(product, [=] { return std::fma(a, b, -product) == 0; });
   }
-  double scale(const Rational& factor, double a) { return mul(factor.toDouble(), a); }
+  double scale(const Rational& factor, double a) {
+    const double f = factor.toDouble();
+    // Not rounded: x - max(x) is 0 where x is the largest, with noise too.
+    if (std::abs(f) == 1 && std::isfinite(a)) return f * a;
+    return mul(f, a);
+  }
   double sum(std::span<const double> terms, std::span<const std::int64_t> weights);  // compensated
   // The same of products, in contiguous memory. With a seed it is changed once, by as much as
   // changes of the products would have come to together.

@@ -297,6 +297,24 @@ TEST(DoubleAlgebra, NoiseShowsWhatVanishesWhereItIsDividedBy) {
   }
 }
 
+// Neither a maximum nor a change of sign is rounded: the largest element is no larger than itself,
+// and what is compared with it decides the same. A sum is.
+TEST(DoubleAlgebra, NoiseLeavesWhatIsNotRounded) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    DoubleAlgebra noisy(seed);
+    const double a = noisy.mul(0.1, 0.7), b = noisy.mul(-0.3, 0.9);
+    for (const Function f : {Function::kMaximum, Function::kMinimum}) {
+      const double largest = noisy.apply(f, {}, std::vector<double>{a, b});
+      EXPECT_EQ(largest, f == Function::kMaximum ? a : b);
+      EXPECT_EQ(noisy.add(largest, noisy.scale(Rational(-1), largest)), 0);
+    }
+    EXPECT_EQ(noisy.scale(Rational(1), a), a);
+    EXPECT_NE(noisy.add(a, b), a + b);
+    EXPECT_NE(noisy.scale(Rational(-3), a), -3 * a);
+    EXPECT_TRUE(std::isnan(noisy.scale(Rational(-1), noisy.negativeInfinity())));
+  }
+}
+
 // A tie takes the value of what comes of it, and of nothing else.
 TEST(DoubleAlgebra, ATieHasNoValueAndLeavesOthersAlone) {
   const auto evaluate = [](DoubleAlgebra& algebra) {

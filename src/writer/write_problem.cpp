@@ -2,6 +2,7 @@
 // read again with what was written, for generated plans and for the real ones. Only what the reader
 // forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the
 // default.
+#include "ir/attribute_steps.h"
 #include "writer/write_problem.h"
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <tuple>
 #include <utility>
 
-#include "ir/attribute_steps.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/plan_index.h"
@@ -86,7 +86,7 @@ class ProblemWriter {
     const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
       return (withInferred || !p.lineage[placed.entry].inferred) && !without.contains(placed.entry);
     });
-    header("shardproof-plan", parts || ir::hasStretches(p) ? 2 : 1, p.name);
+    header("shardproof-plan", parts || p.hasStretches() ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)

@@ -2,8 +2,8 @@
 // read again with what was written, for generated plans and for the real ones. Only what the reader
 // forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the
 // default.
-#include "ir/attribute_steps.h"
 #include "writer/write_problem.h"
+#include "ir/attribute_steps.h"
 
 #include <algorithm>
 #include <map>

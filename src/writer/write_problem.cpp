@@ -3,7 +3,6 @@
 // forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the
 // default.
 #include "writer/write_problem.h"
-#include "ir/attribute_steps.h"
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ir/attribute_steps.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/plan_index.h"

@@ -220,9 +220,8 @@ void DimensionGraphBuilder::relateCommunication(const StageNode& node) {
     }
     if (valueVars_[result] >= 0) dims_.unite(valueVars_[result], valueVars_[node.in[i]]);
   }
-  if (collective.reduces && valueVars_[result] >= 0 &&
-      (node.reduction == Reduction::kSum || node.reduction == Reduction::kMean))
-    summedValues_.push_back(valueVars_[result]);
+  // Of indices neither a sum nor the largest one commutes with permutations of what they name.
+  if (collective.reduces && valueVars_[result] >= 0) summedValues_.push_back(valueVars_[result]);
   std::vector<std::vector<std::int32_t>> variables;
   for (const std::int32_t d : out) variables.push_back({d});
   iterations_.emplace_back(false, std::move(variables));

@@ -215,6 +215,7 @@ class Reducer {
       if (count < size) {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[c]));
         if (absolute_[c]) reducesAbsolute_ = true;
+        if (summed_[c] || lookedUp_[c]) standsForSummands_ = true;
       }
       const bool even =
           options_.numbersOnly && options_.evenShares && !absolute_[c] && !lookedUp_[c];
@@ -335,6 +336,7 @@ class Reducer {
     if (!options_.numbersOnly) findOrbits(perLine, reduced);
     reduced.mostVariables = mostVariables_;
     reduced.reducesAbsolute = reducesAbsolute_;
+    reduced.standsForSummands = standsForSummands_ || !stage_.collapsedAxes.empty();
     return reduced;
   }
 
@@ -401,6 +403,7 @@ class Reducer {
   std::vector<std::vector<std::int32_t>> classesOfLine_;
   int mostVariables_ = 0;
   bool reducesAbsolute_ = false;
+  bool standsForSummands_ = false;
 };
 
 }  // namespace

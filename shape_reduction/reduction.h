@@ -64,6 +64,12 @@ struct ReducedStage {
   // position, for every input, holds at all positions that it stands for (docs/soundness.md,
   // "Representatives with weights").
   std::vector<std::vector<char>> firstOfOrbit;
+  // Positions that something is summed over, or that an index names, were reduced, or an axis is
+  // collapsed: a kept one stands for several in a sum. What holds of all numbers at so few
+  // positions need not hold at full size (a count is never 10 where summands weigh 1, 1 and 98),
+  // unless it is an identity of polynomials (docs/soundness.md, "Z3"). False: each element is
+  // computed of the same elements as at full size.
+  bool standsForSummands = false;
   bool reducesAbsolute = false;  // a dimension whose absolute position matters was reduced
   double wholeElements = 0;      // that all tensors would have together with such dimensions whole
 };

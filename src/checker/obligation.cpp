@@ -21,10 +21,6 @@ namespace shardproof {
 
 namespace {
 
-// More than for the expanded form, which grows with each position as no solver's input does; the
-// reduction's own limits bound the stage.
-constexpr int kMostExtraForSolver = 24;
-
 // Monomials, of one reciprocal's sum.
 constexpr std::size_t kMostOpened = 200'000;
 
@@ -394,7 +390,7 @@ WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& not
                                          mostTerms(memoryMegabytes), seconds);
     const SmtQuery query = buildQuery(o.terms, termsOf(o));
     written.logic = logicOf(query);
-    written.conclusive = o.conclusive;
+    written.conclusive = o.conclusive && o.laws() == Laws::kAll;
     written.pairs = o.pairs.size();
     for (const Obligation::Pair& p : o.pairs) written.identical += p.logical == p.parallel;
     for (const SmtQuery::Symbol& s : query.symbols) {
@@ -409,11 +405,12 @@ WrittenObligation writeObligation(const Stage& stage, const ObligationNotes& not
     SmtLibNotes script;
     script.head = notes.head;
     script.head.push_back(
-        o.conclusive
+        written.conclusive
             ? "unsat: the equation holds at the full size of the tensors, wherever both sides are "
               "defined"
-            : "unsat: the equation holds for the positions below. Fewer are kept apart than a "
-              "solver's proof at full size needs, but those that the normal form needs");
+            : "unsat: the equation holds for the positions below. That it holds at full size does "
+              "not follow: sums have more summands there, or fewer positions are kept apart than a "
+              "solver's proof needs");
     if (!written.functions.empty()) {
       std::string names;
       for (const std::string& f : written.functions) names += " " + f;

@@ -36,8 +36,10 @@ struct Obligation {
   ReducedStage reduced;
   ReductionOptions reduction;
   // So many positions are kept apart that a solver's proof of the reduced stage is one at full
-  // size, whatever the solver multiplies out (docs/soundness.md, "Representatives with weights").
+  // size, whatever the solver multiplies out (docs/soundness.md, "Representatives with weights"),
+  // if it is told no more than `laws`.
   bool conclusive = true;
+  Laws laws() const { return reduced.standsForSummands ? Laws::kNone : Laws::kAll; }
 };
 
 // Asks a solver about all pairs, those together that are defined for the same values: the facts
@@ -59,6 +61,10 @@ enum class Positions : std::uint8_t {
 Obligation buildObligation(const Stage& stage, const ReductionOptions& atLeast, Positions positions,
                            std::size_t maxTerms, std::map<std::string, double>& seconds);
 
+// As extraSummandsFor() says, times the variables of a summand, for a solver: at most. More than
+// for the expanded form, which grows with each position as no solver's input does; the reduction's
+// own limits bound the stage.
+constexpr int kMostExtraForSolver = 24;
 // Combinations of indices that one operator may run through as terms.
 constexpr double kMostIteration = 1e8;
 // As many terms as fit into so much memory.

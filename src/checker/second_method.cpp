@@ -67,14 +67,14 @@ std::string whyNot(Obligation& o, SecondMethod method, const CheckOptions& optio
   std::vector<std::pair<Term, Term>> pairs;
   for (const Obligation::Pair& p : o.pairs) pairs.emplace_back(p.logical, p.parallel);
   Stopwatch watch(outcome.seconds["solve"]);
-  const SmtResult result =
-      askByDomain(o.terms, pairs, options.timeoutSeconds * 0.8,
-                  [&](const std::vector<std::pair<Term, Term>>& asked, unsigned milliseconds) {
-                    return method == SecondMethod::kZ3
-                               ? findDifference(o.terms, asked, milliseconds,
-                                                static_cast<unsigned>(options.memoryMegabytes))
-                               : findDifferenceByCvc5(o.terms, asked, milliseconds);
-                  });
+  const SmtResult result = askByDomain(
+      o.terms, pairs, options.timeoutSeconds * 0.8,
+      [&](const std::vector<std::pair<Term, Term>>& asked, unsigned milliseconds) {
+        return method == SecondMethod::kZ3
+                   ? findDifference(o.terms, asked, milliseconds,
+                                    static_cast<unsigned>(options.memoryMegabytes), o.laws())
+                   : findDifferenceByCvc5(o.terms, asked, milliseconds, o.laws());
+      });
   if (result.verdict == SmtVerdict::kUnsat) return {};
   return result.verdict == SmtVerdict::kSat
              ? "a difference for some functions, if not for the real ones"

@@ -187,7 +187,7 @@ class StageChecker {
   bool proveByFractions();
   bool equalFractions(TermAlgebra& algebra);
 
-  void solve(Obligation& obligation);
+  void solve(Obligation& obligation, Laws laws);
 
   std::string elementName(StageTensorId t, std::int64_t index) const;
 

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kExpansionBudget = 400'000;
 constexpr int kMostExtraForFractions = 16;  // as kMostExtraPositions: terms stay small
 constexpr double kSolverShare = 0.6;
+constexpr double kLawlessShare = 0.3;  // it may be asked once more, with all positions
 constexpr double kExpansionShare =
     0.2;  // of the time for a stage: the solver has the most of the rest
 constexpr double kFractionShare = 0.4;  // for each time that the stage is executed with fractions
@@ -33,14 +34,28 @@ void StageChecker::decideBySolver() {
       return;
     }
   }
-  Obligation obligation = buildObligation(stage_, reductionOptions_, Positions::kConclusive,
-                                          mostTerms(options_.memoryMegabytes), outcome_.seconds);
-  reduced_ = std::move(obligation.reduced);
-  reductionOptions_ = obligation.reduction;
-  free_ = std::move(obligation.free);
-  dropped_ = obligation.droppedAssumption;
-  describeShapes();
-  solve(obligation);
+  const auto solveOn = [&](const ReductionOptions& atLeast) {
+    Obligation obligation = buildObligation(stage_, atLeast, Positions::kConclusive,
+                                            mostTerms(options_.memoryMegabytes), outcome_.seconds);
+    const Laws laws = obligation.laws();
+    reduced_ = std::move(obligation.reduced);
+    reductionOptions_ = obligation.reduction;
+    free_ = std::move(obligation.free);
+    dropped_ = obligation.droppedAssumption;
+    describeShapes();
+    solve(obligation, laws);
+    return laws;
+  };
+  if (solveOn(reductionOptions_) == Laws::kAll || outcome_.verdict != StageVerdict::kUndecided)
+    return;
+  // With all positions, if they are few, the solver may use what it knows of functions.
+  ReductionOptions whole = reductionOptions_;
+  whole.extraSummands = kMostExtraForSolver;
+  try {
+    if (!reduceStage(stage_, whole).standsForSummands) solveOn(whole);
+  } catch (const Unsupported&) {
+    return;  // undecided it is, with the reason there was
+  }
 }
 
 bool StageChecker::proveExpanded(TermAlgebra& algebra,
@@ -161,7 +176,7 @@ bool StageChecker::proveByFractions() {
   return false;
 }
 
-void StageChecker::solve(Obligation& obligation) {
+void StageChecker::solve(Obligation& obligation, Laws laws) {
   std::vector<std::pair<Term, Term>> asked;
   bool unequal = false;
   for (const Obligation::Pair& p : obligation.pairs) {
@@ -173,10 +188,11 @@ void StageChecker::solve(Obligation& obligation) {
   {
     Stopwatch watch(outcome_.seconds["solve"]);
     result =
-        askByDomain(obligation.terms, asked, options_.timeoutSeconds * kSolverShare,
+        askByDomain(obligation.terms, asked,
+                    options_.timeoutSeconds * (laws == Laws::kAll ? kSolverShare : kLawlessShare),
                     [&](const std::vector<std::pair<Term, Term>>& some, unsigned milliseconds) {
                       return findDifference(obligation.terms, some, milliseconds,
-                                            static_cast<unsigned>(options_.memoryMegabytes));
+                                            static_cast<unsigned>(options_.memoryMegabytes), laws);
                     });
   }
   if (result.verdict == SmtVerdict::kUnsat) {
@@ -206,7 +222,10 @@ void StageChecker::solve(Obligation& obligation) {
         return;
       }
     }
-    outcome_.reason = "Z3 finds a difference only for other functions than the real ones";
+    outcome_.reason = laws == Laws::kAll
+                          ? "Z3 finds a difference only for other functions than the real ones"
+                          : "the two sides are not the same polynomials of the same functions, and "
+                            "what else Z3 could show of some positions would not hold for all";
     if (unequal && refuteInNumbers()) return;
   } else {
     outcome_.reason = result.reason;

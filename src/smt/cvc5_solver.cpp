@@ -112,9 +112,9 @@ class Cvc5Questions : public SolverQuestions {
 
 SmtResult findDifferenceByCvc5(const TermAlgebra& algebra,
                                const std::vector<std::pair<Term, Term>>& pairs,
-                               unsigned timeoutMilliseconds) {
+                               unsigned timeoutMilliseconds, Laws laws) {
   try {
-    const SmtQuery query = buildQuery(algebra, pairs);
+    const SmtQuery query = buildQuery(algebra, pairs, laws);
     Cvc5Questions questions(query);
     return decide(query, questions, "cvc5", timeoutMilliseconds);
   } catch (const cvc5::CVC5ApiException& error) {

@@ -16,6 +16,6 @@ namespace shardproof {
 // be called in a process that may be lost (worker/pool.h). Never throws for a solver failure.
 SmtResult findDifferenceByCvc5(const TermAlgebra& algebra,
                                const std::vector<std::pair<Term, Term>>& pairs,
-                               unsigned timeoutMilliseconds);
+                               unsigned timeoutMilliseconds, Laws laws = Laws::kAll);
 
 }  // namespace shardproof

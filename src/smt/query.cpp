@@ -5,6 +5,7 @@
 #include <set>
 #include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "shardproof/error.h"
 
@@ -16,7 +17,9 @@ using NodeId = std::uint32_t;
 
 class QueryBuilder {
  public:
-  explicit QueryBuilder(const TermAlgebra& algebra) : algebra_(algebra) {}
+  QueryBuilder(const TermAlgebra& algebra, Laws laws) : algebra_(algebra), laws_(laws) {
+    for (const Term t : algebra.selected()) markNotNeeded(t);
+  }
 
   SmtQuery build(const std::vector<std::pair<Term, Term>>& pairs) {
     for (const auto& [a, b] : pairs) {
@@ -31,6 +34,17 @@ class QueryBuilder {
   }
 
  private:
+  // All that is in what an indicator chooses.
+  void markNotNeeded(Term root) {
+    std::vector<Term> stack{root};
+    while (!stack.empty()) {
+      const Term t = stack.back();
+      stack.pop_back();
+      if (!notNeeded_.insert(t.id).second) continue;
+      for (const Term child : children(t)) stack.push_back(child);
+    }
+  }
+
   // Terms are deep: translated without recursion.
   NodeId translate(Term root) {
     std::vector<Term> stack{root};
@@ -80,8 +94,8 @@ class QueryBuilder {
         throw Unsupported("minus infinity outside of an exponential");
       case TermKind::kVariable: {
         const std::uint32_t v = algebra_.variableIndex(t);
-        return node(SmtKind::kVariable,
-                    algebra_.variableIsInteger(v) ? SmtSort::kInteger : SmtSort::kReal, v, {});
+        const bool integer = algebra_.variableIsInteger(v) && laws_ == Laws::kAll;
+        return node(SmtKind::kVariable, integer ? SmtSort::kInteger : SmtSort::kReal, v, {});
       }
       case TermKind::kSum: {
         std::vector<NodeId> summands;
@@ -97,13 +111,14 @@ class QueryBuilder {
       case TermKind::kProduct: {
         std::vector<NodeId> factors;
         for (const auto& part : algebra_.parts(t))
-          appendPower(real(done_.at(part.term.id)), part.factor, factors);
+          appendPower(real(done_.at(part.term.id)), part.factor, factors,
+                      notNeeded_.contains(part.term.id), algebra_.mayBeInfinite(t));
         return product(factors);
       }
       case TermKind::kExp: {
         const NodeId e = apply("f_exp", {real(done_.at(algebra_.arguments(t)[0].id))},
                                SmtSort::kReal, Rational(1), false);
-        fact(positive(e));
+        fact(algebra_.mayBeInfinite(algebra_.arguments(t)[0]) ? notNegative(e) : positive(e));
         factAbout("f_exp", 0, Rational(1));
         return e;
       }
@@ -111,17 +126,19 @@ class QueryBuilder {
         const NodeId x = real(done_.at(algebra_.arguments(t)[0].id));
         const NodeId e = apply("f_sqrt", {x}, SmtSort::kReal, std::nullopt, true);
         // Both sides are compared only where the model is defined, and there no argument of a root
-        // is negative.
-        fact(notNegative(x));
+        // that is needed is negative.
+        const bool needed = !notNeeded_.contains(t.id);
+        if (needed) fact(notNegative(x));
         fact(notNegative(e));
-        fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), x}));
+        const NodeId square = node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), x});
+        fact(needed ? square : either(negative(x), square));
         return e;
       }
       case TermKind::kFunction: {
         const ops::Function f = algebra_.function(t);
         std::vector<NodeId> arguments;
         for (const Term a : algebra_.arguments(t)) arguments.push_back(real(done_.at(a.id)));
-        if (f == ops::Function::kStep)
+        if (f == ops::Function::kStep && laws_ == Laws::kAll)
           return node(SmtKind::kIndicator, SmtSort::kReal, 0, {positive(arguments[0])});
         std::string name = std::string("f_") + ops::name(f);
         for (const std::int64_t p : algebra_.parameters(t)) name += "_" + std::to_string(p);
@@ -129,12 +146,14 @@ class QueryBuilder {
             "/" + std::to_string(
                       arguments.size());  // a maximum of three is another function than one of two
         const auto known = valueAt(f);
-        const NodeId value = apply(
-            name, arguments, f == ops::Function::kGateChoice ? SmtSort::kInteger : SmtSort::kReal,
-            known           ? std::optional(known->second)
-            : isExtremum(f) ? std::nullopt
-                            : std::optional(Rational(1)),
-            isLawless(f));
+        const NodeId value =
+            apply(name, arguments,
+                  f == ops::Function::kGateChoice && laws_ == Laws::kAll ? SmtSort::kInteger
+                                                                         : SmtSort::kReal,
+                  known           ? std::optional(known->second)
+                  : isExtremum(f) ? std::nullopt
+                                  : std::optional(Rational(1)),
+                  isLawless(f));
         if (known) factAbout(name, known->first, known->second);
         if (isExtremum(f)) {
           std::vector<NodeId> one;
@@ -150,6 +169,9 @@ class QueryBuilder {
       }
       case TermKind::kIndicator: {
         const NodeId index = done_.at(algebra_.arguments(t)[0].id);
+        if (laws_ == Laws::kNone)
+          return apply("f_is_" + std::to_string(algebra_.parameters(t)[0]), {real(index)},
+                       SmtSort::kReal, Rational(1), false);
         const NodeId value = number(Rational(algebra_.parameters(t)[0]), sort(index));
         return node(SmtKind::kIndicator, SmtSort::kReal, 0,
                     {node(SmtKind::kEqual, SmtSort::kBoolean, 0, {index, value})});
@@ -194,27 +216,32 @@ class QueryBuilder {
     fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {applied, number(value)}));
   }
 
-  void appendPower(NodeId x, const Rational& exponent, std::vector<NodeId>& factors) {
-    if (exponent.fitsInt64()) return appendIntegerPower(x, exponent.toInt64(), factors);
+  void appendPower(NodeId x, const Rational& exponent, std::vector<NodeId>& factors, bool notNeeded,
+                   bool mayVanish) {
+    if (exponent.fitsInt64()) return appendIntegerPower(x, exponent.toInt64(), factors, notNeeded);
     // base^(p/2) or exp(a)^q: an uninterpreted function of the base that is at least positive.
     const NodeId e =
         apply("f_pow_" + exponent.toString(), {x}, SmtSort::kReal, std::nullopt, false);
-    fact(exponent.sign() > 0 ? notNegative(e) : positive(e));
+    fact(exponent.sign() > 0 || notNeeded || mayVanish ? notNegative(e) : positive(e));
     if (const Rational twice = exponent * Rational(2); twice.fitsInt64()) {
       std::vector<NodeId> square;
-      appendIntegerPower(x, twice.toInt64(), square);
-      fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), product(square)}));
+      appendIntegerPower(x, twice.toInt64(), square, notNeeded);
+      const NodeId same =
+          node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({e, e}), product(square)});
+      fact(notNeeded ? either(negative(x), same) : same);
     }
     factors.push_back(e);
   }
 
-  void appendIntegerPower(NodeId x, std::int64_t n, std::vector<NodeId>& factors) {
+  void appendIntegerPower(NodeId x, std::int64_t n, std::vector<NodeId>& factors, bool notNeeded) {
     if (n < 0) {
       // 1/x as a number that is named by x: division in the solvers' logic is total and would say
       // nothing about x = 0, which neither side is defined for.
       const NodeId inverse = apply("f_inverse", {x}, SmtSort::kReal, std::nullopt, true);
-      fact(node(SmtKind::kEqual, SmtSort::kBoolean, 0,
-                {product({x, inverse}), number(Rational(1))}));
+      const NodeId one =
+          node(SmtKind::kEqual, SmtSort::kBoolean, 0, {product({x, inverse}), number(Rational(1))});
+      const NodeId zero = number(Rational(0));
+      fact(notNeeded ? either(node(SmtKind::kEqual, SmtSort::kBoolean, 0, {x, zero}), one) : one);
       x = inverse;
       n = -n;
     }
@@ -229,6 +256,10 @@ class QueryBuilder {
   NodeId notNegative(NodeId x) {
     return node(SmtKind::kAtLeast, SmtSort::kBoolean, 0, {x, number(Rational(0))});
   }
+  NodeId negative(NodeId x) {
+    return node(SmtKind::kGreater, SmtSort::kBoolean, 0, {number(Rational(0)), x});
+  }
+  NodeId either(NodeId a, NodeId b) { return node(SmtKind::kOr, SmtSort::kBoolean, 0, {a, b}); }
   NodeId positive(NodeId x) {
     return node(SmtKind::kGreater, SmtSort::kBoolean, 0, {x, number(Rational(0))});
   }
@@ -249,12 +280,14 @@ class QueryBuilder {
     const auto [it, inserted] =
         symbols_.emplace(name, static_cast<std::uint32_t>(query_.symbols.size()));
     if (inserted)
-      query_.symbols.push_back(
-          {name, static_cast<std::uint32_t>(arguments.size()), result, constant, lawless});
+      query_.symbols.push_back({name, static_cast<std::uint32_t>(arguments.size()), result,
+                                laws_ == Laws::kAll ? constant : std::optional(Rational(1)),
+                                lawless && laws_ == Laws::kAll});
     return node(SmtKind::kApply, result, it->second, arguments);
   }
 
   void fact(NodeId condition) {
+    if (laws_ == Laws::kNone) return;
     if (known_.insert(condition).second) query_.facts.push_back(condition);
   }
 
@@ -276,6 +309,8 @@ class QueryBuilder {
   }
 
   const TermAlgebra& algebra_;
+  const Laws laws_;
+  std::unordered_set<std::uint32_t> notNeeded_;  // terms, for values at which both sides have one
   SmtQuery query_;
   std::unordered_map<std::uint32_t, NodeId> done_;
   std::map<std::vector<std::uint32_t>, NodeId> nodes_;
@@ -285,8 +320,9 @@ class QueryBuilder {
 
 }  // namespace
 
-SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs) {
-  return QueryBuilder(algebra).build(pairs);
+SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs,
+                    Laws laws) {
+  return QueryBuilder(algebra, laws).build(pairs);
 }
 
 }  // namespace shardproof

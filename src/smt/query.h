@@ -62,10 +62,22 @@ struct SmtQuery {
   }
 };
 
-// exp, roots, reciprocals and the opaque functions become uninterpreted functions with the facts
-// that hold for them: exp(x) > 0; x >= 0, sqrt(x) >= 0 and sqrt(x)^2 = x; x (1/x) = 1; exp(0) = 1
-// and the like; a maximum is one of its arguments and none is larger. Throws Unsupported for terms
-// that no solver can be told (minus infinity outside of an exponential, powers above 64).
-SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs);
+// What a solver is told of functions.
+enum class Laws : std::uint8_t {
+  kAll,   // what holds for them
+  kNone,  // nothing but that equal arguments give equal results, of indicators and maxima, too; all
+          // variables are real. Two sides are then equal only if they are the same polynomials of
+          // functions of the same polynomials.
+};
+
+// exp, roots, reciprocals and the opaque functions become uninterpreted functions. With kAll with
+// the facts that hold for them: exp(x) > 0 (>= 0 where x may be minus infinity); x >= 0, sqrt(x) >=
+// 0 and sqrt(x)^2 = x; x (1/x) = 1; exp(0) = 1 and the like; a maximum is one of its arguments and
+// none is larger. Where a part is only needed if an indicator is 1 (TermAlgebra::select), x need
+// not be positive or other than 0: then roots and reciprocals have their facts only where it is.
+// Throws Unsupported for terms that no solver can be told (minus infinity outside of an
+// exponential, powers above 64).
+SmtQuery buildQuery(const TermAlgebra& algebra, const std::vector<std::pair<Term, Term>>& pairs,
+                    Laws laws = Laws::kAll);
 
 }  // namespace shardproof

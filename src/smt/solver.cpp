@@ -142,11 +142,11 @@ class Z3Questions : public SolverQuestions {
 
 SmtResult findDifference(const TermAlgebra& algebra,
                          const std::vector<std::pair<Term, Term>>& pairs,
-                         unsigned timeoutMilliseconds, unsigned memoryMegabytes) {
+                         unsigned timeoutMilliseconds, unsigned memoryMegabytes, Laws laws) {
   try {
     z3::set_param("memory_max_size", static_cast<int>(memoryMegabytes));
     z3::context context;
-    const SmtQuery query = buildQuery(algebra, pairs);
+    const SmtQuery query = buildQuery(algebra, pairs, laws);
     Z3Questions questions(query, context);
     return decide(query, questions, "Z3", timeoutMilliseconds);
   } catch (const z3::exception& error) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shardproof/rational.h"
+#include "smt/query.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof {
@@ -32,7 +33,8 @@ struct SmtResult {
 // is defined. Never throws for a solver failure: that is kUnknown.
 SmtResult findDifference(const TermAlgebra& algebra,
                          const std::vector<std::pair<Term, Term>>& pairs,
-                         unsigned timeoutMilliseconds, unsigned memoryMegabytes);
+                         unsigned timeoutMilliseconds, unsigned memoryMegabytes,
+                         Laws laws = Laws::kAll);
 
 // The solver's name and version: "Z3 4.8.12.0".
 std::string solverVersion();

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -43,14 +44,19 @@ class Conditions {
   // Throws Unsupported beyond a limit on the size of all sets together.
   ConditionSet unite(ConditionSet a, ConditionSet b);
   // The same conditions where the indicator, a term, is 1. `both` gives the guard of what has one
-  // already.
+  // already: none where that is never 1 together with the indicator, and nothing is needed then.
   template <class Both>
   ConditionSet guarded(ConditionSet a, std::uint32_t indicator, Both&& both) {
     if (a == 0) return 0;
     const std::uint64_t key = (std::uint64_t{a} << 32) | indicator;
     if (const auto it = guarded_.find(key); it != guarded_.end()) return it->second;
-    std::vector<Condition> all = members(a);
-    for (Condition& c : all) c.guard = both(c.guard);
+    std::vector<Condition> all;
+    for (Condition c : members(a)) {
+      const std::optional<std::uint32_t> guard = both(c.guard);
+      if (!guard) continue;
+      c.guard = *guard;
+      all.push_back(c);
+    }
     return guarded_.emplace(key, of(all)).first->second;
   }
   std::vector<Condition> members(ConditionSet a) const;

@@ -9,6 +9,7 @@ namespace shardproof {
 namespace {
 
 constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNearlyEqual = 1e-9;  // relative: more than rounding and noise make of a number
 
 }  // namespace
 
@@ -198,7 +199,13 @@ double DoubleAlgebra::power(double base, int halves) {
 
 double DoubleAlgebra::indicator(double index, std::int64_t value) {
   if (std::isnan(index)) return index;
-  return index == static_cast<double>(value) ? 1 : 0;
+  const auto wanted = static_cast<double>(value);
+  if (index == wanted) return 1;
+  if (std::abs(index - wanted) > kNearlyEqual * std::max(1.0, std::abs(wanted))) return 0;
+  // It may be the value but for rounding: no difference that comes of it is to be believed. One
+  // that is rounded to the value meets this with noise.
+  wavered_ = true;
+  return kUndefined;
 }
 
 double DoubleAlgebra::exp(double a) {

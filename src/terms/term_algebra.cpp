@@ -28,13 +28,15 @@ TermAlgebra::~TermAlgebra() = default;
 TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept
     : store_(std::move(other.store_)),
       conditions_(std::move(other.conditions_)),
-      fractions_(std::move(other.fractions_)) {
+      fractions_(std::move(other.fractions_)),
+      selected_(std::move(other.selected_)) {
   other.domain_.reset();
 }
 TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
   store_ = std::move(other.store_);
   conditions_ = std::move(other.conditions_);
   fractions_ = std::move(other.fractions_);
+  selected_ = std::move(other.selected_);
   domain_.reset();
   other.domain_.reset();
   return *this;
@@ -116,7 +118,13 @@ ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
   return all;
 }
 
+void TermAlgebra::refuseInfinite(Term t, const char* where) const {
+  if (store_->mayBeInfinite(t.id))
+    throw Unsupported(std::string("minus infinity (the entry of a mask) ") + where);
+}
+
 Term TermAlgebra::power(Term base, int halves) {
+  if (halves != 2) refuseInfinite(base, "to a power");
   const TermId id = store_->mode != Mode::kRaw ? store_->power(base.id, halves)
                                                : store_->rawPower(base.id, halves);
   return {id, halves < 0 || halves % 2 != 0 ? partial(base, halves) : base.condition};
@@ -128,6 +136,11 @@ Term TermAlgebra::exp(Term a) {
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                         std::span<const Term> arguments) {
+  // Sums, exp, extrema and positive factors are defined on it, and nothing else: sin(x) - sin(x)
+  // is 0 for numbers only.
+  if (!ops::isSymmetric(f))
+    for (const Term t : arguments)
+      refuseInfinite(t, (std::string("as an argument of ") + ops::name(f)).c_str());
   if (fractions_ && arguments.size() == 1 && !store_->mayBeInfinite(arguments[0].id)) {
     const Term x = arguments[0];
     const Term one = constant(Rational(1));
@@ -176,6 +189,7 @@ Term TermAlgebra::logarithmOfFactors(Term x) {
 }
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
+  refuseInfinite(index, "as an index");
   if (store_->mode == Mode::kRaw) return {store_->rawIndicator(index.id, value), index.condition};
   // Of what is 0 or 1 by its form: itself, or 1 minus it.
   if (value == 1 && isChoice(index)) return index;
@@ -185,11 +199,18 @@ Term TermAlgebra::indicator(Term index, std::int64_t value) {
 
 Term TermAlgebra::select(Term indicator, Term t) {
   if (indicator.id == Store::kZeroTerm) return indicator;  // known not to be taken, whatever it is
+  if (store_->mode == Mode::kRaw && store_->kind(indicator.id) != TermKind::kConstant &&
+      store_->kind(t.id) != TermKind::kVariable && store_->kind(t.id) != TermKind::kConstant)
+    selected_.push_back(t);
   Term selected = mul(indicator, t);
   if (t.condition == 0 || !isChoice(indicator) || store_->kind(indicator.id) == TermKind::kConstant)
     return selected;
-  const auto both = [&](std::uint32_t guard) {
-    return guard == 0 ? indicator.id : store_->multiply(guard, indicator.id);
+  // [i = 1] [i = 2] is the term 0, whose number would say that there is no guard.
+  const auto both = [&](std::uint32_t guard) -> std::optional<std::uint32_t> {
+    if (guard == 0) return indicator.id;
+    const TermId together = store_->multiply(guard, indicator.id);
+    if (together == Store::kZeroTerm) return std::nullopt;
+    return together;
   };
   selected.condition = conditions_->unite(indicator.condition,
                                           conditions_->guarded(t.condition, indicator.id, both));

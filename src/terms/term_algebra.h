@@ -80,6 +80,9 @@ class TermAlgebra {
   // The product; the conditions of `t` are needed only where the indicator is 1, if that is 0 or 1
   // by its form (isChoice), and otherwise everywhere.
   Term select(Term indicator, Term t);
+  // Mode::kRaw: what was chosen by indicators, variables and constants aside. Where it is not
+  // chosen it need not have a value.
+  const std::vector<Term>& selected() const { return selected_; }
   // Whether the term can only be 0 or 1: an indicator, a step, the mask of dropout, a product of
   // such, a sum of indicators of one index at different values, and 1 minus one of these.
   bool isChoice(Term t) const;
@@ -137,12 +140,14 @@ class TermAlgebra {
   struct Fractions;
   Term logarithmOfFactors(Term a);
   ConditionSet partial(Term base, int halves);
+  void refuseInfinite(Term t, const char* where) const;  // throws Unsupported
   ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<Conditions> conditions_;
   std::unique_ptr<Domain> domain_;        // made when first needed
   std::unique_ptr<Fractions> fractions_;  // with Mode::kFractions
+  std::vector<Term> selected_;
 };
 
 }  // namespace shardproof

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "ops/definition.h"
+#include "shardproof/error.h"
 
 namespace shardproof::ops {
 namespace {
@@ -177,6 +178,15 @@ struct Sgd {
 // + (1 - beta2) g^2; p' = (1 - lr weight_decay) p - lr (m' / (1 - beta1^t)) / (sqrt(v' / (1 -
 // beta2^t)) + eps). Loshchilov and Hutter, arXiv 1711.05101.
 struct AdamW {
+  // Digits of a power of beta, of numerator and denominator together, roughly: 0.999 at step 10000
+  // has 70,000.
+  static constexpr std::size_t kMostDigits = 100'000;
+  static Rational powerOf(const Rational& beta, std::int64_t step) {
+    if (beta.toString().size() > kMostDigits / static_cast<std::size_t>(step))
+      throw Unsupported("adamw: beta to the power of step has more than " +
+                        std::to_string(kMostDigits) + " digits");
+    return beta.pow(step);
+  }
   static constexpr std::int64_t kMostSteps =
       10000;  // beta^t is an exact fraction, with digits in proportion to t
   static Interface interface() {
@@ -215,8 +225,8 @@ struct AdamW {
                    beta2 = number(e.attributes, "beta2", Rational(999, 1000));
     const Rational eps = number(e.attributes, "eps", Rational(1, 100000000));
     const std::int64_t step = integer(e.attributes, "step");
-    const Rational first = (one - beta1.pow(step)).inverse(),
-                   second = (one - beta2.pow(step)).inverse();
+    const Rational first = (one - powerOf(beta1, step)).inverse(),
+                   second = (one - powerOf(beta2, step)).inverse();
     for (std::size_t i = 0; i < e.in[0]->data.size(); ++i) {
       const auto p = e.in[0]->data[i], g = e.in[1]->data[i];
       const auto mean = a.add(a.scale(beta1, e.in[2]->data[i]), a.scale(one - beta1, g));

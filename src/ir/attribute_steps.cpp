@@ -35,9 +35,16 @@ std::vector<std::int32_t> movingAxes(const Program& program) {
   return axes;
 }
 
-// The program at these coordinates of the axes that its attributes move with.
-Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
-  Program made = from;
+Program withoutSteps(const Program& program) {
+  Program made = program;
+  made.steps.clear();
+  return made;
+}
+
+// The program at these coordinates of the axes that its attributes move with. `bare`: the same
+// without steps, which are as many as there are coordinates, and are not to be copied for each.
+Program fixedAt(const Plan& plan, const Program& from, const Program& bare, const Coordinates& at) {
+  Program made = bare;
   made.at.insert(made.at.end(), at.begin(), at.end());
   std::sort(made.at.begin(), made.at.end());
   std::erase_if(made.within, [&](const Stretch& s) {
@@ -50,7 +57,6 @@ Program fixedAt(const Plan& plan, const Program& from, const Coordinates& at) {
     });
     node.steps = -1;
   }
-  made.steps.clear();
   return made;
 }
 
@@ -202,13 +208,18 @@ std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t
   const Plan& plan = problem.plan;
   const bool stretches = plan.hasStretches();
   if (!stretches && !plan.attributesMove()) return nullptr;
-  std::size_t nodes = 0;
+  std::size_t nodes = 0, fixed = 0;
   for (const Program& program : plan.programs) {
     std::size_t choices = 1;  // ranks of the mesh at most
     for (const std::int32_t axis : movingAxes(program))
       choices *= static_cast<std::size_t>(rangeOf(plan, program.within, axis).size());
     nodes += choices * program.graph.nodes.size();
+    fixed += choices;
   }
+  if (fixed > kMostFixedPrograms)
+    throw Unsupported("a program for each coordinate that attributes move with makes " +
+                      std::to_string(fixed) + " programs, more than " +
+                      std::to_string(kMostFixedPrograms));
   if (nodes > most)
     throw Unsupported(
         "with a program for each coordinate that attributes move with, the plan has " +
@@ -216,8 +227,9 @@ std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t
   std::vector<Program> programs;
   for (const ProgramId p : firstIds<ProgramId>(plan.programs.size())) {
     const Program& program = plan.programs[p];
+    const Program bare = withoutSteps(program);
     for (const Coordinates& at : choicesOf(plan, program.within, movingAxes(program))) {
-      programs.push_back(fixedAt(plan, program, at));
+      programs.push_back(fixedAt(plan, program, bare, at));
       if (!program.inFile.valid()) programs.back().inFile = p;
     }
   }
@@ -240,8 +252,9 @@ std::vector<Program> splitAlong(const Plan& plan, const Program& program,
   std::sort(axes.begin(), axes.end());
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   std::vector<Program> made;
+  const Program bare = withoutSteps(program);
   for (const Coordinates& at : choicesOf(plan, program.within, axes))
-    made.push_back(fixedAt(plan, program, at));
+    made.push_back(fixedAt(plan, program, bare, at));
   return made;
 }
 

@@ -49,8 +49,8 @@ AttributesId attributesAt(const Plan& plan, const Program& program, const Node& 
 // that a stretch has, and lineage that names single coordinates in the place of stretches; null
 // where there are none of either. Entries of the lineage keep their places, and Program::inFile
 // says which program of the file one stands for. Throws Unsupported where these would be more nodes
-// than `most`.
-constexpr std::size_t kMostFixedNodes = 8'000'000;
+// than `most`, or too many programs.
+constexpr std::size_t kMostFixedNodes = 8'000'000, kMostFixedPrograms = std::size_t{1} << 18;
 std::unique_ptr<Problem> withFixedAttributes(const Problem& problem,
                                              std::size_t most = kMostFixedNodes);
 

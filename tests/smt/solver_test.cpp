@@ -21,6 +21,9 @@ class Solver : public testing::Test {
   SmtResult solve(const Pairs& pairs, unsigned milliseconds = 20000) {
     return findDifference(terms, pairs, milliseconds, 2048);
   }
+  bool equal(Term a, Term b, Laws laws = Laws::kAll) {
+    return findDifference(terms, {{a, b}}, 20000, 2048, laws).verdict == SmtVerdict::kUnsat;
+  }
 
   TermAlgebra terms{TermAlgebra::Mode::kRaw};
 };
@@ -50,6 +53,52 @@ TEST_F(Solver, SatWithAModelThatReallyMakesThePairDiffer) {
   const double x = value(0), y = value(1), k = value(2);
   EXPECT_EQ(k, std::floor(k));
   EXPECT_NE(doubles.add(doubles.mul(x, y), doubles.indicator(k, 3)), doubles.add(x, y));
+}
+
+// Without laws two sides are equal only if they are the same polynomials of the same functions.
+TEST_F(Solver, WithoutLaws) {
+  const Term a = real(), b = real(), i = integer();
+  const auto f = [&](Term x) { return terms.apply(ops::Function::kSigmoid, {}, std::span(&x, 1)); };
+  const auto largest = [&](Term x, Term y) {
+    return terms.apply(ops::Function::kMaximum, {}, std::vector<Term>{x, y});
+  };
+  EXPECT_TRUE(equal(f(terms.add(a, terms.mul(b, b))), f(terms.add(terms.power(b, 4), a)),
+                    Laws::kNone));
+  EXPECT_TRUE(equal(terms.mul(terms.power(terms.add(a, b), -2), a),
+                    terms.mul(a, terms.power(terms.add(b, a), -2)), Laws::kNone));
+  const std::vector<std::pair<Term, Term>> byLaws{
+      {terms.mul(a, terms.power(a, -2)), number(1)},
+      {terms.power(terms.power(a, 1), 4), a},
+      {terms.mul(terms.indicator(i, 1), terms.indicator(i, 2)), number(0)},
+      {terms.indicator(terms.exp(a), 0), number(0)},
+      {terms.mul(difference(largest(a, b), a), difference(largest(a, b), b)), number(0)},
+      {f(number(0)), number(1, 2)}};
+  for (const auto& [left, right] : byLaws) {
+    EXPECT_TRUE(equal(left, right)) << "with laws";
+    if (left != right) EXPECT_FALSE(equal(left, right, Laws::kNone));
+  }
+}
+
+// What is not chosen need not be defined: nothing follows from it.
+TEST_F(Solver, WhatAnIndicatorDoesNotChooseHasNoFacts) {
+  const Term x = real(), chosen = terms.indicator(integer(), 1);
+  const Term other = terms.add(number(1), terms.scale(Rational(-1), chosen));
+  for (const Term part : {terms.power(x, -2), terms.power(x, 1), terms.power(x, -1)}) {
+    const Term model = terms.select(chosen, part);
+    const Term step = terms.scale(Rational(-1), x);
+    const Term outside = terms.power(x, 1) == part || terms.power(x, -1) == part
+                             ? terms.apply(ops::Function::kStep, {}, std::span(&step, 1))
+                             : terms.indicator(x, 0);
+    EXPECT_FALSE(equal(model, terms.add(model, terms.mul(other, outside))));
+    EXPECT_TRUE(equal(terms.add(model, terms.mul(other, x)),
+                      terms.add(terms.mul(x, other), terms.mul(part, chosen))));
+  }
+}
+
+TEST_F(Solver, TheExponentialOfAMaskedScoreMayBeZero) {
+  const Term masked = terms.variable(false, {.total = true, .mayBeInfinite = true});
+  EXPECT_FALSE(equal(terms.indicator(terms.exp(terms.add(masked, real())), 0), number(0)));
+  EXPECT_TRUE(equal(terms.indicator(terms.exp(real()), 0), number(0)));
 }
 
 TEST_F(Solver, AlgebraicModelValues) {

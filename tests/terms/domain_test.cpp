@@ -31,6 +31,21 @@ Term sigmoid(TermAlgebra& a, Term x) {
 Term inverse(TermAlgebra& a, Term x) { return a.power(x, -2); }
 Term root(TermAlgebra& a, Term x) { return a.power(x, 1); }
 
+// 1/x where i is 1 and 2: never needed, so it is no condition, and excuses nothing.
+TEST(Domain, WhatIsChosenByIndicatorsThatExcludeEachOther) {
+  const auto chosen = [](std::int64_t second) -> Use {
+    return [second](TermAlgebra& a, Term x, Term) {
+      const Term i = a.variable(true);
+      return a.select(a.indicator(i, 1), a.select(a.indicator(i, second), inverse(a, x)));
+    };
+  };
+  const Use byX = [](TermAlgebra& a, Term x, Term) { return inverse(a, x); };
+  EXPECT_FALSE(covered(chosen(2), byX));
+  EXPECT_FALSE(covered(chosen(1), byX));
+  EXPECT_TRUE(covered(kNothing, chosen(2)));
+  EXPECT_FALSE(covered(kNothing, chosen(1)));
+}
+
 TEST(Domain, WhatTheModelDividesByThePlanMayDivideBy) {
   const Use byX = [](TermAlgebra& a, Term x, Term) { return inverse(a, x); };
   EXPECT_TRUE(covered(

@@ -265,6 +265,11 @@ TEST_F(NormalForm, EntriesOfMasksNeitherVanishNorCancel) {
     EXPECT_THROW(a.mul(masked, c(-1)), Unsupported);
     EXPECT_THROW(a.mul(masked, y), Unsupported);
     EXPECT_THROW(a.mul(masked, masked), Unsupported);
+    for (const Function g : {Function::kSigmoid, Function::kTanh, Function::kStep, Function::kLog})
+      EXPECT_THROW(a.apply(g, {}, std::span(&masked, 1)), Unsupported);
+    for (const int halves : {-2, -1, 0, 1, 4}) EXPECT_THROW(a.power(masked, halves), Unsupported);
+    EXPECT_EQ(a.power(masked, 2), masked);
+    EXPECT_THROW(a.indicator(masked, 0), Unsupported);
   }
 }
 

@@ -162,6 +162,18 @@ TEST(Doubles, NoiseOfASumOfProductsIsThatOfItsTerms) {
   EXPECT_EQ(dotOf(noisy, {{3, 4}, {5, 6}}), 39);  // integers are exact
 }
 
+// sin^2 + cos^2 is 1 but for rounding: no choice is made by that.
+TEST(Doubles, AnIndicatorOfWhatMayBeTheValueButForRounding) {
+  DoubleAlgebra d;
+  EXPECT_EQ(d.indicator(1, 1), 1);
+  EXPECT_EQ(d.indicator(2, 1), 0);
+  EXPECT_EQ(d.indicator(0.999, 1), 0);
+  EXPECT_FALSE(d.wavered());
+  EXPECT_TRUE(std::isnan(d.indicator(1 + 1e-15, 1)));
+  EXPECT_TRUE(std::isnan(d.indicator(1e-17, 0)));
+  EXPECT_TRUE(d.wavered());
+}
+
 TEST(Doubles, Arithmetic) {
   DoubleAlgebra d;
   const double inf = d.negativeInfinity();

@@ -301,7 +301,7 @@ def reciprocal(g: Graph, a: Value) -> Value:
 
 
 def power(g: Graph, a: Value, exponent: float | int) -> Value:
-    """a to an integer or half-integer power."""
+    """a to a constant power."""
     check(a)
     exponent = number(exponent)
     if 0 in a.shape:
@@ -324,8 +324,21 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
     if exponent == 2:
         return g.one("mul", [n, n], n.shape)
     if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
+        return _fractional_power(g, n, exponent)
+    if abs(exponent) > MOST_POWER:
         raise Unsupported(f"the power {exponent}")
     return g.one("pow", [n], n.shape, {"scalar": exponent})
+
+
+MOST_POWER = 1000  # of the core's `pow`
+
+
+def _fractional_power(g: Graph, a: Named, exponent: float) -> Value:
+    """By way of the logarithm. 0 to a positive power is 0, as its root is; of what is negative neither is a number."""
+    if not math.isfinite(exponent):
+        raise Unsupported(f"the power {exponent}")
+    positive = unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
+    return positive if exponent < 0 else g.one("where", [step(g, a), positive, unary(g, "sqrt", a)], a.shape)
 
 
 def step(g: Graph, a: Value) -> Value:

@@ -74,8 +74,14 @@ def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
 
 @line("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
-    require(isinstance(a, Value), "a number to a tensor's power")
-    return ar.power(g, a, scalar(exponent))
+    base, by = ar.lift(a), ar.lift(exponent)
+    if isinstance(by, Filled):
+        return g.expand(ar.power(g, base, by.fill), call.shape())
+    if isinstance(base, Filled):
+        require(base.fill > 0, "a power of a number that is not positive")
+        return ar.unary(g, "exp", ar.binary(g, "mul", by, math.log(base.fill)))
+    g.assume("what is raised to a power that depends on data is positive")
+    return ar.unary(g, "exp", ar.binary(g, "mul", ar.unary(g, "log", base), by))
 
 
 def _plain(name: str) -> Any:
@@ -175,8 +181,7 @@ def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
 
 @line("threshold_backward")
 def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
-    require(scalar(threshold) == 0, "a threshold other than 0")
-    return g.one("relu_backward", [grad, a], a.shape)
+    return g.one("relu_backward", [grad, ar.binary(g, "sub", a, scalar(threshold))], a.shape)
 
 
 @line("abs")

@@ -56,7 +56,18 @@ UNARY = {
     "norm_fraction": lambda x: torch.linalg.vector_norm(x, 1.5, dim=0), "norm_half": lambda x: torch.linalg.vector_norm(x, 0.5), "norm_least": lambda x: torch.linalg.vector_norm(x, -math.inf, dim=1),
     "nonzero": lambda x: torch.linalg.vector_norm(F.relu(x), 0, dim=1), "pow_fraction": lambda x: positive(x).pow(0.3), "pow_negative": lambda x: positive(x).pow(-1.7), "pow_of_zero": lambda x: F.relu(x).pow(1.3), "pow_of_number": lambda x: 2.5 ** x,
     "normalize3": lambda x: F.normalize(x, 3.0), "threshold_other": lambda x: A.threshold_backward(x, x, 0.2), "threshold_value": lambda x: F.threshold(x, 0.1, -2.0),
-    "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "erfc": torch.erfc, "floor": lambda x: torch.floor(x * 3), "ceil": lambda x: torch.ceil(x * 3), "round": lambda x: torch.round(x * 3),
+    "logit": lambda x: torch.logit(torch.sigmoid(x)), "logit_eps": lambda x: torch.logit(torch.sigmoid(x * 3), 0.2), "rrelu": lambda x: F.rrelu(x, 0.1, 0.4), "round_decimals": lambda x: torch.round(x, decimals=1) + x, "round_tens": lambda x: torch.round(x * 30, decimals=-1) + x,
+    "as_bool": lambda x: x * F.relu(x).bool(), "rfft": lambda x: torch.view_as_real(torch.fft.rfft(x, n=7, norm="ortho")), "rfft2": lambda x: torch.view_as_real(torch.fft.rfft2(x)), "fft": lambda x: torch.fft.fft(torch.complex(x, x * 2), dim=0).abs(),
+    "ifft": lambda x: torch.view_as_real(torch.fft.ifft(torch.fft.fft(x) * torch.complex(x, x + 1))), "irfft": lambda x: torch.fft.irfft(torch.complex(x, x * x), n=5, norm="forward"), "irfft_even": lambda x: torch.fft.irfft2(torch.complex(x, x * x)), "hfft": lambda x: torch.fft.hfft(torch.complex(x, x * x)),
+    "complex_exp": lambda x: torch.view_as_real(torch.complex(x, x * 2).exp()), "complex_div": lambda x: torch.view_as_real(torch.complex(x, x * 2) / torch.complex(positive(x), x)), "polar": lambda x: torch.view_as_real(torch.polar(positive(x), x)).flatten(1),
+    "complex_matmul": lambda x: torch.view_as_real(torch.complex(x, x * 2) @ torch.complex(x + 1, x).T), "complex_sgn": lambda x: torch.view_as_real(torch.sgn(torch.complex(x, x + 1))), "circular": lambda x: F.pad(x[None], (3, 1), mode="circular"),
+    "circular2": lambda x: F.pad(x[None, None], (1, 2, 0, 3), mode="circular"), "gather_known": lambda x: x.gather(1, torch.tensor([[0, 3, 3], [0, 3, 3]])), "gather_apart": lambda x: x.gather(0, torch.tensor([[0, 2, 1], [1, 1, 0]])),
+    "scatter_known": lambda x: (x * 2).scatter(1, torch.tensor([[0, 3]]).expand(3, 2), x[:, 1:3]), "scatter_apart": lambda x: (x * 2).scatter(1, torch.tensor([[0, 3], [2, 1]]), x[:2, 1:3]), "scatter_number": lambda x: x.scatter(0, torch.tensor([[1, 2, 0, 0]]), 2.5),
+    "scatter_add_known": lambda x: (x * 2).scatter_add(0, torch.tensor([[2, 2, 2], [0, 0, 0]]), x[:2, :3]), "scatter_add_apart": lambda x: (x * 2).scatter_add(1, torch.tensor([[0, 0, 2], [3, 3, 3]]), x[:2, :3]), "index_add": lambda x: x.index_add(1, torch.tensor([3, 0, 3]), x[:, :3], alpha=2),
+    "segments": lambda x: torch.segment_reduce(x, "mean", lengths=torch.tensor([[1, 3]]).expand(3, 2), axis=1), "segment_sums": lambda x: torch.segment_reduce(x, "sum", offsets=torch.tensor([0, 1, 3]), axis=0), "segment_maxima": lambda x: torch.segment_reduce(x, "max", lengths=torch.tensor([2, 1]), axis=0),
+    **{f"reduce_{how}_{among}": lambda x, how=how, among=among: (x * 2).scatter_reduce(1, torch.tensor([[0, 1, 1, 3]]).expand(3, 4), x * x, how, include_self=among) for how in ("sum", "mean", "prod", "amax", "amin") for among in (True, False)},
+    "repeated": lambda x: x.repeat_interleave(torch.tensor([2, 0, 1, 3]), 1), "masked_select": lambda x: x.masked_select(torch.ones(3, 4).triu().bool()), "nll_of_variance": lambda x: F.gaussian_nll_loss(x, x * 2, F.softplus(x), full=True), "nll_of_squares": lambda x: F.gaussian_nll_loss(x, x * 2, positive(x)),
+    "poisson": lambda x: F.poisson_nll_loss(x, positive(x), full=True), "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "erfc": torch.erfc, "floor": lambda x: torch.floor(x * 3), "ceil": lambda x: torch.ceil(x * 3), "round": lambda x: torch.round(x * 3),
     "trunc": lambda x: torch.trunc(x * 3), "unscaled": lambda x: _unscaled(x), "patches": lambda x: x.reshape(3, 2, 2)[:, 1:].transpose(1, 2).unflatten(1, (2, 1)).permute(0, 3, 1, 2).flatten(1) * 2,
 }
 BINARY = {
@@ -194,6 +205,23 @@ def _images(world):
                     "replicated1": lambda x: F.pad(x[0], (0, 3), mode="replicate"), "replicated2": lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"), "replicated3": lambda x: F.pad(x, (1, 0, 2, 1, 0, 3), mode="replicate")}.items():
         x = world.input(f"{name} x", (2, 4, 6, 5)).requires_grad_()
         _give(world, name, f(x), [x])
+    _sampled(world)
+
+
+def _sampled(world):
+    grid = F.affine_grid(torch.tensor([[[0.91, 0.3, 0.1], [-0.2, 0.83, 0.31]], [[1.2, 0.13, 0.0], [0.1, 0.72, -0.4]]]), (2, 3, 3, 2), align_corners=False)
+    for mode in ("bilinear", "nearest", "bicubic"):
+        for padding in ("zeros", "border", "reflection"):
+            for align in (True, False):
+                name = f"sampled {mode} {padding} {align}"
+                x = world.input(f"{name} x", (2, 3, 4, 5)).requires_grad_()
+                _give(world, name, F.grid_sample(x, grid, mode, padding, align), [x])
+                if mode != "bicubic" and padding != "reflection":
+                    x, places = world.input(f"{name} by data x", (2, 3, 4, 5)).requires_grad_(), world.input(f"{name} places", (2, 3, 2, 2)).requires_grad_()
+                    _give(world, f"{name} by data", F.grid_sample(x, places, mode, padding, align), [x, places])
+    for mode in ("bilinear", "bicubic"):
+        x = world.input(f"antialiased {mode} x", (2, 2, 6, 5)).requires_grad_()
+        _give(world, f"antialiased {mode}", F.interpolate(x, (3, 4), mode=mode, antialias=True), [x])
 
 
 def _weight_norm(world):
@@ -252,6 +280,16 @@ def _choices(world):
     rows = x.softmax(-1)
     rows = (rows * 1).scatter_add_(-1, world.input("added_in_place i", (S[0], 1), torch.long, high=4), rows[:, :1] * 3)
     _give(world, "added_in_place", rows, [x])
+    labels = world.input("places of classes", (S[0],), torch.long, high=S[1])
+    for name, f in {"last": lambda x, i: x[torch.arange(3), i], "last_vectors": lambda x, i: x.reshape(3, 4, 1)[torch.arange(3), i] * torch.ones(2), "turned": lambda x, i: x.reshape(3, 4, 1)[torch.arange(3), (i + 1) % 4], "moved": lambda x, i: (x * 2).scatter_reduce(1, i[:, None], x[:, :1] * x[:, :1], "amax"),
+                    "moved_sum": lambda x, i: (x * 2).scatter_reduce(1, i[:, None], x[:, :1], "sum"), "put_there": lambda x, i: (x * 2).index_put((torch.arange(3), i), x[:, 0] * x[:, 1]), "added_rows": lambda x, i: x.new_zeros(4, 4).index_add(0, i, x * x), "added_columns": lambda x, i: x.index_add(1, i, x[:, :3] * 2),
+                    "not_class": lambda x, i: x * (i[:, None] != torch.tensor([0, 3, 2, 1])), "below": lambda x, i: x * (torch.tensor([1, 3, 2, 1]) > i[:, None]), "margins": lambda x, i: F.multi_margin_loss(x, i, margin=0.7), "margins2": lambda x, i: F.multi_margin_loss(x, i, p=2, weight=torch.tensor([0.5, 1.0, 2.0, 1.5]), reduction="none"),
+                    "bounded": lambda x, i: F.embedding(i, x.repeat(2, 1)[:4] * 1, max_norm=0.8).detach()}.items():
+        x = world.input(f"{name} x", S).requires_grad_()
+        _give(world, name, f(x, labels), [x])
+    x = world.input("counted among x", S).requires_grad_()
+    places = torch.bucketize(x.detach(), torch.tensor([-0.5, 0.1, 0.9]))
+    _give(world, "counted_among", x * places + F.embedding(places, x.T).sum(-1) + F.one_hot(torch.searchsorted(torch.tensor([0.0, 0.3]), x.detach()), 3).to(x.dtype).sum(-1), [x])
     labels = world.input("added_to_classes i", (S[0],), torch.long, high=S[0])
     x = world.input("added_to_classes x", S).requires_grad_()
     outside = labels < 1
@@ -304,7 +342,7 @@ def _unscaled(x):
     return y * scale + found
 
 
-WITHOUT_GRADIENT: set = {"floor", "ceil", "round", "trunc"}  # 0 everywhere
+WITHOUT_GRADIENT: set = {"floor", "ceil", "round", "trunc", "logcumsumexp"}  # 0 everywhere; of the last ATen takes logarithms of numbers below all of double precision
 
 
 def _give(world, name, out, given):

@@ -33,7 +33,8 @@ FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compu
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
-_BY_MASKS = {"aten.nonzero", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
+_OF_NUMBERS = frozenset(f"aten.{name}" for name in ("nonzero", "repeat_interleave", "_unique2", "unique_dim", "unique_consecutive", "bincount", "equal", "allclose"))  # what they give, or its shape, depends on numbers
+_BY_MASKS = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
 _SUMS = frozenset(f"aten.{name}" for name in ("add", "sub", "rsub", "sum", "cumsum", "index_add", "scatter_add", "scatter_reduce", "addcmul", "addcdiv", "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "mean",
                                               "matmul", "logcumsumexp", "bincount", "diff", "trace"))  # of booleans they are "or", or errors
 _BY_INDEX = {"aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put"}  # which add up where they are told to
@@ -190,10 +191,16 @@ class Recorder(Memory, private.TorchDispatchMode):
                 out = self._view(func, args, kwargs)
                 if out is not None:
                     return out
-            if name in _BY_MASKS:
-                if name == "aten.nonzero" and not isinstance(mask := self.numbers(args[0]), private.FakeTensor):
+            if name in _OF_NUMBERS:
+                known = private.tree_map(self.numbers, (args, kwargs))
+                if not any(isinstance(t, private.FakeTensor) for t in private.tensors(*known)):
                     with private.outside():
-                        return mask.nonzero()
+                        return func(*known[0], **known[1])
+            if name == "aten.masked_select" and not isinstance(self.numbers(args[1]), private.FakeTensor):
+                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                with self:
+                    return args[0].expand(shape)[args[1].expand(shape)]
+            if name in _BY_MASKS:
                 args = self._without_masks(args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
@@ -440,7 +447,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
         call = Call(self, name, func._overloadname, outs, private.tensors(args, kwargs))
-        targets = private.tensors(written) if written else outs
+        targets = [*private.tensors(written), *(t for t in outs if private.storage_key(t) not in inputs_before)] if written else outs
         try:
             adds = name.removesuffix("_") in _SUMS or name.removesuffix("_") in _BY_INDEX and len(args) > 3 and args[3] is True
             if adds and any(t.dtype == torch.bool for t in targets) and not all(isinstance(v, (Filled, Known)) for v in operands):

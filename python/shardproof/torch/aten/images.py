@@ -357,13 +357,6 @@ def _adaptive(n: int, out: int) -> Known:
     return Known(m)
 
 
-def _along(g: Graph, x: Value, dim: int, w: Value) -> Value:
-    """The product with a matrix along one dimension."""
-    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    moved = ar.matmul(g, g.permute(x, order), w)
-    return g.permute(moved, [order.index(d) for d in range(len(order))])
-
-
 def _adaptive_avg_pool(name: str, n: int) -> None:
     @line(f"_{name}", name)
     def forward(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
@@ -374,7 +367,7 @@ def _adaptive_avg_pool(name: str, n: int) -> None:
             return ar.reduce(g, "mean", g.reshape(x, (*lead, *itertools.chain(*((k, m // k) for m, k in zip(sizes, out))))), [at + 1 + 2 * i for i in range(n)])
         g.both_have_values(x)
         for i in reversed(range(n)):
-            x = _along(g, x, len(lead) + i, ar.transposed(g, _adaptive(sizes[i], out[i])))
+            x = ar.along(g, x, len(lead) + i, ar.transposed(g, _adaptive(sizes[i], out[i])))
         return x
 
     @line(f"_{name}_backward")
@@ -384,7 +377,7 @@ def _adaptive_avg_pool(name: str, n: int) -> None:
             ones, each = ((*lead, *itertools.chain(*((k, 1 if flat else m // k) for m, k in zip(sizes, out)))) for flat in (True, False))
             return ar.binary(g, "div", g.reshape(g.expand(g.reshape(grad, ones), each), x.shape), math.prod(m // k for m, k in zip(sizes, out)))
         for i in reversed(range(n)):
-            grad = _along(g, grad, len(lead) + i, _adaptive(sizes[i], out[i]))
+            grad = ar.along(g, grad, len(lead) + i, _adaptive(sizes[i], out[i]))
         return grad
 
 
@@ -453,8 +446,10 @@ for _n in (1, 2, 3):
 # ---- resampling: along each dimension by itself ----
 def _weights(operator: str, dims: int, n: int, m: int, align: tuple[bool, ...], scale: float | None) -> Value:
     """[n, m]: what ATen's operator makes of n elements in a row, of each that is 1 alone. Operators of other dimensions round otherwise."""
-    one = torch.eye(n, dtype=torch.float64).reshape(1, n, n, *[1] * (dims - 1))
-    made = getattr(torch.ops.aten, operator).default(one, [m] + [1] * (dims - 1), *align, scale, *[None] * (dims - 1))
+    one = torch.eye(n, dtype=torch.float64)
+    if operator.endswith("_aa"):  # along the last dimension: the kernel of torch 2.13 does not move on along the first one of images that are one element wide
+        return Known(getattr(torch.ops.aten, operator).default(one.reshape(1, n, 1, n), [1, m], *align, None, scale).reshape(n, m))
+    made = getattr(torch.ops.aten, operator).default(one.reshape(1, n, n, *[1] * (dims - 1)), [m] + [1] * (dims - 1), *align, scale, *[None] * (dims - 1))
     return Known(made.reshape(n, m))
 
 
@@ -463,7 +458,7 @@ def _resampled(g: Graph, x: Value, operator: str, sizes: Sequence[int], to: Sequ
     lead = len(x.shape) - len(to)
     for i, (n, m) in enumerate(zip(sizes, to)):
         w = _weights(operator, len(to), int(n), int(m), align, scales[i] if i < len(scales) else None)
-        x = _along(g, x, lead + i, ar.transposed(g, w) if backward else w)
+        x = ar.along(g, x, lead + i, ar.transposed(g, w) if backward else w)
     return x
 
 
@@ -481,5 +476,88 @@ def _resampling(name: str, aligns: bool) -> None:
 for _n in (1, 2, 3):
     _resampling(f"upsample_nearest{_n}d", False)
     _resampling(f"_upsample_nearest_exact{_n}d", False)
+for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    _resampling(_name, True)
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"):
     _resampling(_name, True)
+
+
+# ---- sampling at places that are given as fractions of an image: x, y from -1 to 1 ----
+BILINEAR, NEAREST = 0, 1
+ZEROS, BORDER = 0, 1
+
+
+def _constant_samples(g: Graph, size: Sequence[int], grid: Known, options: Sequence[Any]) -> Value:
+    """[batch or 1, points, positions of the image]: what ATen makes of each image that is 1 at one position."""
+    h, w = size
+    ones = torch.eye(h * w, dtype=torch.float64).reshape(1, h * w, h, w)
+    places = grid.data.double()
+    made = torch.cat([torch.ops.aten.grid_sampler_2d(ones, p[None], *options) for p in (places[:1] if bool((places == places[:1]).all()) else places)])
+    return Known(made.flatten(2).transpose(1, 2).contiguous())
+
+
+def _coordinate(g: Graph, c: Value, n: int, padding: int, align: bool) -> tuple[Value, Value]:
+    """As a position among n, and its slope."""
+    slope: Value = Filled((n - 1) / 2 if align else n / 2, c.shape)
+    at = ar.binary(g, "add", ar.binary(g, "mul", c, slope), (n - 1) / 2)
+    if padding == BORDER:  # none at the border either
+        inside = ar.binary(g, "mul", ar.step(g, at), ar.step(g, ar.binary(g, "sub", n - 1, at)))
+        slope, at = ar.binary(g, "mul", inside, slope), ar.minimum(g, ar.maximum(g, at, 0), n - 1)
+    return at, slope
+
+
+def _hats(g: Graph, at: Value, n: int) -> tuple[Value, Value]:
+    """[..., n]: what each of n positions counts between its neighbours, 1 at its own, and by how much that grows (from a position itself: to the next one)."""
+    t = ar.binary(g, "sub", g.reshape(at, (*at.shape, 1)), Known(torch.arange(n, dtype=torch.float64)))
+    weight = ar.relu(g, ar.binary(g, "sub", 1, ar.absolute(g, t)))
+    behind = [ar.binary(g, "sub", 1, ar.step(g, ar.binary(g, "sub", k, t))) for k in (-1, 0, 1)]
+    return weight, ar.binary(g, "add", ar.binary(g, "sub", behind[0], ar.binary(g, "mul", behind[1], 2)), behind[2])
+
+
+def _samples(g: Graph, size: Sequence[int], grid: Value, mode: int, padding: int, align: bool) -> tuple[Value, Value | None, Value | None]:
+    """[batch, points, positions of the image]: what each point has of each position; how that changes with x and y."""
+    if isinstance(grid, Known):
+        return _constant_samples(g, size, grid, (mode, padding, align)), None, None
+    require(mode in (BILINEAR, NEAREST) and padding in (ZEROS, BORDER), "an image sampled at places that depend on data, bicubic or with reflections")
+    batch, points = grid.shape[0], math.prod(grid.shape[1:3])
+    require(points * math.prod(size) <= 1 << 20, "an image sampled at too many places that depend on data")
+    flat = g.reshape(grid, (batch, points, 2))
+    found = []
+    for i, n in ((1, size[0]), (0, size[1])):
+        at, slope = _coordinate(g, g.reshape(g.slice(flat, 2, i, i + 1), (batch, points)), n, padding, align)
+        weight, grows = _hats(g, ar.unary(g, "round", at) if mode == NEAREST else at, n)
+        found.append((weight, ar.binary(g, "mul", grows, g.reshape(slope, (batch, points, 1)))))
+
+    def product(a: Value, b: Value) -> Value:
+        both = ar.binary(g, "mul", g.reshape(a, (*a.shape, 1)), g.reshape(b, (batch, points, 1, b.shape[-1])))
+        return g.reshape(both, (batch, points, math.prod(size)))
+
+    (y, dy), (x, dx) = found
+    moves = (product(y, dx), product(dy, x)) if mode == BILINEAR else (None, None)
+    return (product(y, x), *moves)
+
+
+def _flat(g: Graph, x: Value) -> Value:
+    return g.reshape(x, (*x.shape[:2], math.prod(x.shape[2:])))
+
+
+@line("grid_sampler_2d")
+def grid_sampler(call: Any, g: Graph, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
+    g.both_have_values(x)
+    weights, _, _ = _samples(g, x.shape[2:], grid, mode, padding, align)
+    return g.reshape(ar.matmul(g, _flat(g, x), ar.transposed(g, weights)), call.shape())
+
+
+@line("grid_sampler_2d_backward")
+def grid_sampler_backward(call: Any, g: Graph, grad: Value, x: Value, grid: Value, mode: int, padding: int, align: bool, mask: list[bool]) -> list[Value]:
+    weights, *moves = _samples(g, x.shape[2:], grid, mode, padding, align)
+    rows = _flat(g, grad)
+    results: list[Value] = []
+    if mask[0]:
+        results.append(g.reshape(ar.matmul(g, rows, weights), x.shape))
+    if mask[1]:
+        require(mode != BILINEAR or moves[0] is not None, "the gradient of places that are constants")
+        seen = ar.matmul(g, ar.transposed(g, rows), _flat(g, x))
+        parts = [Filled(0, (*seen.shape[:2], 1)) if m is None else ar.reduce(g, "sum", ar.binary(g, "mul", seen, m), [-1], True) for m in moves]
+        results.append(g.reshape(g.cat(parts, 2), grid.shape))
+    return results

@@ -38,6 +38,10 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         return Known(x.data.to(dtype))
     if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
         return x  # zeros and ones
+    if kind == "bool" and have == "real":
+        from .pointwise import nonzero
+
+        return nonzero(g, x)
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x

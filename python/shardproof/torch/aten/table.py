@@ -100,12 +100,14 @@ def decomposition(func: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _load() -> None:
-    from . import attention, choices, images, indexing, layout, linear_algebra, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
+    from . import attention, choices, fourier, images, indexing, layout, linear_algebra, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
 def is_elementwise(func: Any) -> bool:
     """Whether ATen says so of the operator. `prims` have names of their own (erf_inv for erfinv), and most of them do not say it."""
-    named = [func, *(getattr(torch.ops.aten, n, None) for n in (func._opname, func._opname.replace("_", "")) if func.namespace == "prims")]
+    name = func._opname
+    alike = [name, name.replace("_", ""), name.removeprefix("bessel_"), f"special_{name}", f"special_{name.removeprefix('bessel_')}"] if func.namespace == "prims" else []
+    named = [func, *(getattr(torch.ops.aten, n, None) for n in alike)]
     overloads = [o for f in named if f is not None for o in ([f] if hasattr(f, "tags") else [getattr(f, n) for n in f.overloads()])]
     return any(torch.Tag.pointwise in o.tags for o in overloads)
 

@@ -367,17 +367,19 @@ def step(g: Graph, a: Value) -> Value:
 
 _NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_hot", "square")
 def _is_step(node: dict[str, Any] | None) -> bool:
-    """Of what `step` makes: 0 or 1."""
+    """Of what `step` makes: a number where something is above 0, else 0."""
     return node is not None and node["op"] == "relu_backward" and str(node["in"][0]).startswith("%const.")
 
 
 def _where_positive(g: Graph, x: str, by: str) -> bool:
-    """Whether the second is 1 only where the first is above 0."""
+    """Whether the second is above 0 only where the first is, and 0 elsewhere."""
     node = g._producers().get(by)
-    if not _is_step(node) or node is None:
+    if node is None or not _is_step(node) or g.tensors[node["in"][0]]["value"] < 0:
         return False
     of = g._producers().get(node["in"][1])
-    return node["in"][1] == x or of is not None and of["op"] == "add" and of["in"] == [x] and of["attrs"]["scalar"] <= 0 or of is not None and of["op"] == "sub" and of["in"] == [x] and of["attrs"]["scalar"] >= 0
+    if node["in"][1] == x or of is None or of["in"] != [x]:
+        return node["in"][1] == x
+    return of["op"] == "add" and of["attrs"]["scalar"] <= 0 or of["op"] == "sub" and of["attrs"]["scalar"] >= 0
 
 
 _COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")

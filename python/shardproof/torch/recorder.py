@@ -192,9 +192,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if out is not None:
                     return out
             if name in _OF_NUMBERS:
-                known = private.tree_map(self.numbers, (args, kwargs))
-                if not any(isinstance(t, private.FakeTensor) for t in private.tensors(*known)):
-                    with private.outside():
+                with private.outside():
+                    known = private.tree_map(self.numbers, (args, kwargs))
+                    if not any(isinstance(t, private.FakeTensor) for t in private.tensors(*known)):
                         return func(*known[0], **known[1])
             if name == "aten.masked_select" and not isinstance(self.numbers(args[1]), private.FakeTensor):
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)

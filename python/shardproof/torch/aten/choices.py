@@ -12,7 +12,7 @@ from ..graph import Graph
 from ..values import Filled, Known, Named, Value, numel
 from .table import line, require
 
-TIES = "top-k, sort, arg-max, medians, modes and running extrema choose the first of equal numbers"
+TIES = "top-k, sort, arg-max, medians and running extrema choose the first of equal numbers"
 MOST = 256  # length of a row that is chosen from
 
 

@@ -44,7 +44,7 @@ void AxisBlocks::place() {
     std::int64_t room = graph_.lines[l].size;
     for (auto b = blocks_[l].begin(); b != blocks_[l].end(); ++b) {
       repeat(*b, boxes[l], room);
-      boxes[l] = within(b, blocks_[l].end(), boxes[l]);
+      boxes[l] = within(axis(*b), b, blocks_[l].end(), boxes[l]);
       room = b->unit;
     }
   }
@@ -91,7 +91,8 @@ void AxisBlocks::repeat(Blocks& blocks, const std::vector<Placed>& boxes, std::i
 
 // The boxes that lie inside single blocks of the outermost of these, as the blocks further in see
 // them.
-std::vector<AxisBlocks::Placed> AxisBlocks::within(std::vector<Blocks>::const_iterator outermost,
+std::vector<AxisBlocks::Placed> AxisBlocks::within(const CollapsedAxis& axis,
+                                                   std::vector<Blocks>::const_iterator outermost,
                                                    std::vector<Blocks>::const_iterator end,
                                                    const std::vector<Placed>& boxes) {
   const Blocks& blocks = *outermost;
@@ -112,6 +113,13 @@ std::vector<AxisBlocks::Placed> AxisBlocks::within(std::vector<Blocks>::const_it
     const bool apart =
         at < 0 || (at >= owned && (at + box->length <= blocks.period ||
                                    lo + blocks.period >= blocks.period * blocks.periods));
+    // Nothing moves the block of a coordinate that is a class by itself: lineage that names the
+    // coordinate, and has no step along the axis, may lie in it.
+    if (!covers && !apart && axis.isAlone(at / blocks.unit) &&
+        at % blocks.unit + box->length <= blocks.unit) {
+      inside.push_back({box, at % blocks.unit});
+      continue;
+    }
     if (!covers && !apart)
       throw NeedsRefinement(
           "a lineage box covers some blocks of an interchangeable axis but not others");

@@ -8,7 +8,8 @@
 // unit) for every q. Permuting the coordinates of a collapsed axis permutes these blocks, in all
 // periods alike, which must change nothing that the stage says:
 //   * the blocks of one line do not overlap, each box lies within one block of its own coordinate,
-//     or covers, or misses, all blocks, and covers them only as the whole dimension;
+//     or of one that is a class by itself, or covers, or misses, all blocks, and covers them only
+//     as the whole dimension;
 //   * no operator takes a stretch of such a line, nor does its position matter;
 //   * a summand of a logical operator touches one coordinate at most, of a local operator none
 //     beside the rank's own: of the coordinates kept apart one tells the element and one the
@@ -67,7 +68,8 @@ class AxisBlocks {
   void place();
   static std::vector<Blocks> unitsOn(const Stage& stage, const std::vector<Placed>& boxes);
   static void repeat(Blocks& blocks, const std::vector<Placed>& boxes, std::int64_t room);
-  static std::vector<Placed> within(std::vector<Blocks>::const_iterator outermost,
+  static std::vector<Placed> within(const CollapsedAxis& axis,
+                                    std::vector<Blocks>::const_iterator outermost,
                                     std::vector<Blocks>::const_iterator end,
                                     const std::vector<Placed>& boxes);
   void checkAddresses() const;

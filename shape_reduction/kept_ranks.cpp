@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "ops/registry.h"
 #include "plan/symmetry_classes.h"
@@ -39,7 +40,8 @@ bool alike(const CommunicationSpec& a, const CommunicationSpec& b) {
          a.dim == b.dim && a.odim == b.odim && a.sizes == b.sizes && a.pairs == b.pairs;
 }
 
-// Of two microbatches, neither of which reads of another one.
+// Of two microbatches, neither of which reads of another one. What they make for running sums may
+// have other names.
 bool alike(const Program& program, const Node& a, const Node& b) {
   const Graph& graph = program.graph;
   const auto aIn = graph.in(a), bIn = graph.in(b);
@@ -47,9 +49,15 @@ bool alike(const Program& program, const Node& a, const Node& b) {
   if (a.op != b.op || a.attributes != b.attributes || a.steps != b.steps || a.added != b.added ||
       (a.communication < 0) != (b.communication < 0))
     return false;
+  const auto sameResult = [&](TensorId x, TensorId y) {
+    if (x == y) return true;
+    if (!x.valid() || !y.valid()) return false;
+    const Tensor &p = graph.tensors[x], &q = graph.tensors[y];
+    return !p.perMicrobatch && !q.perMicrobatch && p.shape == q.shape && p.element == q.element;
+  };
   return std::equal(aIn.begin(), aIn.end(), bIn.begin(), bIn.end(),
                     [](const Operand& x, const Operand& y) { return x.tensor == y.tensor; }) &&
-         std::equal(aOut.begin(), aOut.end(), bOut.begin(), bOut.end()) &&
+         std::equal(aOut.begin(), aOut.end(), bOut.begin(), bOut.end(), sameResult) &&
          (a.communication < 0 ||
           alike(program.communications[a.communication], program.communications[b.communication]));
 }
@@ -67,7 +75,8 @@ bool sameNodes(const Program& program, const std::vector<std::vector<NodeId>>& n
 // are there for all of them.
 bool treatsMicrobatchesAlike(const Problem& problem, const Program& program) {
   const Graph& graph = program.graph;
-  std::map<TensorId, std::vector<std::int32_t>> read;
+  const MicrobatchesRead reads(problem, graph);
+  std::map<TensorId, std::vector<Microbatch>> read;
   std::vector<std::vector<NodeId>> nodesOf(static_cast<std::size_t>(problem.plan.microbatches));
   bool named = false;
   for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
@@ -75,9 +84,9 @@ bool treatsMicrobatchesAlike(const Problem& problem, const Program& program) {
     const bool sum = isRunningSum(problem, graph, node);
     bool some = false, stays = false;
     for (const Operand& o : graph.in(node)) {
-      const Microbatch of = o.present() ? readOf(graph, node, o) : Microbatch::none();
+      const Microbatch of = o.present() ? reads.of(node, o) : Microbatch::none();
       const bool one = of.isOne() && (sum || of != node.microbatch);
-      if (one) read[o.tensor].push_back(of.number());
+      if (one) read[o.tensor].push_back(of);
       some = some || one;
       stays = stays || !one || of.number() < kLeastMicrobatches;
     }
@@ -91,10 +100,22 @@ bool treatsMicrobatchesAlike(const Problem& problem, const Program& program) {
     return false;
   // What is under way is told by nodes.
   if (named && !(program.asynchrony.empty() && sameNodes(program, nodesOf))) return false;
-  return std::all_of(read.begin(), read.end(), [&](auto& of) {
+  // What nodes of each microbatch make under names of their own is read as one tensor's instances.
+  std::map<TensorId, std::vector<Microbatch>> instances;
+  std::map<TensorId, TensorId> first;  // of the first microbatch
+  for (const std::vector<NodeId>& own : nodesOf)
+    for (std::size_t i = 0; i < own.size(); ++i)
+      for (std::size_t r = 0; r < graph.nodes[own[i]].outCount; ++r)
+        first.emplace(graph.out(graph.nodes[own[i]])[r], graph.out(graph.nodes[nodesOf[0][i]])[r]);
+  for (const auto& [tensor, of] : read) {
+    const auto it = reads.madeFor(tensor).isOne() ? first.find(tensor) : first.end();
+    std::vector<Microbatch>& all = instances[it == first.end() ? tensor : it->second];
+    all.insert(all.end(), of.begin(), of.end());
+  }
+  return std::all_of(instances.begin(), instances.end(), [&](auto& of) {
     std::sort(of.second.begin(), of.second.end());
-    std::vector<std::int32_t> all(static_cast<std::size_t>(problem.plan.microbatches));
-    std::iota(all.begin(), all.end(), 0);
+    std::vector<Microbatch> all;
+    for (std::int32_t k = 0; k < problem.plan.microbatches; ++k) all.push_back(Microbatch::of(k));
     return of.second == all;
   });
 }
@@ -136,14 +157,22 @@ KeptRanks keepRanks(const Problem& problem, const std::vector<std::int32_t>& per
 
 bool microbatchesAreAlike(const Problem& problem) {
   const Plan& plan = problem.plan;
-  return std::all_of(plan.programs.begin(), plan.programs.end(),
-                     [&](const Program& p) { return treatsMicrobatchesAlike(problem, p); }) &&
-         std::all_of(plan.lineage.begin(), plan.lineage.end(), [](const LineageEntry& entry) {
-           return std::all_of(entry.shards.begin(), entry.shards.end(), [](const Shard& shard) {
-             return std::none_of(shard.parts.begin(), shard.parts.end(),
-                                 [](const Part& part) { return part.microbatch.isOne(); });
-           });
-         });
+  if (!std::all_of(plan.programs.begin(), plan.programs.end(),
+                   [&](const Program& p) { return treatsMicrobatchesAlike(problem, p); }))
+    return false;
+  std::set<NameId> ofOne;  // names of what exists for one microbatch
+  for (const Program& program : plan.programs) {
+    const MicrobatchesRead reads(problem, program.graph);
+    for (const TensorId t : firstIds<TensorId>(program.graph.tensors.size()))
+      if (reads.madeFor(t).isOne()) ofOne.insert(program.graph.tensors[t].name);
+  }
+  return std::all_of(plan.lineage.begin(), plan.lineage.end(), [&](const LineageEntry& entry) {
+    return std::all_of(entry.shards.begin(), entry.shards.end(), [&](const Shard& shard) {
+      return std::none_of(shard.parts.begin(), shard.parts.end(), [&](const Part& part) {
+        return part.microbatch.isOne() || ofOne.contains(part.local);
+      });
+    });
+  });
 }
 
 bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node) {
@@ -154,8 +183,17 @@ bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node) 
          !graph.tensors[graph.out(node)[0]].perMicrobatch;
 }
 
-Microbatch readOf(const Graph& graph, const Node& node, const Operand& operand) {
-  if (!graph.tensors[operand.tensor].perMicrobatch) return Microbatch::none();
+MicrobatchesRead::MicrobatchesRead(const Problem& problem, const Graph& graph)
+    : graph_(graph), madeFor_(graph.tensors.size()) {
+  for (const Node& node : graph.nodes) {
+    if (!node.microbatch.isOne() || isRunningSum(problem, graph, node)) continue;
+    for (const TensorId t : graph.out(node))
+      if (t.valid() && !graph.tensors[t].perMicrobatch) madeFor_[t.index()] = node.microbatch;
+  }
+}
+
+Microbatch MicrobatchesRead::of(const Node& node, const Operand& operand) const {
+  if (!graph_.tensors[operand.tensor].perMicrobatch) return madeFor(operand.tensor);
   return operand.microbatch.orElse(node.microbatch.isOne() ? node.microbatch : Microbatch::none());
 }
 

@@ -25,14 +25,26 @@ struct KeptRanks {
 };
 
 // Whether all microbatches do the same: nodes that name one are there for each of them, in one
-// order and alike; sums over all of them may be written as running sums.
+// order and alike, though results may have names of their own; sums over all of them may be written
+// as running sums.
 bool microbatchesAreAlike(const Problem& problem);
 // A node that adds two tensors up in one that exists once per rank: where one is the summand of a
 // microbatch that goes, the other one passes.
 bool isRunningSum(const Problem& problem, const Graph& graph, const Node& node);
-// Of which one the node reads an instance; none: of its own, if it runs for each, or the tensor
-// exists once.
-Microbatch readOf(const Graph& graph, const Node& node, const Operand& operand);
+// Of which microbatches operands of a graph are.
+class MicrobatchesRead {
+ public:
+  MicrobatchesRead(const Problem& problem, const Graph& graph);
+  // Of which one the node reads an instance, or what a node of that microbatch alone has made under
+  // a name of its own. None: of its own, if it runs for each, or the tensor exists once.
+  Microbatch of(const Node& node, const Operand& operand) const;
+  // One: of no running sum the result, made by a node of that microbatch, once.
+  Microbatch madeFor(TensorId tensor) const { return madeFor_[tensor.index()]; }
+
+ private:
+  const Graph& graph_;
+  std::vector<Microbatch> madeFor_;  // by tensor
+};
 // Whether a node, where microbatches are alike, is that of a microbatch that goes.
 bool goes(const Problem& problem, const KeptRanks& kept, const Graph& graph, const Node& node);
 

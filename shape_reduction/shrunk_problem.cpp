@@ -72,11 +72,12 @@ class Rewriter {
     const auto went = [&](Microbatch m) {
       return m.isOne() && kept_.newCoordinate(kMicrobatchAxis, m.number()) < 0;
     };
+    const MicrobatchesRead reads(problem_, graph);
     for (Node& node : graph.nodes) {
       if (!isRunningSum(problem_, graph, node)) continue;
       Operand* const in = graph.operands.data() + node.firstIn;
-      const bool first = went(readOf(graph, node, in[0]));
-      if (first || went(readOf(graph, node, in[1]))) {
+      const bool first = went(reads.of(node, in[0]));
+      if (first || went(reads.of(node, in[1]))) {
         if (first) std::swap(in[0], in[1]);
         node.inCount = 1;
         node.op = ops::Registry::instance().find("identity");

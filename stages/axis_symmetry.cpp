@@ -16,15 +16,17 @@ CollapsedAxis CollapsedAxis::whole(std::int32_t axis, std::int32_t size, std::in
 CollapsedAxis CollapsedAxis::ofClasses(std::int32_t axis, std::int32_t size,
                                        const std::vector<std::vector<std::int32_t>>& classes,
                                        std::int32_t most) {
-  CollapsedAxis collapsed{axis, size, {}};
+  CollapsedAxis collapsed{axis, size, {}, {}};
   for (const auto& cls : classes) {
     const auto few = static_cast<std::size_t>(most);
     const std::size_t apart = cls.size() > few + 1 ? few : cls.size();
     for (std::size_t i = 0; i < apart; ++i) collapsed.kept.emplace_back(cls[i], 1);
     if (apart < cls.size())
       collapsed.kept.emplace_back(cls[apart], static_cast<std::int64_t>(cls.size() - apart));
+    if (cls.size() == 1) collapsed.alone.push_back(cls.front());
   }
   std::sort(collapsed.kept.begin(), collapsed.kept.end());
+  std::sort(collapsed.alone.begin(), collapsed.alone.end());
   return collapsed;
 }
 
@@ -32,6 +34,10 @@ std::int64_t CollapsedAxis::weight(std::int64_t coordinate) const {
   const auto it = std::lower_bound(kept.begin(), kept.end(), coordinate,
                                    [](const auto& k, std::int64_t c) { return k.first < c; });
   return it != kept.end() && it->first == coordinate ? it->second : 0;
+}
+
+bool CollapsedAxis::isAlone(std::int64_t coordinate) const {
+  return std::binary_search(alone.begin(), alone.end(), coordinate);
 }
 
 AxisSymmetry::AxisSymmetry(const PlanIndex& planIndex, bool collapse, std::int32_t apart)

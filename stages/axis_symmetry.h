@@ -42,6 +42,8 @@ struct CollapsedAxis {
   // The coordinates that the stage has, ascending, 0 among them, with their weights: how many each
   // of them stands for.
   std::vector<std::pair<std::int32_t, std::int64_t>> kept;
+  // Those of them that are classes by themselves, ascending: nothing exchanges them with others.
+  std::vector<std::int32_t> alone;
   // All coordinates are one class.
   static CollapsedAxis whole(std::int32_t axis, std::int32_t size, std::int32_t apart = kApart);
   // `classes`: the symmetry classes.
@@ -50,6 +52,7 @@ struct CollapsedAxis {
                                  std::int32_t apart = kApart);
   // 0: not kept.
   std::int64_t weight(std::int64_t coordinate) const;
+  bool isAlone(std::int64_t coordinate) const;
   friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
 };
 

@@ -79,12 +79,14 @@ void put(Bytes& bytes, const Attributes& attributes) {
 std::string canonicalForm(const Stage& stage) {
   Bytes bytes;
   bytes.list(stage.collapsedAxes, [&](const CollapsedAxis& l) {
-    // Which axis it is does not matter, only which coordinates stand for how many.
+    // Which axis it is does not matter, only which coordinates stand for how many, and which are
+    // classes by themselves.
     bytes.number(l.size);
     bytes.list(l.kept, [&](const auto& k) {
       bytes.number(k.first);
       bytes.number(k.second);
     });
+    bytes.list(l.alone, [&](std::int32_t c) { bytes.number(c); });
   });
   bytes.list(stage.tensors, [&](const StageTensor& t) {
     bytes.number((((static_cast<std::int64_t>(t.origin) * 2 + t.info.absent) * 4 +

@@ -69,6 +69,14 @@ class FormReader {
     });
     if (total != collapsed.size)
       throw DamagedForm("the coordinates of an axis stand for more or fewer than it has");
+    next = 0;
+    readList([&] {
+      const std::int64_t c = number(next, collapsed.size - 1);
+      if (collapsed.weight(c) != 1)
+        throw DamagedForm("a coordinate that stands for others is said to be a class by itself");
+      collapsed.alone.push_back(static_cast<std::int32_t>(c));
+      next = c + 1;
+    });
     stage_.collapsedAxes.push_back(std::move(collapsed));
   }
 

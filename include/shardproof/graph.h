@@ -365,6 +365,11 @@ struct Plan {
   std::string nodePointer(ProgramId program, NodeId node) const;
   // The node that has this place in the program's file, or none.
   NodeId nodeAt(ProgramId program, std::int64_t place) const;
+  // Whether attributes of any node move with coordinates; whether programs or lineage name
+  // stretches. src/ir/attribute_steps.h has who can read a plan of either kind, and the plan
+  // without.
+  bool attributesMove() const;
+  bool hasStretches() const;
 };
 
 // Everything that was read, with the tables that model and plan share.

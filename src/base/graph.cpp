@@ -35,6 +35,21 @@ std::string Plan::nodePointer(ProgramId program, NodeId node) const {
          std::to_string(place);
 }
 
+bool Plan::attributesMove() const {
+  return std::any_of(programs.begin(), programs.end(),
+                     [](const Program& p) { return !p.steps.empty(); });
+}
+
+bool Plan::hasStretches() const {
+  const auto reaches = [](const auto& of) { return !of.within.empty(); };
+  return std::any_of(programs.begin(), programs.end(), reaches) ||
+         std::any_of(lineage.begin(), lineage.end(), [&](const LineageEntry& entry) {
+           return std::any_of(entry.shards.begin(), entry.shards.end(), [&](const Shard& shard) {
+             return std::any_of(shard.parts.begin(), shard.parts.end(), reaches);
+           });
+         });
+}
+
 NodeId Plan::nodeAt(ProgramId program, std::int64_t place) const {
   const auto& nodes = programs.at(program.index()).graph.nodes;
   for (const NodeId n : firstIds<NodeId>(nodes.size()))

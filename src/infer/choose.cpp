@@ -131,11 +131,12 @@ class Choice {
   // whole.
   std::set<TensorId> partialSums(ProgramId p) const {
     const Graph& graph = problem_.plan.programs[p].graph;
+    const MicrobatchesRead reads(problem_, graph);
     std::set<TensorId> sums, read;
     for (const Node& node : graph.nodes) {
       if (!isRunningSum(problem_, graph, node)) continue;
       bool summand = false;
-      for (const Operand& o : graph.in(node)) summand |= readOf(graph, node, o).isOne();
+      for (const Operand& o : graph.in(node)) summand |= reads.of(node, o).isOne();
       if (!summand) continue;
       sums.insert(graph.out(node)[0]);
       for (const Operand& o : graph.in(node)) read.insert(o.tensor);

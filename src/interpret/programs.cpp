@@ -71,14 +71,7 @@ const char* nameOf(Communication kind) {
 
 Programs::Programs(const Problem& problem) : problem_(problem), mesh_(problem.plan) {
   const Plan& plan = problem.plan;
-  const auto reaches = [](const auto& of) { return !of.within.empty(); };
-  bool many = std::any_of(plan.programs.begin(), plan.programs.end(), [&](const Program& program) {
-    return !program.steps.empty() || reaches(program);
-  });
-  for (const LineageEntry& entry : plan.lineage)
-    for (const Shard& shard : entry.shards)
-      many = many || std::any_of(shard.parts.begin(), shard.parts.end(), reaches);
-  if (many)
+  if (plan.attributesMove() || plan.hasStretches())
     throw std::logic_error(
         "a plan is executed whose attributes move with coordinates, or that names stretches");
   programOf_.assign(at(mesh_.ranks()), ProgramId());

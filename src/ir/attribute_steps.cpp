@@ -198,26 +198,10 @@ AttributeSteps takeSteps(const Plan& plan, const Program& program, Node& node,
   return made;
 }
 
-bool attributesMove(const Plan& plan) {
-  return std::any_of(plan.programs.begin(), plan.programs.end(),
-                     [](const Program& p) { return !p.steps.empty(); });
-}
-
-bool hasStretches(const Plan& plan) {
-  return std::any_of(plan.programs.begin(), plan.programs.end(),
-                     [](const Program& p) { return !p.within.empty(); }) ||
-         std::any_of(plan.lineage.begin(), plan.lineage.end(), [](const LineageEntry& entry) {
-           return std::any_of(entry.shards.begin(), entry.shards.end(), [](const Shard& shard) {
-             return std::any_of(shard.parts.begin(), shard.parts.end(),
-                                [](const Part& part) { return !part.within.empty(); });
-           });
-         });
-}
-
 std::unique_ptr<Problem> withFixedAttributes(const Problem& problem, std::size_t most) {
   const Plan& plan = problem.plan;
-  const bool stretches = hasStretches(plan);
-  if (!stretches && !attributesMove(plan)) return nullptr;
+  const bool stretches = plan.hasStretches();
+  if (!stretches && !plan.attributesMove()) return nullptr;
   std::size_t nodes = 0;
   for (const Program& program : plan.programs) {
     std::size_t choices = 1;  // ranks of the mesh at most

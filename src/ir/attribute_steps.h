@@ -45,12 +45,6 @@ AttributesId attributesAt(const Plan& plan, const Program& program, const Node& 
   return steps.sets.at(place);
 }
 
-// Whether attributes of any node move.
-bool attributesMove(const Plan& plan);
-
-// Whether programs or lineage name stretches.
-bool hasStretches(const Plan& plan);
-
 // The same problem with a program for each choice of the coordinates that attributes move with or
 // that a stretch has, and lineage that names single coordinates in the place of stretches; null
 // where there are none of either. Entries of the lineage keep their places, and Program::inFile

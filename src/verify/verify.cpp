@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include <sys/resource.h>
-
+#include "util/peak_memory.h"
 #include "verify/describe.h"
 #include "verify/verification.h"
 
@@ -32,10 +31,7 @@ Report Verification::run() {
   }
   if (!options_.smt2Directory.empty()) writeObligationFiles();
   report_.statistics.secondsTotal = secondsSince(start);
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  report_.statistics.peakMemoryBytes =
-      static_cast<std::size_t>(usage.ru_maxrss) * 1024 + peakWorkerBytes_;
+  report_.statistics.peakMemoryBytes = peakMemoryBytes() + peakWorkerBytes_;
   return std::move(report_);
 }
 

@@ -86,7 +86,7 @@ class ProblemWriter {
     const bool parts = std::any_of(p.placed.begin(), p.placed.end(), [&](const PlacedPart& placed) {
       return (withInferred || !p.lineage[placed.entry].inferred) && !without.contains(placed.entry);
     });
-    header("shardproof-plan", parts || ir::hasStretches(p) ? 2 : 1, p.name);
+    header("shardproof-plan", parts || p.hasStretches() ? 2 : 1, p.name);
     if (!modelFile.empty()) json_.key("model").text(modelFile);
     json_.key("mesh").beginList();
     for (const MeshAxis& axis : p.mesh)

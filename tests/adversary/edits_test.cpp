@@ -112,7 +112,7 @@ TEST(Stretches, SayTheSame) {
     const auto before = readProblemText(made.model.dump(), made.plan.dump());
     stretch(made, random);
     const auto after = readProblemText(made.model.dump(), made.plan.dump());
-    cut += ir::hasStretches(after->plan);
+    cut += after->plan.hasStretches();
     const ir::FixedAttributes fixed(*after);
     EXPECT_EQ(interpret::execute(fixed.problem(), {}).outputs(fixed.problem().plan),
               interpret::Agreement::kAgrees)

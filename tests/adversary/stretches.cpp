@@ -109,40 +109,40 @@ void stretch(Case& made, Random& random) {
 
 std::string moveEnd(Case& made, Random& random) {
   Json& plan = made.plan;
-  std::vector<Json*> of;  // at's coordinate
-  std::vector<std::string> where;
-  const auto collect = [&](Json& what, const std::string& name) {
-    if (!what.contains("at")) return;
-    for (auto& [axis, at] : what["at"].items()) {
-      if (!at.is_array()) continue;
-      of.push_back(&at);
-      where.push_back(name + " along " + axis);
-    }
+  struct Named {
+    Json* at;  // a stretch
+    std::string of, axis;
+    bool program;
   };
-  for (Json& program : plan["programs"]) collect(program, "program");
+  std::vector<Named> found;
+  const auto collect = [&](Json& what, const std::string& of, bool program) {
+    if (!what.contains("at")) return;
+    for (auto& [axis, at] : what["at"].items())
+      if (at.is_array()) found.push_back({&at, of, axis, program});
+  };
+  for (Json& program : plan["programs"]) collect(program, "program", true);
   for (Json& entry : plan["lineage"])
     for (Json& shard : entry["shards"])
       for (Json& part : shard["parts"])
-        collect(part, entry["role"].get<std::string>() + " " + entry["tensor"].get<std::string>());
-  if (of.empty()) return {};
-  const std::size_t chosen = random.index(of.size());
-  Json& at = *of[chosen];
-  const Ends before = at;
+        collect(part, entry["role"].get<std::string>() + " " + entry["tensor"].get<std::string>(),
+                false);
+  if (found.empty()) return {};
+  const Named& chosen = found[random.index(found.size())];
+  const Ends before = *chosen.at;
   const bool low = random.chance(50);
   const std::int64_t end = low ? before.first : before.second;
   const std::int64_t by = random.pick({-1, 1});
-  const std::string axis = where[chosen].substr(where[chosen].rfind(' ') + 1);
-  const bool program = where[chosen].starts_with("program");
   // Each rank runs one program: the neighbour follows.
-  if (program) {
+  if (chosen.program) {
     for (Json& other : plan["programs"])
-      if (names(other, axis) && other["at"][axis].is_array())
-        for (Json& e : other["at"][axis])
+      if (names(other, chosen.axis) && other["at"][chosen.axis].is_array())
+        for (Json& e : other["at"][chosen.axis])
           if (e == end) e = end + by;
   } else {
-    at[low ? 0 : 1] = end + by;
+    (*chosen.at)[low ? 0 : 1] = end + by;
   }
-  return where[chosen] + ": " + Json(before).dump() + " is " + at.dump();
+  return chosen.of + " along " + chosen.axis + ": " + Json(before).dump() + " is " +
+         chosen.at->dump();
 }
 
 }  // namespace shardproof::adversary

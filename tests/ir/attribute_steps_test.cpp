@@ -93,10 +93,10 @@ TEST(AttributeSteps, AnAxisThatTheProgramFixesMovesNothing) {
 
 TEST(AttributeSteps, ThePlanWithoutThemIsTheSame) {
   const auto problem = rows(slice(0, 1, 1, 4)).build();
-  EXPECT_TRUE(ir::attributesMove(problem->plan));
+  EXPECT_TRUE(problem->plan.attributesMove());
   const auto fixed = ir::withFixedAttributes(*problem);
   ASSERT_TRUE(fixed);
-  EXPECT_FALSE(ir::attributesMove(fixed->plan));
+  EXPECT_FALSE(fixed->plan.attributesMove());
   EXPECT_EQ(fixed->plan.programs.size(), 12U);
   EXPECT_EQ(fixed->plan.programs[7].at, (Coordinates{{0, 1}, {1, 3}}));
   // It names the programs of the file.

@@ -97,7 +97,7 @@ TEST(Stretches, OneCoordinateOrAllOfThemAreNone) {
   d.plan["lineage"][0]["shards"][0]["box"] = Json::parse("[[0, 6], [0, 3]]");
   atOf(d, 0, 0)["dp"] = {0, 6};
   auto problem = test::read(d);
-  EXPECT_FALSE(ir::hasStretches(problem->plan));
+  EXPECT_FALSE(problem->plan.hasStretches());
   EXPECT_EQ(verdictOf(*problem), Verdict::kEquivalent);
 
   d = sum();
@@ -158,8 +158,8 @@ TEST(Stretches, ThePlanOfSingleCoordinatesIsTheSame) {
     const auto problem = test::read(d);
     const auto fixed = ir::withFixedAttributes(*problem);
     ASSERT_TRUE(fixed);
-    EXPECT_FALSE(ir::hasStretches(fixed->plan));
-    EXPECT_FALSE(ir::attributesMove(fixed->plan));
+    EXPECT_FALSE(fixed->plan.hasStretches());
+    EXPECT_FALSE(fixed->plan.attributesMove());
     EXPECT_EQ(fixed->plan.programs.size(), 6u);
     EXPECT_EQ(fixed->plan.nodePointer(ProgramId(5), NodeId(0)), "/programs/1/nodes/0");
     EXPECT_EQ(verdictOf(*fixed), Verdict::kEquivalent);

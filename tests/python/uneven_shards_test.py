@@ -12,6 +12,7 @@ from models import MLP
 from shardproof.program import verify_files
 from shardproof.torch import numeric
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 
@@ -42,6 +43,24 @@ def train(world, hidden, change=nothing, after=None):
     x, y = (world.input(name, (48, 6), shard={"dp": 0}) for name in "xy")
     loss = F.mse_loss(model(x), y)
     (loss if world.single else change(world, has_rows, loss)).backward()
+    if after is not None and not world.single:
+        after(world, model)
+    optimizer.step()
+    return loss
+
+
+def train_table(world, after=None):
+    """FSDP2 over dp of a table of which tp has windows: of the 4 rows of each 8 ranks along dp have one or none."""
+    model = torch.nn.Module()
+    model.table, model.out = torch.nn.Embedding(16, 6), torch.nn.Linear(6, 8)
+    model.forward = lambda ids: model.out(model.table(ids))
+    if not world.single:
+        parallelize_module(model, world.mesh("tp"), {"table": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())})
+        fully_shard(model, mesh=world.mesh("dp"))
+    ids, y = world.input("ids", (16, 3), torch.int64, shard={"dp": 0}, high=16), world.input("y", (16, 3, 8), shard={"dp": 0})
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    loss = F.mse_loss(model(ids), y)
+    loss.backward()
     if after is not None and not world.single:
         after(world, model)
     optimizer.step()
@@ -106,6 +125,31 @@ class UnevenShards(unittest.TestCase):
 
         with self.assertRaisesRegex(sp.CaptureError, "differ only in dp"):
             self.capture({"dp": 8, "tp": 2}, 10, change=changed)
+
+    def test_ranks_that_follow_others_evenly(self):
+        """Along tp windows of the vocabulary move: between its ends only the first ranks along dp are recorded, and the plan is what it is where all are."""
+        few = sp.capture(train_table, mesh={"dp": 8, "tp": 4}, ranks="classes")
+        self.assertEqual({0, 1, 2, 3, 4, 12, 15, 16, 17, 19, 20, 28, 31}, set(few.recorded))
+        self.assertTrue(any("move evenly" in a for a in few.assumptions), few.assumptions)
+        self.assertEqual("EQUIVALENT", self.verdict(few))
+        every = sp.capture(train_table, mesh={"dp": 8, "tp": 4})
+        self.assertEqual([[0, 4], [4, 8]], self.stretches(few))
+        for program in few.plan["programs"]:
+            like = next(p for p in every.plan["programs"] if p["at"] == {"dp": program["at"]["dp"][0]})
+            self.assertEqual(like["nodes"], program["nodes"])
+
+    def test_ranks_that_do_not_follow_evenly(self):
+        """Where the last or the second rank along tp does otherwise than numbers that move can say, all are recorded."""
+        def changed(coordinates, world, model):
+            if world.coordinates["dp"] >= 4 and world.coordinates["tp"] in coordinates:
+                with torch.no_grad():
+                    model.out.weight.grad.to_local().mul_(2)
+
+        for coordinates in ((3,), (1, 2)):
+            captured = sp.capture(functools.partial(train_table, after=functools.partial(changed, coordinates)), mesh={"dp": 8, "tp": 4}, ranks="classes")
+            self.assertLess({4 * 4 + k for k in range(4)}, set(captured.recorded))
+            self.assertFalse(any("move evenly" in a for a in captured.assumptions), captured.assumptions)
+            self.assertEqual("NOT EQUIVALENT", self.verdict(captured))
 
     def test_gradients_wrong_in_one_stretch(self):
         def after(world, model):

@@ -377,6 +377,38 @@ TEST(Reduction, WhatTellsCoordinatesApart) {
   EXPECT_THROW(reduced(d, 1), NeedsRefinement);
 }
 
+// Rows over dp, of which the last coordinate has a program and lineage of its own.
+TEST(Reduction, TheBlockOfACoordinateThatIsAClassByItself) {
+  Draft d = rowsOver(8, kNegate, kNegate);
+  d.plan["version"] = 2;
+  d.plan["programs"].push_back(d.program(0));
+  d.program(0)["at"] = Json::parse(R"({"dp": [0, 7]})");
+  d.program(1)["at"] = {{"dp", 7}};
+  d.tensor(1, "u") = Json::parse(R"({"shape": [10, 3]})");
+  d.program(1)["nodes"].push_back(Json::parse(R"({"op": "neg", "in": ["o"], "out": ["u"]})"));
+  for (int e : {0, 1}) {
+    Json own = d.entry(e)["shards"][0];
+    d.entry(e)["shards"][0]["parts"][0]["at"] = d.program(0)["at"];
+    own.erase("step");
+    own["box"] = {{70, 80}, {0, 3}};
+    own["parts"][0]["at"] = d.program(1)["at"];
+    d.entry(e)["shards"].push_back(own);
+  }
+  const auto r = reduced(d, 1);
+  ASSERT_EQ(r.cut.stage.collapsedAxes.size(), 1u);
+  EXPECT_EQ(r.cut.stage.collapsedAxes[0].alone, std::vector<std::int32_t>{7});
+  expectDim(r.dim("x", 0), {0, 10, 20, 70}, {10, 10, 50, 10});
+  // A half of it, and one that reaches beyond it.
+  d.entry(0)["shards"].push_back(
+      Json::parse(R"({"box": [[72, 75], [0, 3]], "parts": [{"local": "v", "at": {"dp": 7}}]})"));
+  d.tensor(1, "v") = Json::parse(R"({"shape": [3, 3], "kind": "input"})");
+  EXPECT_NO_THROW(reduced(d, 1));
+  for (const int low : {68, 60}) {  // of which coordinate 6 has some, all
+    d.entry(0)["shards"][1]["box"][0] = {low, low + 10};
+    expectNeedsRefinement(d, "covers some blocks");
+  }
+}
+
 TEST(Reduction, WhatTellsRepeatedBlocksApart) {
   // The second tp rank's rows are no multiple of a period away.
   Draft d = rowsWithinRows(0);

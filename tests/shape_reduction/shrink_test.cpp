@@ -143,21 +143,27 @@ TEST(Shrink, AScaleThatOneSideTakesFromTheSizeKeepsTheSize) {
 }
 
 // The sum of squares over 40 rows, five for each of 8 microbatches, written as a running sum of
-// which `order` has the microbatches.
-Draft runningSum(const std::vector<int>& order) {
+// which `order` has the microbatches. `named`: each one's sum has a name of its own.
+Draft runningSum(const std::vector<int>& order, bool named = false) {
   Json tensors = {{"x", {{"shape", {5, 6}}, {"kind", "input"}, {"per_mb", true}}},
-                  {"s", {{"shape", {5, 6}}, {"per_mb", true}}},
-                  {"t", {{"shape", {6}}, {"per_mb", true}}}};
-  Json nodes = {
-      {{"op", "square"}, {"in", {"x"}}, {"out", {"s"}}, {"mb", "*"}},
-      {{"op", "sum"}, {"in", {"s"}}, {"out", {"t"}}, {"attrs", {{"dim", 0}}}, {"mb", "*"}}};
-  std::string before = "t#" + std::to_string(order[0]);
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    const std::string sum = i + 1 == order.size() ? "y" : "sum." + std::to_string(i);
-    tensors[sum] = {{"shape", {6}}};
+                  {"s", {{"shape", {5, 6}}, {"per_mb", true}}}};
+  Json nodes = {{{"op", "square"}, {"in", {"x"}}, {"out", {"s"}}, {"mb", "*"}}};
+  const auto sum = [&](const std::string& of, const Json& microbatch) {
+    tensors[of] = {{"shape", {6}}, {"per_mb", !named}};
     nodes.push_back(
-        {{"op", "add"}, {"in", {before, "t#" + std::to_string(order[i])}}, {"out", {sum}}});
-    before = sum;
+        {{"op", "sum"}, {"in", {"s"}}, {"out", {of}}, {"attrs", {{"dim", 0}}}, {"mb", microbatch}});
+  };
+  const std::string one = named ? "t." : "t#";
+  if (!named) sum("t", "*");
+  else
+    for (int k = 0; k < 8; ++k) sum(one + std::to_string(k), k);
+  std::string before = one + std::to_string(order[0]);
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    const std::string both = i + 1 == order.size() ? "y" : "sum." + std::to_string(i);
+    tensors[both] = {{"shape", {6}}};
+    nodes.push_back(
+        {{"op", "add"}, {"in", {before, one + std::to_string(order[i])}}, {"out", {both}}});
+    before = both;
   }
   Draft d = draft(
       R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
@@ -185,18 +191,54 @@ TEST(Shrink, MicrobatchesThatAreAlikeBecomeFewer) {
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
+// What each of them makes has another name.
+TEST(Shrink, MicrobatchesWithNamesOfTheirOwnBecomeFewer) {
+  const auto full = test::read(runningSum({0, 1, 2, 3, 4, 5, 6, 7}, true));
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.microbatches, 2);
+  std::map<std::string, int> ops;
+  for (const Node& node : s.problem->plan.programs[0].graph.nodes)
+    ++ops[ops::Registry::instance().at(node.op).name];
+  EXPECT_EQ(ops,
+            (std::map<std::string, int>{{"square", 1}, {"sum", 2}, {"add", 1}, {"identity", 6}}));
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
+void expectAllStay(const Draft& d) {
+  const auto full = test::read(d);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_EQ(s.problem->plan.microbatches, 8);
+  EXPECT_EQ(verdictOf(*s.problem), verdictOf(*full));
+}
+
 // A microbatch that is left out, or added twice, or in a sum of those that go: all stay.
 TEST(Shrink, MicrobatchesThatAreNotAlikeStay) {
-  for (const auto& order : {std::vector<int>{0, 1, 2, 3, 4, 5, 6},
-                            {0, 1, 2, 3, 4, 5, 6, 6},
-                            {0, 1, 2, 3, 4, 5, 6, 7, 7},
-                            {7, 6, 5, 4, 3, 2, 1, 0}}) {
-    const auto full = test::read(runningSum(order));
-    const Verdict verdict = verdictOf(*full);
-    const Shrunk s = shrinkProblem(*full);
-    EXPECT_EQ(s.problem->plan.microbatches, 8);
-    EXPECT_EQ(verdictOf(*s.problem), verdict);
+  for (const bool named : {false, true}) {
+    for (const auto& order : {std::vector<int>{0, 1, 2, 3, 4, 5, 6},
+                              {0, 1, 2, 3, 4, 5, 6, 6},
+                              {0, 1, 2, 3, 4, 5, 6, 7, 7},
+                              {7, 6, 5, 4, 3, 2, 1, 0}})
+      expectAllStay(runningSum(order, named));
   }
+}
+
+// One that is made otherwise, read by something else, spoken of by lineage.
+TEST(Shrink, MicrobatchesWithNamesOfTheirOwnThatAreNotAlikeStay) {
+  const Draft d = runningSum({0, 1, 2, 3, 4, 5, 6, 7}, true);
+  Draft other = d;
+  other.node(0, 6)["op"] = "mean";
+  expectAllStay(other);
+  other = d;
+  other.node(0, 9)["in"] = {"t.0", "u"};
+  other.tensor(0, "u") = {{"shape", {6}}};
+  auto& nodes = other.program(0)["nodes"];
+  nodes.insert(nodes.begin() + 9, Json::parse(R"({"op": "neg", "in": ["t.1"], "out": ["u"]})"));
+  expectAllStay(other);
+  other = d;
+  other.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 6]], "parts": [{"local": "t.5"}]}]})"));
+  expectAllStay(other);
 }
 
 // A schedule that names each microbatch: nodes of those that go, go.

@@ -171,6 +171,7 @@ TEST(Canonical, EveryFieldThatDecidesAProofCounts) {
         s.collapsedAxes[0] = CollapsedAxis::ofClasses(0, 8, {{0, 1, 2, 3, 4, 6, 7}, {5}});
       },
       [](Stage& s) { s.collapsedAxes[0] = CollapsedAxis::whole(0, 16); },
+      [](Stage& s) { s.collapsedAxes[0].alone = {0}; },
       [](Stage& s) { s.claims[0].step[0].coordinate = 1; },
       [](Stage& s) {
         s.claims[0].step[0].offset = {0, 1};

@@ -24,7 +24,7 @@ from .beginning import Beginning
 from .marks import together
 from .mesh import Alike, Mesh
 from .model_file import Model, model_of
-from .plan_file import plan_of
+from .plan_file import Uneven, plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
 from .record import AS_IT_WAS, CaptureError, Hazard, NotKept, Recording, Step, record
 
@@ -202,9 +202,10 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         raise CaptureError(f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}")
     beside = dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None
     uncompared: dict[str, int] = {}
-    for keep_all in (False, True):
-        recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all)
-        sides, alike = recorded.sides, recorded.alike
+    keep_all, may_move = False, True
+    while True:
+        recorded = recorded_ranks(steps[-1], where, model, ranks, checkpoints, jobs, apart, beside, keep_all, may_move)
+        sides, alike, moving = recorded.sides, recorded.alike, recorded.moving
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
@@ -215,7 +216,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
         _check_groups(sides)
-        _check_layouts(sides, where, alike)
+        _check_layouts(sides, where, alike, moving)
         _check_infinities(sides)
         changed = {b for side in sides for b in side.changed}
         try:
@@ -226,10 +227,12 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             if uncompared:
                 sides = [dataclasses.replace(side.whole(), program=None) if any(together(side.beside, label) == together(model.beside, label) for label in uncompared) else side for side in sides]
                 model.without(uncompared)
-            plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, checkpoints)
+            plan, left_out, assumed = plan_of(sides, model, f"{name}.model.json.gz", alike, moving, checkpoints)
             break
         except NotKept:
-            beside = None
+            beside, keep_all = None, True
+        except Uneven:
+            beside, may_move = None, False
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
     for rank in dict.fromkeys(uncompared.values()):
@@ -237,6 +240,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     for a, stretches in alike.items():
         within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
         assumptions.append(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did")
+    if moving is not None:
+        assumptions.append(f"ranks that differ only in {moving} do the same with numbers that move evenly with it: of {where.sizes[moving]} coordinates all were recorded where the others are 0, elsewhere the first, second and last")
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
@@ -252,16 +257,16 @@ def _check_groups(sides: Sequence[Recording]) -> None:
             raise CaptureError(f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each call waits for all ranks, so that all have to make all groups in the same order")
 
 
-def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Alike) -> None:
+def _check_layouts(sides: Sequence[Recording], mesh: Mesh, alike: Alike, moving: str | None) -> None:
     """What meets has one dtype, and some collectives pair elements by where they lie in memory, whatever the tensors' strides. Each rank is compared with the first of its group, which is like all others then.
 
-    alike: where ranks that were not recorded are like those that were. Raises CaptureError.
+    alike, moving: where ranks that were not recorded are like those that were. Raises CaptureError.
     """
     recorded = {side.rank: side for side in sides}
     for side in sides:
         for comm, mine in side.layouts.items():
             for r in mine.ranks[:1]:
-                other = recorded[r if r in recorded else mesh.stands_for(r, alike)].layouts.get(comm)
+                other = recorded[mesh.stands_for(r, alike, moving, recorded)].layouts.get(comm)
                 if other is not None and other.dtypes != mine.dtypes:
                     raise CaptureError(f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at {mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}")
                 if (other.tag != mine.tag if other is not None else mine.tag and r not in recorded):

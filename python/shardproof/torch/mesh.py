@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, Mapping, Sequence
+from typing import Container, Iterable, Mapping, Sequence
 
 Stretch = tuple[int, int]  # coordinates of an axis, [low, high)
 Alike = Mapping[str, Sequence[Stretch]]  # axes along which not all ranks were recorded: stretches of coordinates that do the same, in order. Together they are all of the axis
@@ -55,9 +55,11 @@ class Mesh:
         """The one that has the coordinate."""
         return next(s for s in self.stretches(axis, alike) if s[0] <= coordinate < s[1])
 
-    def stands_for(self, rank: int, alike: Alike) -> int:
-        """The rank that was recorded for this one and those like it: the first of them."""
-        return self.rank({a: self.stretch(a, c, alike)[0] for a, c in self.coordinates(rank).items()})
+    def stands_for(self, rank: int, alike: Alike, moving: str | None, recorded: Container[int]) -> int:
+        """The rank that was recorded for this one and those like it: itself, or the first of them. moving: an axis along which not all were recorded, as they are like the first but for numbers that move."""
+        first = {a: self.stretch(a, c, alike)[0] for a, c in self.coordinates(rank).items()}
+        found = next((r for r in (rank, self.rank(first)) if r in recorded), None)
+        return found if found is not None else self.rank({**first, **({moving: 0} if moving else {})})
 
     def varying(self, ranks: Iterable[int]) -> list[str]:
         """The axes in which the ranks differ."""

@@ -10,11 +10,15 @@ from typing import Any, Mapping, Sequence
 
 from .mesh import Alike, Mesh, Stretch
 from .model_file import Model
-from .moving import joined
+from .moving import between, joined
 from .randomness import Draw
 from .rank_program import Program, Tie, program_of
 from .record import MOVES_MEMORY, CaptureError, Hazard, Recording
 from .values import Shape, numel
+
+class Uneven(Exception):
+    """Ranks do not follow others evenly that were taken to."""
+
 
 def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[str]:
     """Ranks that hold one part draw the same numbers, those that hold others draw others; what that leaves to be assumed. Raises Hazard."""
@@ -46,10 +50,11 @@ def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model:
     return list(assumed)
 
 
-def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, moving: str | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """The plan's file, checkpoints that were left out and why, and what was assumed.
 
-    sides: recordings of ranks; alike: where ranks that were not recorded are taken to be like those that were. Raises CaptureError.
+    sides: recordings of ranks; alike: where ranks that were not recorded are taken to be like those that were; moving: an axis along which they are taken to follow those evenly. Raises CaptureError, and
+    Uneven where they do not.
     """
     alike = alike or {}
     mesh = sides[0].mesh
@@ -64,6 +69,8 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
         programs = _programs([dataclasses.replace(side.whole(), program=None) for side in sides], model, checkpoints)
     drawn = _check_draws(sides, programs, model)
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
+    if moving is not None:
+        by_rank.update(_following(mesh, alike, moving, by_rank))
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, alike)
     free = [a for a in mesh.names if a not in fixed]
     out_programs, shards = [], collections.defaultdict(list)
@@ -75,17 +82,17 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
         if start not in ranks:
             raise CaptureError(f"the first rank at {_at(here)} was not recorded")
         first, at = by_rank[start], _at(here)
-        moving = [a for a in mesh.names if a in free or here[a][1] - here[a][0] > 1]
+        unnamed = [a for a in mesh.names if a in free or here[a][1] - here[a][0] > 1]
         out_programs.append({**({"at": at} if at else {}), "tensors": first.tensors, "nodes": first.nodes, **({"waits": first.waits} if first.waits else {})})
         count: collections.Counter[tuple[str, str, str]] = collections.Counter()
         for i, tie in enumerate(first.ties):
             key = (tie.role, tie.tensor, tie.label)
             if tie.axes:
-                _by_call(mesh, here, moving, {r: by_rank[r].ties[i] for r in ranks}, shards)
+                _by_call(mesh, here, unnamed, {r: by_rank[r].ties[i] for r in ranks}, shards)
                 continue
             count[key] += 1
-            stretches = tuple((a, here[a]) for a in moving if a in here)
-            step = _step(mesh, moving, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key], stretches), {}))
+            stretches = tuple((a, here[a]) for a in unnamed if a in here)
+            step = _step(mesh, unnamed, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key], stretches), {}))
             shards[key].append((at, _from_zero(tie, step, here), step))
     lineage = _lineage(shards, fixed, mesh)
     _unused_constants(model, out_programs, lineage)
@@ -94,6 +101,21 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
     js = {"format": "shardproof-plan", "version": 2 if any(h > low + 1 for a in fixed for low, h in mesh.stretches(a, alike)) else 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
     assumed = [f"{g}: where the ranks' parts lie was concluded from shapes" for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
+
+
+def _following(mesh: Mesh, alike: Alike, axis: str, known: Mapping[int, Program]) -> dict[int, Program]:
+    """Programs of ranks between those along an axis that were recorded: the first of each stretch. Raises Uneven."""
+    found: dict[int, Program] = {}
+    others = [a for a in mesh.names if a != axis]
+    for at in itertools.product(*[[low for low, _ in mesh.stretches(a, alike)] for a in others]):
+        ranks = [mesh.rank({**dict(zip(others, at)), axis: k}) for k in range(mesh.sizes[axis])]
+        if all(r in known for r in ranks):
+            continue
+        made = between(len(ranks), {k: known[r] for k, r in enumerate(ranks) if r in known})
+        if made is None:
+            raise Uneven
+        found.update({ranks[k]: program for k, program in made.items()})
+    return found
 
 
 def _at(here: Mapping[str, Stretch]) -> dict[str, Any]:

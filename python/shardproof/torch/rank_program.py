@@ -157,8 +157,12 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         if d.value.name in used:
             ties.append(_drawn(side, model, d, at, guessed))
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
-    text = json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
-    return Program(text, tensors, nodes, waits, ties, skipped, guessed, own_constants)
+    return Program(text_of(tensors, nodes, waits, ties), tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+def text_of(tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]) -> str:
+    """Program.text: equal for ranks whose programs are one."""
+    return json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
 
 
 _NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that has no name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import itertools
 import math
@@ -19,6 +20,7 @@ from ._fake import Answers
 from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
 from .mesh import Alike, Mesh, Stretch
 from .model_file import Model
+from .moving import FEWEST, between
 from .rank_program import Program, program_of
 from .record import CaptureError, Facts, Hazard, Recording, Step, record
 
@@ -30,24 +32,25 @@ ORDINARY = (0.37, 41.0, -3.1)  # others, as losses and norms may be: what is dec
 
 @dataclasses.dataclass
 class Recorded:
-    """Recordings of ranks. alike: where others are taken to be like them; beside: what was asked for beside them, None where that did not end."""
+    """Recordings of ranks. alike: where others are taken to be like them; moving: an axis along which others are taken to follow those evenly; beside: what was asked for beside them, None where that did not end."""
 
     sides: list[Recording]
     alike: Alike
+    moving: str | None
     assumed: list[str]
     beside: Recording | Exception | None = None
 
 
-def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None, keep_all: bool = False) -> Recorded:
+def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None, keep_all: bool = False, may_move: bool = True) -> Recorded:
     """Recordings of the ranks.
 
     All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
     Python's memory depends on the others; then each is recorded in a process of its own. There another number stands in for those that depend on data: where that is what differs, something is
-    decided by one, an error. keep_all: all of each recording is kept. Raises CaptureError, and what the step raises.
+    decided by one, an error. keep_all: all of each recording is kept. may_move: ranks may be taken to follow others evenly. Raises CaptureError, and what the step raises.
     """
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
-    choose = _all if ranks == "all" else _classes
+    choose = _all if ranks == "all" else functools.partial(_classes, may_move=may_move)
     together = _Recorder(step, mesh, model, checkpoints, jobs, apart, beside, keep_all=keep_all)
     found = None
     try:
@@ -273,17 +276,18 @@ def decided(who: str, side: Recording) -> CaptureError:
                         "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)")
 
 
-def _all(recorded: _Recorder) -> tuple[list[Recording], Alike]:
+def _all(recorded: _Recorder) -> tuple[list[Recording], Alike, str | None]:
     world = recorded.mesh.world
     found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
     recorded.look_ahead(world - 1)
     found.update(recorded.several(range(1, world)))
-    return [found[r] for r in range(world)], {}
+    return [found[r] for r in range(world)], {}, None
 
 
-def _classes(recorded: _Recorder) -> tuple[list[Recording], Alike]:
+def _classes(recorded: _Recorder, may_move: bool) -> tuple[list[Recording], Alike, str | None]:
     """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be. Where they are not, and sizes of shards tell at which
-    coordinates programs change, the first, second and last of each stretch between are recorded, in the same way. Along all other axes every rank is.
+    coordinates programs change, the first, second and last of each stretch between are recorded, in the same way. Along all other axes every rank is; where those that are first along the others differ
+    only in numbers that move evenly along one (the longest such axis), the first, second and last along it are.
 
     One rank more of each stretch, far from the first in all axes, checks it.
     """
@@ -310,6 +314,11 @@ def _classes(recorded: _Recorder) -> tuple[list[Recording], Alike]:
     def same(axis: str, stretches: Sequence[Stretch]) -> bool:
         return all(text(r) == text(ranks[0]) for ranks in ends(axis, stretches) for r in ranks)
 
+    def moves(axis: str) -> bool:
+        first = [mesh.rank({axis: k}) for k in range(mesh.sizes[axis])]
+        prepare(first)
+        return len({text(r) and str(found[r].strides) for r in first}) == 1 and between(len(first), {k: recorded.program(found[r]) for k, r in enumerate(first)}) is not None
+
     axes = [a for a in mesh.names if mesh.sizes[a] > 1]
     text(0)
     recorded.look_ahead(mesh.world - 1)
@@ -319,14 +328,18 @@ def _classes(recorded: _Recorder) -> tuple[list[Recording], Alike]:
     further = {a: stretches for a in proposed if a not in alike and len(stretches := _stretches(found[0], mesh, a)) < mesh.sizes[a]}
     prepare(r for a, stretches in further.items() for ranks in ends(a, stretches) for r in ranks)
     alike.update({a: stretches for a, stretches in further.items() if same(a, stretches)})
-    firsts = [mesh.rank(dict(zip(axes, at))) for at in itertools.product(*[[low for low, _ in mesh.stretches(a, alike)] for a in axes])]
+    lows = {a: [low for low, _ in mesh.stretches(a, alike)] for a in axes}
+    long = sorted((a for a in axes if a not in alike and FEWEST < mesh.sizes[a] < math.prod(map(len, lows.values()))), key=lambda a: -mesh.sizes[a])
+    moving = next((a for a in long if moves(a)), None) if may_move else None
+    every = [dict(zip(axes, at)) for at in itertools.product(*lows.values())]
+    firsts = [mesh.rank(at) for at in every if moving is None or at[moving] in (0, 1, mesh.sizes[moving] - 1) or not any(c for a, c in at.items() if a != moving)]
     last = {a: mesh.sizes[a] - 1 for a in axes}
     checks = [mesh.rank({**last, a: high - 1}) for a, stretches in alike.items() for low, high in stretches if high - low > 1]
     wanted = [*firsts, *checks, mesh.world - 1]
     prepare(wanted)
     for r in wanted:
         text(r)
-    return [found[r] for r in sorted(found)], alike
+    return [found[r] for r in sorted(found)], alike, moving
 
 
 def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:

@@ -765,7 +765,7 @@ class FailClosed(unittest.TestCase):
     def test_an_operator_without_line_poisons_what_it_writes(self):
         def change(world, model):
             grad = model.up.weight.grad
-            torch.linalg.inv_ex(grad[:16], out=(grad[16:], torch.zeros((), dtype=torch.int32)))
+            torch.lgamma(grad[:16], out=grad[16:])
 
         self.refuse(change, "no line in the table of operators")
 

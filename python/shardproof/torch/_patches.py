@@ -70,6 +70,22 @@ def _touched(model: Any, output: Any, note: Callable[[str], None]) -> Any:
     return tree_unflatten(leaves, spec)
 
 
+def _circular(old: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """torch.nn.functional.pad: circular padding as parts of the tensor, one beside the other. ATen writes it piece by piece, and reads what it has not written yet."""
+
+    @functools.wraps(old)
+    def pad(input: torch.Tensor, pad: Any, mode: str = "constant", value: Any = None) -> torch.Tensor:
+        sides = [(d, int(before), int(behind)) for d, before, behind in zip(range(-1, -len(pad), -1), pad[::2], pad[1::2])]
+        if mode != "circular" or any(not 0 <= n <= input.shape[d] for d, before, behind in sides for n in (before, behind)):
+            return old(input, pad, mode, value)
+        for d, before, behind in sides:
+            n = input.shape[d]
+            input = torch.cat([input.narrow(d, n - before, before), input, input.narrow(d, 0, behind)], d)
+        return input
+
+    return pad
+
+
 def _after_ddp() -> None:
     for p, _ in _unused_now:
         p.grad = None
@@ -475,7 +491,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
             old_init(self, "cpu", *[known(x) for x in args], **{k: known(x) for k, x in kwargs.items()})
 
         set_attribute(mesh, "__init__", mesh_init, undo)
-        replace_everywhere([(device_mesh.init_device_mesh, init_device_mesh), (old_batch, batch), (old_backward, backward), (old_run, run_backward)], undo)
+        replace_everywhere([(device_mesh.init_device_mesh, init_device_mesh), (old_batch, batch), (old_backward, backward), (old_run, run_backward), (torch.nn.functional.pad, _circular(torch.nn.functional.pad))], undo)
         _waits(undo, asynchronous)
         set_attribute(torch.utils, "weakref", types.SimpleNamespace(getweakrefs=lambda t: []), undo)  # fake tensors are referred to by their mode: module.to_empty() swaps them all the same
         _shape_propagation(undo, quiet)

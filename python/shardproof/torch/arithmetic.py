@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Sequence
+from typing import Any, Sequence
 
 import torch
 
@@ -19,7 +19,9 @@ def constant(x: float | int | bool, kind: str | None = None) -> Filled:
     return Filled(number(x), (), kind or ("int" if isinstance(x, (int, bool)) else "real"))
 
 
-def lift(x: Value | float | int) -> Value:
+def lift(x: Value | complex) -> Value:
+    if isinstance(x, complex):
+        return Complex(constant(x.real), constant(x.imag))
     return x if isinstance(x, Value) else constant(x)
 
 
@@ -76,7 +78,7 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         a = Known(a.data.double())
     if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
         b = Known(b.data.double())
-    a, b = _as_real(a, b), _as_real(b, a)
+    a, b = _as_real(g, a, b), _as_real(g, b, a)
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
             if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
@@ -89,8 +91,10 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
     return _of_classes(g, op, g.named(a), g.named(b), shape)
 
 
-def _as_real(v: Value, other: Value) -> Value:
-    """Integers computed from classes, with reals: they become reals first."""
+def _as_real(g: Graph, v: Value, other: Value) -> Value:
+    """Integers computed from classes, or that were chosen, with reals: they become reals first."""
+    if isinstance(v, Named) and v.kind == "int" and getattr(other, "kind", "") == "real" and (t := tables.table_of(g, v)) is not None:
+        v = t
     if isinstance(v, Table) and v.kind == "int" and getattr(other, "kind", "") == "real":
         return Table(v.source, v.entries.double(), v.low, v.shape)
     return v
@@ -225,9 +229,15 @@ def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
     br, bi = (b.real, b.imag) if isinstance(b, Complex) else (b, Filled(0, b.shape))
     if op in ("add", "sub"):
         return Complex(binary(g, op, ar, br), binary(g, op, ai, bi))
-    if op != "mul":
-        raise Unsupported("division of complex numbers")
+    if op == "div":
+        if not isinstance(b, Complex):
+            return Complex(binary(g, op, ar, b), binary(g, op, ai, b))
+        return binary(g, "div", _complex(g, "mul", a, Complex(br, negate(g, bi))), _squared_length(g, b))
     return Complex(binary(g, "sub", binary(g, "mul", ar, br), binary(g, "mul", ai, bi)), binary(g, "add", binary(g, "mul", ar, bi), binary(g, "mul", ai, br)))
+
+
+def _squared_length(g: Graph, a: Complex) -> Value:
+    return binary(g, "add", binary(g, "mul", a.real, a.real), binary(g, "mul", a.imag, a.imag))
 
 
 _UNARY = {
@@ -253,6 +263,9 @@ def unary(g: Graph, op: str, a: Value) -> Value:
     if isinstance(a, Complex):
         if op == "neg":
             return Complex(unary(g, op, a.real), unary(g, op, a.imag))
+        if op == "exp":
+            length = unary(g, "exp", a.real)
+            return Complex(binary(g, "mul", length, unary(g, "cos", a.imag)), binary(g, "mul", length, unary(g, "sin", a.imag)))
         raise Unsupported(f"{op} of complex numbers")
     if isinstance(a, Hidden) and op == "exp":
         return exp_of_hidden(g, a)
@@ -301,7 +314,7 @@ def reciprocal(g: Graph, a: Value) -> Value:
 
 
 def power(g: Graph, a: Value, exponent: float | int) -> Value:
-    """a to an integer or half-integer power."""
+    """a to a constant power."""
     check(a)
     exponent = number(exponent)
     if 0 in a.shape:
@@ -324,8 +337,21 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
     if exponent == 2:
         return g.one("mul", [n, n], n.shape)
     if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
+        return _fractional_power(g, n, exponent)
+    if abs(exponent) > MOST_POWER:
         raise Unsupported(f"the power {exponent}")
     return g.one("pow", [n], n.shape, {"scalar": exponent})
+
+
+MOST_POWER = 1000  # of the core's `pow`
+
+
+def _fractional_power(g: Graph, a: Named, exponent: float) -> Value:
+    """By way of the logarithm. 0 to a positive power is 0, as its root is; of what is negative neither is a number."""
+    if not math.isfinite(exponent):
+        raise Unsupported(f"the power {exponent}")
+    positive = unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
+    return positive if exponent < 0 else g.one("where", [step(g, a), positive, unary(g, "sqrt", a)], a.shape)
 
 
 def step(g: Graph, a: Value) -> Value:
@@ -340,6 +366,22 @@ def step(g: Graph, a: Value) -> Value:
 
 
 _NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_hot", "square")
+def _is_step(node: dict[str, Any] | None) -> bool:
+    """Of what `step` makes: a number where something is above 0, else 0."""
+    return node is not None and node["op"] == "relu_backward" and str(node["in"][0]).startswith("%const.")
+
+
+def _where_positive(g: Graph, x: str, by: str) -> bool:
+    """Whether the second is above 0 only where the first is, and 0 elsewhere."""
+    node = g._producers().get(by)
+    if node is None or not _is_step(node) or g.tensors[node["in"][0]]["value"] < 0:
+        return False
+    of = g._producers().get(node["in"][1])
+    if node["in"][1] == x or of is None or of["in"] != [x]:
+        return node["in"][1] == x
+    return of["op"] == "add" and of["attrs"]["scalar"] <= 0 or of["op"] == "sub" and of["attrs"]["scalar"] >= 0
+
+
 _COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 _KEEPS_SIGN = ("view", "permute", "slice", "expand", "cat", "identity", "sum", "mean", "amax", "amin", "add", "mul", "div")  # of what this rank has: others may send anything
 
@@ -356,6 +398,20 @@ def never_negative(g: Graph, v: Value, depth: int = 24, on_ranks: bool = False) 
     if node is None:
         return False
     op, attrs = node["op"], node.get("attrs", {})
+    if op == "where":
+        condition, x, y = node["in"]
+        return (_where_positive(g, x, condition) or never_negative(g, g._value(x, "real"), depth - 1, on_ranks)) and never_negative(g, g._value(y, "real"), depth - 1, on_ranks)
+    if _is_step(node):
+        return g.tensors[node["in"][0]]["value"] >= 0
+    if op == "mul" and len(node["in"]) == 2 and (_where_positive(g, *node["in"]) or _where_positive(g, *reversed(node["in"]))):
+        return True
+    if op == "add" and len(node["in"]) == 1 and attrs.get("scalar", 0) >= 1:  # 1 less what is 0 or 1
+        inner = g._producers().get(node["in"][0])
+        if inner is not None and inner["op"] == "neg" and _is_step(g._producers().get(inner["in"][0])):
+            return g.tensors[g._producers()[inner["in"][0]]["in"][0]]["value"] == 1
+    if op == "log" and depth > 1:  # of 1 and what is never negative
+        inner = g._producers().get(node["in"][0])
+        return inner is not None and inner["op"] == "add" and len(inner["in"]) == 1 and inner["attrs"].get("scalar", 0) >= 1 and never_negative(g, g._value(inner["in"][0], "real"), depth - 2, on_ranks)
     if op in _NEVER_NEGATIVE or op == "mul" and len(node["in"]) == 2 and node["in"][0] == node["in"][1]:
         return True
     if on_ranks and op in _COMBINES and node["in"]:
@@ -367,6 +423,8 @@ def never_negative(g: Graph, v: Value, depth: int = 24, on_ranks: bool = False) 
 
 def absolute(g: Graph, a: Value) -> Value:
     """The absolute value; of what is never negative itself."""
+    if isinstance(a, Complex):
+        return g.root(_squared_length(g, a))
     return a if never_negative(g, a) else binary(g, "add", relu(g, a), relu(g, negate(g, a)))
 
 
@@ -426,7 +484,8 @@ def reduce(g: Graph, op: str, a: Value, dims: int | Sequence[int] | None = None,
 def matmul(g: Graph, a: Value, b: Value) -> Value:
     check(a, b)
     if isinstance(a, Complex) or isinstance(b, Complex):
-        raise Unsupported("a product of complex matrices")
+        (p, q), (r, s) = ((v.real, v.imag) if isinstance(v, Complex) else (v, Filled(0, v.shape)) for v in (a, b))
+        return Complex(binary(g, "sub", matmul(g, p, r), matmul(g, q, s)), binary(g, "add", matmul(g, p, s), matmul(g, q, r)))
     if is_constant(a) and is_constant(b) and numel(a.shape) * (b.shape[-1] if b.shape else 1) < FOLD_LIMIT:
         return Known(torch.matmul(g.data(a).double(), g.data(b).double()))
     if len(a.shape) > 1 and len(b.shape) > 1:
@@ -438,6 +497,13 @@ def matmul(g: Graph, a: Value, b: Value) -> Value:
     if any(isinstance(x, Filled) and x.fill == 0 and g.times_zero_is_zero(y) for x, y in ((a, b), (b, a))):
         return Filled(0, shape)
     return g.one("matmul", [g.named(a), g.named(b)], shape)
+
+
+def along(g: Graph, x: Value, dim: int, w: Value) -> Value:
+    """The product with a matrix along one dimension."""
+    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
+    moved = matmul(g, g.permute(x, order), w)
+    return g.permute(moved, [order.index(d) for d in range(len(order))])
 
 
 def transposed(g: Graph, a: Value) -> Value:

@@ -9,6 +9,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -310,17 +311,25 @@ def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", chec
 
 
 def _without_arguments(report: Report, c: Capture) -> Report:
-    """That an opaque function's arguments differ does not show that its results do."""
-    arguments = [label for label in c.names if label.startswith("argument ")]
-    if report.verdict != "NOT EQUIVALENT" or not arguments:
+    """What a function of which nothing is known makes of other arguments, or of such as were not proved to be the model's, is not known: that they differ, or what is computed of its results, shows no defect."""
+    stages = report.raw.get("stages", [])
+    unproved = {s["tensor"] for s in stages if s["role"] == "output" and s["verdict"] != "proved"}
+    calls = {label.split(" of ", 1)[1]: tensor for label, tensor in c.names.items() if label.startswith("argument ") and tensor in unproved}
+    if report.verdict != "NOT EQUIVALENT" or not calls:
         return report
-    ours = {*arguments, *(c.names[a] for a in arguments)} - {c.names[label] for label in c.names if label not in arguments}
-    shown = [d.text for d in report.defects if d.kind == "value" or "shows in output" in d.text]
-    if shown and all(any(f"shows in output '{a}'" in text for a in ours) for text in shown):
+    unknown = {name for name in c.model["tensors"] if name.startswith("%") and name[1:].rsplit(".", 1)[0] in calls}
+    for node in c.model["nodes"]:
+        if not unknown.isdisjoint(node["in"]):
+            unknown.update(name for name in node["out"] if name is not None)
+    unknown |= set(calls.values()) - {tensor for label, tensor in c.names.items() if not label.startswith("argument ")}
+    if all(d.kind in ("value", "lineage") and (d.tensor in unknown or (shown := _SHOWN.findall(d.text)) and unknown.issuperset(shown)) for d in report.defects):
         report.verdict = "UNDECIDED"
-        report.reason = "arguments of a function of which nothing is known differ from the model's; whether its results do is not known"
+        report.reason = "arguments of a function of which nothing is known are not proved to be the model's; whether its results are is not known"
         report.text = f"UNDECIDED: {report.reason}\n\n{report.text}"
     return report
+
+
+_SHOWN = re.compile("shows in output '([^']*)'")  # of a defect
 
 
 def _hazardous(e: Hazard) -> Report:

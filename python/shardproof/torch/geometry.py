@@ -166,20 +166,19 @@ def same_places(a: Geometry, b: Geometry) -> bool:
 
 
 def interleaved(a: Geometry, b: Geometry) -> bool:
-    """Two strided views that share a span and no element: columns of one matrix."""
+    """Two strided views that share a span and no element: columns of one matrix, real and imaginary parts. By what is left of positions when multiples of one of the strides are taken away."""
     pa, pb = a.packed(), b.packed()
-    if not pa or not pb:
-        return False
-    row = max(pa[0][0], pb[0][0])
-    for p, q in ((pa, pb), (pb, pa)):
-        if p[0][0] != row:
-            return False
-    low_a, low_b = a.offset % row, b.offset % row
-    wide_a = 1 + sum((n - 1) * t for t, n, _ in pa[1:])
-    wide_b = 1 + sum((n - 1) * t for t, n, _ in pb[1:])
-    if low_a + wide_a > row or low_b + wide_b > row:
-        return False
-    return low_a + wide_a <= low_b or low_b + wide_b <= low_a
+    return any(_apart(_left(pa, a.offset, m), _left(pb, b.offset, m), m) for m in sorted({t for t, _, _ in (*pa, *pb) if t > 1}, reverse=True))
+
+
+def _left(packed: list[tuple[int, int, int]], offset: int, m: int) -> tuple[int, int]:
+    """Where positions begin and end, modulo m (not wrapped around)."""
+    low = offset % m
+    return low, low + 1 + sum((n - 1) * t for t, n, _ in packed if t % m)
+
+
+def _apart(a: tuple[int, int], b: tuple[int, int], m: int) -> bool:
+    return a[1] <= m and b[1] <= m and (a[1] <= b[0] or b[1] <= a[0])
 
 
 def as_real(at: Geometry) -> Geometry:

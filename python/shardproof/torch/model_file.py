@@ -54,6 +54,23 @@ def literal(data: torch.Tensor) -> Any:
     return walk(data.tolist())
 
 
+def repeats(data: torch.Tensor) -> list[int]:
+    """The dimensions along which a constant is the same again and again."""
+    return [d for d, n in enumerate(data.shape) if n > 1 and torch.equal(data, data.narrow(d, 0, 1).expand_as(data))]
+
+
+def once(data: torch.Tensor, dims: Iterable[int]) -> torch.Tensor:
+    """Without its repetitions along these dimensions."""
+    for d in dims:
+        data = data.narrow(d, 0, 1)
+    return data
+
+
+def repeated(name: str, data: torch.Tensor) -> tuple[str, dict[str, Any]]:
+    """What a constant without its repetitions is called, and the node that repeats it."""
+    return f"{name} once", {"op": "expand", "in": [f"{name} once"], "out": [name], "attrs": {"size": list(data.shape)}}
+
+
 @dataclasses.dataclass
 class Model:
     """The model's file and what ties ranks to it. tensors: mark name and call -> the model's tensor, by role."""
@@ -138,16 +155,28 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         tensor_name = tied[("output", label, 0)]
         if label.endswith(".grad") and declared.get(parameter, {}).get("kind") == "parameter" and "kind" not in declared[tensor_name]:
             declared[tensor_name]["grad_of"] = parameter
+    constants: list[tuple[str, torch.Tensor]] = []
+    repeating: list[dict[str, Any]] = []
+    for n, data in g.constants:  # it is proved for all numbers in their place: what is repeated has to be the same number
+        dims = repeats(data) if n in declared else []
+        if dims:
+            short, node = repeated(n, data)
+            repeating.append(node)
+            declared[short] = {**declared[n], "shape": list(once(data, dims).shape)}
+            declared[n] = {k: v for k, v in declared[n].items() if k != "kind"}
+            constants.append((short, once(data, dims)))
+        elif n in declared:
+            constants.append((n, data))
     js = {"format": "shardproof-model", "version": 1, "name": name, "tensors": declared,
-          "nodes": [{**n, "in": [to(x) for x in n["in"]], "out": [to(x) for x in n["out"]]} for n in nodes],
+          "nodes": repeating + [{**n, "in": [to(x) for x in n["in"]], "out": [to(x) for x in n["out"]]} for n in nodes],
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
-    return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, [(n, d) for n, d in g.constants if n in used], outputs, side.calls,
+    return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, constants, outputs, side.calls,
                  {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), dict(side.beside))
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[str]:
-    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {'each element' if c.elementwise else 'its whole arguments'}, of which nothing else is known but that its results are numbers" for c in calls))
+    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers" for c in calls))
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:

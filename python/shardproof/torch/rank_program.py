@@ -16,7 +16,7 @@ from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
 from .graph import Positions
 from .marks import Mark, Placement, together
-from .model_file import Model, literal, tensor_of, tensors_of
+from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Call, followed
 from .randomness import Draw
@@ -55,13 +55,31 @@ class Program:
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
-def _constants(side: Recording, model: Model) -> list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]]:
-    """Each constant tensor of the rank: the model's that has the same numbers, and where; or its own."""
-    found: list[tuple[Mark | None, str, tuple[int, ...], torch.Tensor]] = []
+@dataclasses.dataclass
+class _Constant:
+    """A constant tensor of the rank. whole: the model's that has the same numbers (empty: none), from `low` on; data: the rank's part of that, of which `full` is a repetition."""
+
+    name: str
+    full: torch.Tensor
+    data: torch.Tensor
+    whole: str
+    low: tuple[int, ...]
+
+
+def _constants(side: Recording, model: Model) -> list[_Constant]:
+    found: list[_Constant] = []
     for name, data in side.graph.constants:
-        candidates = sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape))
-        match = next(((n, low) for n, whole in candidates if (low := _inside(data, whole)) is not None), None)
-        found.append((None, match[0] if match else "", match[1] if match else (), data))
+        dims = repeats(data)
+        own = _Constant(name, data, data, "", ())
+        for n, whole in sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape)):
+            if whole.dim() != data.dim():
+                continue
+            # what the model has once and the rank again and again
+            part = once(data, [d for d in dims if whole.shape[d] == 1])
+            if (low := _inside(part, whole)) is not None:
+                own = _Constant(name, data, part, n, low)
+                break
+        found.append(own)
     return found
 
 
@@ -121,15 +139,20 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
-    for i, (_, whole, low, data) in enumerate(_constants(side, model)):
-        name = g.constants[i][0]
-        if name not in used:
+    for c in _constants(side, model):
+        if c.name not in used:
             continue
-        if whole:
-            ties.append(Tie("input", whole, name, tuple(data.shape), Box(low)))
+        local = c.name
+        if c.data.shape != c.full.shape:
+            local, node = repeated(c.name, c.full)
+            nodes = [node, *nodes]
+            tensors[local] = {**tensors[c.name], "shape": list(c.data.shape)}
+            tensors[c.name] = {k: v for k, v in tensors[c.name].items() if k != "kind"}
+        if c.whole:
+            ties.append(Tie("input", c.whole, local, tuple(c.data.shape), Box(c.low)))
         else:
-            own_constants.append(name)
-            tensors[name] = {**tensors[name], "kind": "constant", "value": literal(data)}
+            own_constants.append(c.name)
+            tensors[c.name] = {**tensors[c.name], "kind": "constant", "value": literal(c.full)}
     for d in side.random_inputs:
         if d.value.name in used:
             ties.append(_drawn(side, model, d, at, guessed))
@@ -195,16 +218,18 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
 
 def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]) -> Tie:
     """An argument or a result of an opaque call: the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
-    and of a function of each element the results then do, too."""
+    and of a function of each element, or of each matrix, the results then do, too."""
     tensor = model.tied[("output", label, 0)] if role == "output" else label
     box = Box((0,) * len(v.shape))
-    if model.shapes[tensor] != v.shape:
-        if not c.elementwise:
-            raise CaptureError(f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(model.shapes[tensor])}: of an operator without a line in the table nothing can be said of parts")
+    whole = model.shapes[tensor]
+    if whole != v.shape:
+        if not c.lead or whole[c.lead:] != v.shape[c.lead:]:
+            raise CaptureError(f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(whole)}: of an operator without a line in the table nothing can be said of parts")
         try:
-            box = locate(Mark("input", label, v, Placement()), model.shapes[tensor], v.shape, side.mesh, at, side.cuts)
+            box = locate(Mark("input", label, v, Placement()), whole[:c.lead], v.shape[:c.lead], side.mesh, at, side.cuts)
         except NoPlace as e:
             raise CaptureError(f"{label} at {c.loc}: {e}") from None
+        box = dataclasses.replace(box, low=box.low + (0,) * (len(whole) - c.lead))
     return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
 
 

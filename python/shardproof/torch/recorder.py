@@ -9,7 +9,7 @@ import functools
 import math
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -26,14 +26,15 @@ from .leaves import Leaves
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
-from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Poisoned, Reason, Unsupported, Value, kind_of, numel
+from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Poisoned, Reason, Shape, Unsupported, Value, kind_of, numel
 
 FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
-_BY_MASKS = {"aten.nonzero", "aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
+_OF_NUMBERS = frozenset(f"aten.{name}" for name in ("nonzero", "repeat_interleave", "_unique2", "unique_dim", "unique_consecutive", "bincount", "equal", "allclose"))  # what they give, or its shape, depends on numbers
+_BY_MASKS = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
 _SUMS = frozenset(f"aten.{name}" for name in ("add", "sub", "rsub", "sum", "cumsum", "index_add", "scatter_add", "scatter_reduce", "addcmul", "addcdiv", "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "mean",
                                               "matmul", "logcumsumexp", "bincount", "diff", "trace"))  # of booleans they are "or", or errors
 _BY_INDEX = {"aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put"}  # which add up where they are told to
@@ -64,10 +65,10 @@ def _short_name(file: str) -> str | None:
 
 
 class Call:
-    """One operator call, for the lines of the table: what ATen made of shapes, and the recorder."""
+    """One operator call, for the lines of the table: what ATen made of shapes, the recorder, and the tensors that were given (of which few lines need to know how they lie in memory)."""
 
-    def __init__(self, recorder: "Recorder", name: str, overload: str, outs: list[Any]) -> None:
-        self.recorder, self.name, self.overload, self.outs = recorder, name, overload, outs
+    def __init__(self, recorder: "Recorder", name: str, overload: str, outs: list[Any], given: Sequence[Any] = ()) -> None:
+        self.recorder, self.name, self.overload, self.outs, self.given = recorder, name, overload, outs, given
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         return tuple(self.outs[i].shape)
@@ -190,10 +191,16 @@ class Recorder(Memory, private.TorchDispatchMode):
                 out = self._view(func, args, kwargs)
                 if out is not None:
                     return out
+            if name in _OF_NUMBERS:
+                with private.outside():
+                    known = private.tree_map(self.numbers, (args, kwargs))
+                    if not any(isinstance(t, private.FakeTensor) for t in private.tensors(*known)):
+                        return func(*known[0], **known[1])
+            if name == "aten.masked_select" and not isinstance(self.numbers(args[1]), private.FakeTensor):
+                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                with self:
+                    return args[0].expand(shape)[args[1].expand(shape)]
             if name in _BY_MASKS:
-                if name == "aten.nonzero" and not isinstance(mask := self.numbers(args[0]), private.FakeTensor):
-                    with private.outside():
-                        return mask.nonzero()
                 args = self._without_masks(args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
@@ -439,8 +446,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             return out  # views: the geometry says it all
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
-        call = Call(self, name, func._overloadname, outs)
-        targets = private.tensors(written) if written else outs
+        call = Call(self, name, func._overloadname, outs, private.tensors(args, kwargs))
+        targets = [*private.tensors(written), *(t for t in outs if private.storage_key(t) not in inputs_before)] if written else outs
         try:
             adds = name.removesuffix("_") in _SUMS or name.removesuffix("_") in _BY_INDEX and len(args) > 3 and args[3] is True
             if adds and any(t.dtype == torch.bool for t in targets) and not all(isinstance(v, (Filled, Known)) for v in operands):
@@ -502,12 +509,27 @@ class Recorder(Memory, private.TorchDispatchMode):
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:
-        """What has no line and no decomposition is a function of its whole arguments, or of each element (opaque.py)."""
-        if writes or not operands or not call.outs or any(t.is_complex() for t in call.outs) or any(0 in t.shape for t in call.outs):
+        """What has no line and no decomposition is a function of its whole arguments, or of each element or matrix (opaque.py)."""
+        outs = [t for t in call.outs if 0 not in t.shape]
+        if writes or not operands or not outs or any(t.is_complex() for t in outs):
             raise Unsupported("no line in the table of operators")
-        elementwise = table.is_elementwise(func) and {v.shape for v in operands} == {tuple(t.shape) for t in call.outs}
+        lead, operands = self._taken_apart(name, func, operands, [tuple(t.shape) for t in call.outs])
         said = private.tree_map(lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs))
-        return self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, call.outs, elementwise)
+        results = iter(self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, outs, lead))
+        return [Filled(0, t.shape, kind_of(t.dtype)) if 0 in t.shape else next(results) for t in call.outs]
+
+    def _taken_apart(self, name: str, func: Any, operands: list[Value], results: list[Shape]) -> tuple[int, list[Value]]:
+        """How many dimensions in front an operator takes position by position, and its operands with these dimensions."""
+        if table.is_elementwise(func):
+            if len(set(results)) > 1 or ar.broadcast(*operands) != results[0]:
+                return 0, operands
+            return len(results[0]), [self.g.expand(v, results[0]) for v in operands]
+        inner = table.inner_dimensions(name, [v.shape for v in operands], len(results))
+        lead = {shape[:len(shape) - n] for shape, n in zip(results, inner[1]) if 0 not in shape} if inner is not None else set()
+        if inner is None or len(lead) != 1:
+            return 0, operands
+        outer = lead.pop()
+        return len(outer), [self.g.expand(v, outer + v.shape[len(v.shape) - n:]) for v, n in zip(operands, inner[0])]
 
     def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""

@@ -163,6 +163,12 @@ class Storage:
                 pieces.append(piece)
             else:
                 return g.cat(pieces, dim)
+        for dim, (n, t) in enumerate(zip(at.size, at.stride)):
+            for wide in sorted({u // t for s in touched for u, _, _ in s.at.packed()[-1:] if t > 0 and u % t == 0}):
+                if 1 < wide <= min(n, FEW) and n % wide == 0:  # segments that take turns: real and imaginary parts
+                    turns = [self._read(g, Geometry(at.size[:dim] + (n // wide,) + at.size[dim + 1:], at.stride[:dim] + (t * wide,) + at.stride[dim + 1:], at.offset + k * t), loc) for k in range(wide)]
+                    if not any(isinstance(v, Poison) for v in turns):
+                        return g.reshape(g.cat([g.reshape(v, (*v.shape[:dim + 1], 1, *v.shape[dim + 1:])) for v in turns], dim + 1), at.size)
         packed = at.packed()
         sizes = tuple(n for _, n, _ in packed)
         if len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride:  # one stretch, whatever the order of the dimensions

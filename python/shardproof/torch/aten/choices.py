@@ -12,7 +12,7 @@ from ..graph import Graph
 from ..values import Filled, Known, Named, Value, numel
 from .table import line, require
 
-TIES = "top-k, sort and arg-max choose the first of equal numbers"
+TIES = "top-k, sort, arg-max, medians and running extrema choose the first of equal numbers"
 MOST = 256  # length of a row that is chosen from
 
 
@@ -52,6 +52,45 @@ def sort(call: Any, g: Graph, x: Value, *args: Any, dim: int = -1, descending: b
     dim = rest[0] if rest else dim
     descending = rest[1] if len(rest) > 1 else descending
     return list(chosen(g, x, x.shape[dim], dim, descending))
+
+
+def _smallest(k: Any) -> Any:
+    def f(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Any:
+        """The k-th smallest of a row, or of all numbers."""
+        rank, dim = k(args, kwargs)
+        if dim is None:
+            x, dim = g.reshape(x, (numel(x.shape),)), 0
+        n = x.shape[dim]
+        at = (n + 1) // 2 if rank is None else int(rank)
+        values, indices = (g.slice(v, dim, at - 1, at) for v in chosen(g, x, at, dim, False))
+        return [g.reshape(v, call.shape(i)) for i, v in enumerate((values, indices)[:len(call.outs)])]
+
+    return f
+
+
+line("kthvalue")(_smallest(lambda args, kwargs: (args[0], args[1] if len(args) > 1 else kwargs.get("dim", -1))))
+line("median", "nanmedian")(_smallest(lambda args, kwargs: (None, args[0] if args else kwargs.get("dim"))))  # of an even number the lower one; there are no not-a-numbers
+
+
+def _running(largest: bool) -> Any:
+    def f(call: Any, g: Graph, x: Value, dim: int) -> list[Value]:
+        """The extremum of each row up to each position, and where it is: positions behind have less (more, of a minimum) than there is at it."""
+        from .pointwise import choose
+        from .reductions import rows_of
+
+        rows, back = rows_of(g, x, dim)
+        lead, n = rows.shape[:-1], rows.shape[-1]
+        require(n <= MOST, f"a running extremum of more than {MOST} numbers")
+        behind = ar.binary(g, "sub" if largest else "add", g.reshape(rows, (*lead, n, 1)), 1)
+        seen = choose(g, Known(torch.ones(n, n, dtype=torch.bool).tril()), g.reshape(rows, (*lead, 1, n)), behind, (*lead, n, n))
+        index = chosen(g, seen, 1, -1, largest)[1]
+        return [back(ar.reduce(g, "amax" if largest else "amin", seen, [-1])), back(g.reshape(index, rows.shape))]
+
+    return f
+
+
+line("cummax")(_running(True))
+line("cummin")(_running(False))
 
 
 def _arg(largest: bool) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from typing import Any, Sequence
 
 import torch
@@ -10,9 +12,11 @@ import torch
 from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Filled, Known, Value
+from .layout import taken_back
 from .table import line, require
 
 MOST = 128  # positions of a window
+FEW = 16    # of which each is compared with each
 
 
 def _each(x: Sequence[int], n: int) -> list[int]:
@@ -20,13 +24,12 @@ def _each(x: Sequence[int], n: int) -> list[int]:
     return [int(x[0])] * n if len(x) == 1 else [int(i) for i in x]
 
 
-def _padded(g: Graph, x: Value, pads: Sequence[int], fill: Value) -> Value:
+def _padded(g: Graph, x: Value, pads: Sequence[tuple[int, int]], fill: Value) -> Value:
     """With so many elements added on both sides of the last dimensions."""
-    for i, n in enumerate(pads):
+    for i, (before, behind) in enumerate(pads):
         dim = len(x.shape) - len(pads) + i
-        if n:
-            piece = g.expand(fill, x.shape[:dim] + (n,) + x.shape[dim + 1:])
-            x = g.cat([piece, x, piece], dim)
+        pieces = [g.expand(fill, x.shape[:dim] + (n,) + x.shape[dim + 1:]) if n else None for n in (before, behind)]
+        x = g.cat([v for v in (pieces[0], x, pieces[1]) if v is not None], dim)
     return x
 
 
@@ -93,7 +96,7 @@ def convolution(call: Any, g: Graph, x: Value, w: Value, b: Value | None, stride
         y = _transposed(g, x, w, stride, padding, dilation, out, groups)
         return y if b is None else ar.binary(g, "add", y, g.reshape(b, (1, b.shape[0]) + (1,) * n))
     window = _positions(w)
-    x = _padded(g, x, padding, Filled(0, ()))
+    x = _padded(g, x, [(p, p) for p in padding], Filled(0, ()))
     total: Value = Filled(0, ())
     for at in window:
         seen = _channels(g, _window(g, x, at, stride, dilation, out), groups)
@@ -120,7 +123,7 @@ def _transposed(g: Graph, x: Value, w: Value, stride: Sequence[int], padding: Se
 
 def _transposed_backward(g: Graph, grad: Value, x: Value, w: Value, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int,
                          mask: list[bool]) -> list[Value | None]:
-    padded = _padded(g, grad, padding, Filled(0, ()))
+    padded = _padded(g, grad, [(p, p) for p in padding], Filled(0, ()))
     rows = _channels(g, x, groups)
     dx: Value = Filled(0, ())
     dw: list[Value] = []
@@ -145,7 +148,7 @@ def convolution_backward(call: Any, g: Graph, grad: Value, x: Value, w: Value, b
         return [*_transposed_backward(g, grad, x, w, stride, padding, dilation, groups, mask), *([ar.reduce(g, "sum", grad, [0, *range(2, n + 2)])] if mask[2] else [])]
     window = _positions(w)
     out = grad.shape[2:]
-    padded = _padded(g, x, padding, Filled(0, ()))
+    padded = _padded(g, x, [(p, p) for p in padding], Filled(0, ()))
     rows = _channels(g, grad, groups)  # [N, groups, positions, out / groups]
     dx: Value = Filled(0, ())
     dw: list[Value] = []
@@ -173,6 +176,8 @@ def convolution_backward(call: Any, g: Graph, grad: Value, x: Value, w: Value, b
 
 def _first_largest(g: Graph, parts: list[Value]) -> list[Value]:
     """For each of several tensors 1 where it is the first that is largest."""
+    if len(parts) > FEW:
+        return _first_largest_of_many(g, parts)
     result = []
     for i, x in enumerate(parts):
         first: Value = Filled(1, ())
@@ -185,132 +190,266 @@ def _first_largest(g: Graph, parts: list[Value]) -> list[Value]:
     return result
 
 
-def _pool(x: Value, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool) -> tuple[list[int], ...]:
-    require(not ceil, "pooling with ceil_mode")
-    k = _each(kernel, 2)
-    result = k, _each(stride, 2) if stride else k, _each(padding or [0], 2), _each(dilation or [1], 2)
-    require(k[0] * k[1] <= 16, "pooling over more than 16 positions")
-    require(result[2] == [0, 0] or result[3] == [1, 1], "pooling with padding and dilation")
+def _first_largest_of_many(g: Graph, parts: list[Value]) -> list[Value]:
+    """The same by the maxima of those before and of those behind."""
+    shape = parts[0].shape
+    stacked, n = _stacked(g, parts), len(parts)
+    result = []
+    for i, x in enumerate(parts):
+        before, behind = (g.reshape(ar.reduce(g, "amax", g.slice(stacked, -1, a, b), [-1]), shape) if a < b else None for a, b in ((0, i), (i + 1, n)))
+        first: Value = Filled(1, shape) if before is None else ar.step(g, ar.binary(g, "sub", x, before))
+        if behind is not None:
+            first = ar.binary(g, "mul", first, ar.binary(g, "sub", 1, ar.step(g, ar.binary(g, "sub", behind, x))))
+        result.append(first)
     return result
 
 
-def _replicated(g: Graph, x: Value, pads: Sequence[int]) -> Value:
-    """With the elements at the border again on both sides. A window of a maximum that reaches so far has the border, too (ATen: the padding is at most half of the window), so that its maximum is
-    that without the padding, and the first place of it that of the same element."""
-    for i, n in enumerate(pads):
-        dim = len(x.shape) - len(pads) + i
-        if n:
-            def border(at: int) -> Value:
-                return g.expand(g.slice(x, dim, at, at + 1), x.shape[:dim] + (n,) + x.shape[dim + 1:])  # noqa: B023  called at once
+def _stacked(g: Graph, parts: list[Value]) -> Value:
+    return g.cat([g.reshape(v, v.shape + (1,)) for v in parts], len(parts[0].shape))
 
-            x = g.cat([border(0), x, border(x.shape[dim] - 1)], dim)
+
+@dataclasses.dataclass
+class _Pool:
+    """Windows of a pooling, in the last dimensions of a tensor. pads: how far they reach beyond it on both sides."""
+
+    kernel: list[int]
+    stride: list[int]
+    dilation: list[int]
+    padding: list[int]
+    pads: list[tuple[int, int]]
+    out: tuple[int, ...]
+
+    @property
+    def positions(self) -> list[tuple[int, ...]]:
+        return list(itertools.product(*[range(k) for k in self.kernel]))
+
+
+def _pool(x: Value, out: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]) -> _Pool:
+    """out: the result's size along these dimensions. With ceil_mode the last windows reach beyond the padding."""
+    n = len(out)
+    k = _each(kernel, n)
+    s, p, d = _each(stride, n) if stride else k, _each(padding or [0], n), _each(dilation or [1], n)
+    require(math.prod(k) <= MOST, f"pooling over more than {MOST} positions")
+    pads = [(q, max(q, (m - 1) * t + (j - 1) * e + 1 - size - q)) for size, m, j, t, q, e in zip(x.shape[-n:], out, k, s, p, d)]
+    return _Pool(k, s, d, p, pads, tuple(out))
+
+
+def _replicated(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
+    """With the elements at the border again on both sides. A window of a maximum that reaches so far has the border, too (ATen: the padding is at most half of the window, and windows begin within it
+    or the tensor), so that its maximum is that without the padding, and the first place of it that of the same element."""
+    for i, (before, behind) in enumerate(pads):
+        dim = len(x.shape) - len(pads) + i
+
+        def border(at: int, n: int) -> list[Value]:
+            return [g.expand(g.slice(x, dim, at, at + 1), x.shape[:dim] + (n,) + x.shape[dim + 1:])] if n else []  # noqa: B023  called at once
+
+        if before or behind:
+            x = g.cat([*border(0, before), x, *border(x.shape[dim] - 1, behind)], dim)
     return x
 
 
-def _unreplicated(g: Graph, grad: Value, pads: Sequence[int]) -> Value:
+def _unreplicated(g: Graph, grad: Value, pads: Sequence[tuple[int, int]]) -> Value:
     """The transpose of _replicated."""
-    for i, n in reversed(list(enumerate(pads))):
+    for i, (before, behind) in reversed(list(enumerate(pads))):
         dim = len(grad.shape) - len(pads) + i
-        if n:
-            size = grad.shape[dim]
-            first, last = (ar.reduce(g, "sum", g.slice(grad, dim, a, b), [dim], True) for a, b in ((0, n + 1), (size - n - 1, size)))
-            if size == 2 * n + 1:
-                grad = ar.reduce(g, "sum", grad, [dim], True)
-            else:
-                grad = g.cat([first, *([g.slice(grad, dim, n + 1, size - n - 1)] if size > 2 * n + 2 else []), last], dim)
+        size = grad.shape[dim] - before - behind
+        if before or behind:
+            grad = taken_back(g, grad, dim, [0] * before + list(range(size)) + [size - 1] * behind, size)
     return grad
 
 
-@line("max_pool2d_with_indices")
-def max_pool(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], dilation: list[int] = [1],  # noqa: B006  ATen's own defaults
-             ceil: bool = False) -> list[Value | None]:
-    k, s, p, d = _pool(x, kernel, stride, padding, dilation, ceil)
-    x = _replicated(g, x, p)
-    out = call.shape()[-2:]
-    parts = [_window(g, x, at, s, d, out) for at in itertools.product(range(k[0]), range(k[1]))]
-    stacked = g.cat([g.reshape(v, v.shape + (1,)) for v in parts], len(x.shape))
-    return [ar.reduce(g, "amax", stacked, [-1]), None]
+def _lowered(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
+    """With less than any element has around it: where a window with gaps need not have the border."""
+    n = len(pads)
+    least = ar.binary(g, "sub", ar.reduce(g, "amin", x, list(range(len(x.shape) - n, len(x.shape))), True), 1)
+    for i, (before, behind) in enumerate(pads):
+        dim = len(x.shape) - n + i
+        pieces = [g.expand(least, x.shape[:dim] + (m,) + x.shape[dim + 1:]) if m else None for m in (before, behind)]
+        x = g.cat([v for v in (pieces[0], x, pieces[1]) if v is not None], dim)
+    return x
 
 
-@line("max_pool2d_with_indices_backward", selective=True)
-def max_pool_backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool, indices: Value) -> Value:
-    """The gradient goes to the first of the largest elements of a window, in row-major order."""
-    ar.check(grad, x)
-    k, s, p, d = _pool(x, kernel, stride, padding, dilation, ceil)
-    x = _replicated(g, x, p)
-    positions = list(itertools.product(range(k[0]), range(k[1])))
-    where = _first_largest(g, [_window(g, x, at, s, d, grad.shape[-2:]) for at in positions])
-    total: Value = Filled(0, ())
-    for at, m in zip(positions, where):
-        total = ar.binary(g, "add", total, _spread(g, ar.binary(g, "mul", grad, m), at, s, d, x.shape[-2:]))
-    return _unreplicated(g, total, p)
+def _maximized(g: Graph, x: Value, p: _Pool) -> tuple[Value, bool]:
+    """What maxima are taken of, and whether the border is repeated in it."""
+    if not any(map(any, p.pads)) or all(d == 1 for d in p.dilation):
+        return _replicated(g, x, p.pads), True
+    for size, m, k, s, d, (before, _) in zip(x.shape[-len(p.out):], p.out, p.kernel, p.stride, p.dilation, p.pads):
+        require(all(any(0 <= i * s - before + j * d < size for j in range(k)) for i in range(m)), "a window of a maximum that has nothing but padding")
+    return _lowered(g, x, p.pads), False
 
 
-def _divisor(k: Sequence[int], s: Sequence[int], p: Sequence[int], size: Sequence[int], include_pad: bool, divisor: Any) -> Value | int:
-    """By what the sum over a window is divided: by so many positions for all, or by those within the image."""
-    if divisor or include_pad or not any(p):
-        return int(divisor or k[0] * k[1])
-    ones = torch.ones(1, 1, *size, dtype=torch.float64)
-    return Known((torch.nn.functional.avg_pool2d(ones, k, s, p) * (k[0] * k[1])).round()[0, 0])
+def _max_pool(name: str, n: int) -> None:
+    @line(f"{name}_with_indices")
+    def forward(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], dilation: list[int] = [1],  # noqa: B006  ATen's own defaults
+                ceil: bool = False) -> list[Value | None]:
+        p = _pool(x, call.shape()[-n:], kernel, stride, padding, dilation)
+        x, _ = _maximized(g, x, p)
+        return [ar.reduce(g, "amax", _stacked(g, [_window(g, x, at, p.stride, p.dilation, p.out) for at in p.positions]), [-1]), None]
+
+    @line(f"{name}_with_indices_backward", selective=True)
+    def backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], ceil: bool, indices: Value) -> Value:
+        """The gradient goes to the first of the largest elements of a window, in row-major order."""
+        ar.check(grad, x)
+        p = _pool(x, grad.shape[-n:], kernel, stride, padding, dilation)
+        x, repeated = _maximized(g, x, p)
+        total: Value = Filled(0, ())
+        for at, m in zip(p.positions, _first_largest(g, [_window(g, x, at, p.stride, p.dilation, p.out) for at in p.positions])):
+            total = ar.binary(g, "add", total, _spread(g, ar.binary(g, "mul", grad, m), at, p.stride, p.dilation, x.shape[-n:]))
+        return _unreplicated(g, total, p.pads) if repeated else _cropped(g, total, p.pads)
 
 
-@line("avg_pool2d")
-def avg_pool(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], ceil: bool = False,  # noqa: B006  ATen's own defaults
-             include_pad: bool = True, divisor: Any = None) -> Value:
-    k, s, p, d = _pool(x, kernel, stride, padding, [1], ceil)
-    padded = _padded(g, x, p, Filled(0, ()))
-    total: Value = Filled(0, ())
-    for at in itertools.product(range(k[0]), range(k[1])):
-        total = ar.binary(g, "add", total, _window(g, padded, at, s, d, call.shape()[-2:]))
-    return ar.binary(g, "div", total, _divisor(k, s, p, x.shape[-2:], include_pad, divisor))
+def _cropped(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
+    for i, (before, behind) in enumerate(pads):
+        dim = len(x.shape) - len(pads) + i
+        x = g.slice(x, dim, before, x.shape[dim] - behind)
+    return x
 
 
-@line("avg_pool2d_backward")
-def avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], ceil: bool, include_pad: bool, divisor: Any) -> Value:
-    k, s, p, d = _pool(x, kernel, stride, padding, [1], ceil)
-    grad = ar.binary(g, "div", grad, _divisor(k, s, p, x.shape[-2:], include_pad, divisor))
-    total: Value = Filled(0, ())
-    for at in itertools.product(range(k[0]), range(k[1])):
-        total = ar.binary(g, "add", total, _spread(g, grad, at, s, d, [n + 2 * q for n, q in zip(x.shape[-2:], p)]))
-    for i, (n, q) in enumerate(zip(x.shape[-2:], p)):
-        total = g.slice(total, len(total.shape) - 2 + i, q, q + n)
-    return total
+def _divisor(p: _Pool, size: Sequence[int], include_pad: bool, divisor: Any) -> Value | int:
+    """By what the sum over a window is divided: its positions within the tensor, or also those in the padding (but not beyond)."""
+    if divisor:
+        return int(divisor)
+    counts = torch.ones((), dtype=torch.float64)
+    for n, m, k, s, q in zip(size, p.out, p.kernel, p.stride, p.padding):
+        low, high = (-q, n + q) if include_pad else (0, n)
+        here = [min(i * s - q + k, n + q) for i in range(m)]
+        counts = counts[..., None] * torch.tensor([min(end, high) - max(i * s - q, low) for i, end in enumerate(here)], dtype=torch.float64)
+    return int(counts.flatten()[0]) if bool((counts == counts.flatten()[0]).all()) else Known(counts)
+
+
+def _avg_pool(name: str, n: int) -> None:
+    @line(name)
+    def forward(call: Any, g: Graph, x: Value, kernel: list[int], stride: list[int] = [], padding: list[int] = [0], ceil: bool = False,  # noqa: B006  ATen's own defaults
+                include_pad: bool = True, divisor: Any = None) -> Value:
+        p = _pool(x, call.shape()[-n:], kernel, stride, padding, [1])
+        padded = _padded(g, x, p.pads, Filled(0, ()))
+        total: Value = Filled(0, ())
+        for at in p.positions:
+            total = ar.binary(g, "add", total, _window(g, padded, at, p.stride, p.dilation, p.out))
+        return ar.binary(g, "div", total, _divisor(p, x.shape[-n:], include_pad, divisor))
+
+    @line(f"{name}_backward")
+    def backward(call: Any, g: Graph, grad: Value, x: Value, kernel: list[int], stride: list[int], padding: list[int], ceil: bool, include_pad: bool, divisor: Any) -> Value:
+        p = _pool(x, grad.shape[-n:], kernel, stride, padding, [1])
+        grad = ar.binary(g, "div", grad, _divisor(p, x.shape[-n:], include_pad, divisor))
+        total: Value = Filled(0, ())
+        for at in p.positions:
+            total = ar.binary(g, "add", total, _spread(g, grad, at, p.stride, p.dilation, [m + a + b for m, (a, b) in zip(x.shape[-n:], p.pads)]))
+        return _cropped(g, total, p.pads)
+
+
+for _n in (2, 3):
+    _max_pool(f"max_pool{_n}d", _n)
+    _avg_pool(f"avg_pool{_n}d", _n)
+
+
+# ---- adaptive pooling: position i of the result is of the positions from floor(i n / out) up to ceil((i + 1) n / out) ----
+def _stretch(i: int, n: int, out: int) -> tuple[int, int]:
+    return i * n // out, -(-(i + 1) * n // out)
 
 
 def _adaptive(n: int, out: int) -> Known:
-    """The matrix [out, n] of means: position i of the result is the mean from floor(i n / out) up to ceil((i + 1) n / out) (ATen's AdaptiveAveragePooling)."""
+    """The matrix [out, n] of means."""
     m = torch.zeros(out, n, dtype=torch.float64)
     for i in range(out):
-        low, high = i * n // out, -(-(i + 1) * n // out)
+        low, high = _stretch(i, n, out)
         m[i, low:high] = 1 / (high - low)
     return Known(m)
 
 
-@line("_adaptive_avg_pool2d", "adaptive_avg_pool2d")
-def adaptive_avg_pool(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
-    """Where the sizes divide the means of equal pieces, else products with matrices of means from both sides."""
-    lead, (h, w), (a, b) = x.shape[:-2], x.shape[-2:], call.shape()[-2:]
-    if h % a == 0 and w % b == 0:
-        n = len(lead)
-        return ar.reduce(g, "mean", g.reshape(x, (*lead, a, h // a, b, w // b)), [n + 1, n + 3])
-    g.both_have_values(x)
-    return ar.matmul(g, _adaptive(h, a), ar.matmul(g, x, ar.transposed(g, _adaptive(w, b))))
+def _adaptive_avg_pool(name: str, n: int) -> None:
+    @line(f"_{name}", name)
+    def forward(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
+        """Where the sizes divide the means of equal pieces, else products with matrices of means along each dimension."""
+        lead, sizes, out = x.shape[:-n], x.shape[-n:], call.shape()[-n:]
+        if all(m % k == 0 for m, k in zip(sizes, out)):
+            at = len(lead)
+            return ar.reduce(g, "mean", g.reshape(x, (*lead, *itertools.chain(*((k, m // k) for m, k in zip(sizes, out))))), [at + 1 + 2 * i for i in range(n)])
+        g.both_have_values(x)
+        for i in reversed(range(n)):
+            x = ar.along(g, x, len(lead) + i, ar.transposed(g, _adaptive(sizes[i], out[i])))
+        return x
+
+    @line(f"_{name}_backward")
+    def backward(call: Any, g: Graph, grad: Value, x: Value) -> Value:
+        lead, sizes, out = x.shape[:-n], x.shape[-n:], grad.shape[-n:]
+        if all(m % k == 0 for m, k in zip(sizes, out)):
+            ones, each = ((*lead, *itertools.chain(*((k, 1 if flat else m // k) for m, k in zip(sizes, out)))) for flat in (True, False))
+            return ar.binary(g, "div", g.reshape(g.expand(g.reshape(grad, ones), each), x.shape), math.prod(m // k for m, k in zip(sizes, out)))
+        for i in reversed(range(n)):
+            grad = ar.along(g, grad, len(lead) + i, _adaptive(sizes[i], out[i]))
+        return grad
 
 
-@line("_adaptive_avg_pool2d_backward")
-def adaptive_avg_pool_backward(call: Any, g: Graph, grad: Value, x: Value) -> Value:
-    lead, (h, w), (a, b) = x.shape[:-2], x.shape[-2:], grad.shape[-2:]
-    if h % a == 0 and w % b == 0:
-        spread = g.expand(g.reshape(grad, (*lead, a, 1, b, 1)), (*lead, a, h // a, b, w // b))
-        return ar.binary(g, "div", g.reshape(spread, x.shape), (h // a) * (w // b))
-    return ar.matmul(g, ar.transposed(g, _adaptive(h, a)), ar.matmul(g, grad, _adaptive(w, b)))
+def _adaptive_max_pool(name: str, n: int) -> None:
+    def windows(g: Graph, x: Value, out: Sequence[int]) -> list[tuple[tuple[int, ...], Value]]:
+        """For each position of the result where its window begins, and the window."""
+        require(math.prod(out) <= MOST, f"adaptive pooling to more than {MOST} positions")
+        found = []
+        for at in itertools.product(*[range(m) for m in out]):
+            part, low = x, []
+            for i, (k, size, m) in enumerate(zip(at, x.shape[-n:], out)):
+                a, b = _stretch(k, size, m)
+                part = g.slice(part, len(x.shape) - n + i, a, b)
+                low.append(a)
+            found.append((tuple(low), part))
+        return found
+
+    @line(name)
+    def forward(call: Any, g: Graph, x: Value, size: list[int]) -> list[Value | None]:
+        out = call.shape()
+        parts = [ar.reduce(g, "amax", part, list(range(len(out) - n, len(out)))) for _, part in windows(g, x, out[-n:])]
+        return [g.reshape(_stacked(g, parts), out), None]
+
+    @line(f"{name}_backward", selective=True)
+    def backward(call: Any, g: Graph, grad: Value, x: Value, indices: Value) -> Value:
+        """The gradient goes to the first of the largest elements of a window, in row-major order."""
+        ar.check(grad, x)
+        lead, out = grad.shape[:-n], grad.shape[-n:]
+        rows = g.reshape(grad, (*lead, math.prod(out)))
+        total: Value = Filled(0, ())
+        for i, (low, part) in enumerate(windows(g, x, out)):
+            count = math.prod(part.shape[-n:])
+            flat = g.reshape(part, (*lead, count))
+            first = _first_largest(g, [g.slice(flat, -1, k, k + 1) for k in range(count)])
+            placed = ar.binary(g, "mul", g.cat(first, len(lead)) if count > 1 else Filled(1, (*lead, 1)), g.slice(rows, -1, i, i + 1))
+            total = ar.binary(g, "add", total, _spread(g, g.reshape(placed, part.shape), low, [1] * n, [1] * n, x.shape[-n:]))
+        return total
+
+
+for _n in (2, 3):
+    _adaptive_avg_pool(f"adaptive_avg_pool{_n}d", _n)
+    _adaptive_max_pool(f"adaptive_max_pool{_n}d", _n)
+
+
+# ---- padding with elements of the tensor ----
+def _padded_positions(reflects: bool, n: int, before: int, behind: int) -> list[int]:
+    """Of each position behind the padding the one whose element it has."""
+    positions = list(range(-before, n + behind))
+    return [n - 1 - abs(n - 1 - abs(i)) for i in positions] if reflects else [min(max(i, 0), n - 1) for i in positions]
+
+
+def _padding(name: str, reflects: bool) -> None:
+    @line(f"{name}_backward")
+    def backward(call: Any, g: Graph, grad: Value, x: Value, pads: list[int]) -> Value:
+        for i in range(len(pads) // 2):
+            dim = len(x.shape) - 1 - i
+            grad = taken_back(g, grad, dim, _padded_positions(reflects, x.shape[dim], int(pads[2 * i]), int(pads[2 * i + 1])), x.shape[dim])
+        return grad
+
+
+for _n in (1, 2, 3):
+    _padding(f"replication_pad{_n}d", False)
+    _padding(f"reflection_pad{_n}d", True)
 
 
 # ---- resampling: along each dimension by itself ----
 def _weights(operator: str, dims: int, n: int, m: int, align: tuple[bool, ...], scale: float | None) -> Value:
     """[n, m]: what ATen's operator makes of n elements in a row, of each that is 1 alone. Operators of other dimensions round otherwise."""
-    one = torch.eye(n, dtype=torch.float64).reshape(1, n, n, *[1] * (dims - 1))
-    made = getattr(torch.ops.aten, operator).default(one, [m] + [1] * (dims - 1), *align, scale, *[None] * (dims - 1))
+    one = torch.eye(n, dtype=torch.float64)
+    if operator.endswith("_aa"):  # along the last dimension: the kernel of torch 2.13 does not move on along the first one of images that are one element wide
+        return Known(getattr(torch.ops.aten, operator).default(one.reshape(1, n, 1, n), [1, m], *align, None, scale).reshape(n, m))
+    made = getattr(torch.ops.aten, operator).default(one.reshape(1, n, n, *[1] * (dims - 1)), [m] + [1] * (dims - 1), *align, scale, *[None] * (dims - 1))
     return Known(made.reshape(n, m))
 
 
@@ -319,9 +458,7 @@ def _resampled(g: Graph, x: Value, operator: str, sizes: Sequence[int], to: Sequ
     lead = len(x.shape) - len(to)
     for i, (n, m) in enumerate(zip(sizes, to)):
         w = _weights(operator, len(to), int(n), int(m), align, scales[i] if i < len(scales) else None)
-        order = [d for d in range(len(x.shape)) if d != lead + i] + [lead + i]
-        moved = ar.matmul(g, g.permute(x, order), ar.transposed(g, w) if backward else w)
-        x = g.permute(moved, [order.index(d) for d in range(len(order))])
+        x = ar.along(g, x, lead + i, ar.transposed(g, w) if backward else w)
     return x
 
 
@@ -339,5 +476,88 @@ def _resampling(name: str, aligns: bool) -> None:
 for _n in (1, 2, 3):
     _resampling(f"upsample_nearest{_n}d", False)
     _resampling(f"_upsample_nearest_exact{_n}d", False)
+for _name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    _resampling(_name, True)
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"):
     _resampling(_name, True)
+
+
+# ---- sampling at places that are given as fractions of an image: x, y from -1 to 1 ----
+BILINEAR, NEAREST = 0, 1
+ZEROS, BORDER = 0, 1
+
+
+def _constant_samples(g: Graph, size: Sequence[int], grid: Known, options: Sequence[Any]) -> Value:
+    """[batch or 1, points, positions of the image]: what ATen makes of each image that is 1 at one position."""
+    h, w = size
+    ones = torch.eye(h * w, dtype=torch.float64).reshape(1, h * w, h, w)
+    places = grid.data.double()
+    made = torch.cat([torch.ops.aten.grid_sampler_2d(ones, p[None], *options) for p in (places[:1] if bool((places == places[:1]).all()) else places)])
+    return Known(made.flatten(2).transpose(1, 2).contiguous())
+
+
+def _coordinate(g: Graph, c: Value, n: int, padding: int, align: bool) -> tuple[Value, Value]:
+    """As a position among n, and its slope."""
+    slope: Value = Filled((n - 1) / 2 if align else n / 2, c.shape)
+    at = ar.binary(g, "add", ar.binary(g, "mul", c, slope), (n - 1) / 2)
+    if padding == BORDER:  # none at the border either
+        inside = ar.binary(g, "mul", ar.step(g, at), ar.step(g, ar.binary(g, "sub", n - 1, at)))
+        slope, at = ar.binary(g, "mul", inside, slope), ar.minimum(g, ar.maximum(g, at, 0), n - 1)
+    return at, slope
+
+
+def _hats(g: Graph, at: Value, n: int) -> tuple[Value, Value]:
+    """[..., n]: what each of n positions counts between its neighbours, 1 at its own, and by how much that grows (from a position itself: to the next one)."""
+    t = ar.binary(g, "sub", g.reshape(at, (*at.shape, 1)), Known(torch.arange(n, dtype=torch.float64)))
+    weight = ar.relu(g, ar.binary(g, "sub", 1, ar.absolute(g, t)))
+    behind = [ar.binary(g, "sub", 1, ar.step(g, ar.binary(g, "sub", k, t))) for k in (-1, 0, 1)]
+    return weight, ar.binary(g, "add", ar.binary(g, "sub", behind[0], ar.binary(g, "mul", behind[1], 2)), behind[2])
+
+
+def _samples(g: Graph, size: Sequence[int], grid: Value, mode: int, padding: int, align: bool) -> tuple[Value, Value | None, Value | None]:
+    """[batch, points, positions of the image]: what each point has of each position; how that changes with x and y."""
+    if isinstance(grid, Known):
+        return _constant_samples(g, size, grid, (mode, padding, align)), None, None
+    require(mode in (BILINEAR, NEAREST) and padding in (ZEROS, BORDER), "an image sampled at places that depend on data, bicubic or with reflections")
+    batch, points = grid.shape[0], math.prod(grid.shape[1:3])
+    require(points * math.prod(size) <= 1 << 20, "an image sampled at too many places that depend on data")
+    flat = g.reshape(grid, (batch, points, 2))
+    found = []
+    for i, n in ((1, size[0]), (0, size[1])):
+        at, slope = _coordinate(g, g.reshape(g.slice(flat, 2, i, i + 1), (batch, points)), n, padding, align)
+        weight, grows = _hats(g, ar.unary(g, "round", at) if mode == NEAREST else at, n)
+        found.append((weight, ar.binary(g, "mul", grows, g.reshape(slope, (batch, points, 1)))))
+
+    def product(a: Value, b: Value) -> Value:
+        both = ar.binary(g, "mul", g.reshape(a, (*a.shape, 1)), g.reshape(b, (batch, points, 1, b.shape[-1])))
+        return g.reshape(both, (batch, points, math.prod(size)))
+
+    (y, dy), (x, dx) = found
+    moves = (product(y, dx), product(dy, x)) if mode == BILINEAR else (None, None)
+    return (product(y, x), *moves)
+
+
+def _flat(g: Graph, x: Value) -> Value:
+    return g.reshape(x, (*x.shape[:2], math.prod(x.shape[2:])))
+
+
+@line("grid_sampler_2d")
+def grid_sampler(call: Any, g: Graph, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
+    g.both_have_values(x)
+    weights, _, _ = _samples(g, x.shape[2:], grid, mode, padding, align)
+    return g.reshape(ar.matmul(g, _flat(g, x), ar.transposed(g, weights)), call.shape())
+
+
+@line("grid_sampler_2d_backward")
+def grid_sampler_backward(call: Any, g: Graph, grad: Value, x: Value, grid: Value, mode: int, padding: int, align: bool, mask: list[bool]) -> list[Value]:
+    weights, *moves = _samples(g, x.shape[2:], grid, mode, padding, align)
+    rows = _flat(g, grad)
+    results: list[Value] = []
+    if mask[0]:
+        results.append(g.reshape(ar.matmul(g, rows, weights), x.shape))
+    if mask[1]:
+        require(mode != BILINEAR or moves[0] is not None, "the gradient of places that are constants")
+        seen = ar.matmul(g, ar.transposed(g, rows), _flat(g, x))
+        parts = [Filled(0, (*seen.shape[:2], 1)) if m is None else ar.reduce(g, "sum", ar.binary(g, "mul", seen, m), [-1], True) for m in moves]
+        results.append(g.reshape(g.cat(parts, 2), grid.shape))
+    return results

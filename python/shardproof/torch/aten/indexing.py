@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
 from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
-from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value
+from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
 from . import choices
-from .pointwise import are_real, one_of
-from .table import line, require
+from .layout import taken_back
+from .pointwise import are_real, choose, nonzero, one_of
+from .reductions import norm, rows_of
+from .table import line, require, scalar
 
 
 @line("embedding")
@@ -192,6 +194,25 @@ def _row_index(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) ->
     return given[1]
 
 
+def _of_rows(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> Value | None:
+    """The index of x[arange, index, ...] of which data says which element (or vector) of each row is taken; None for any other form."""
+    if len(shape) < 2 or len(indices) < 2 or any(i is not None for i in indices[2:]) or indices[0] is None or indices[1] is None:
+        return None
+    first, second = indices[:2]
+    if not first.shape == second.shape == shape[:1] or not isinstance(first, (Known, Filled)) or isinstance(second, (Known, Filled)):
+        return None
+    return second if first.kind == "int" and torch.equal(g.data(first).reshape(-1), torch.arange(shape[0])) else None
+
+
+def _hot_of_rows(g: Graph, index: Value, x: Value) -> Value:
+    """[rows, elements of a row, 1, ...]: 1 where the index says."""
+    tables.note_classes(g, index, x.shape[1])
+    require(isinstance(index, (Named, Table)) and index.kind == "int", "an index that is not computed from one tensor of classes")
+    g.assume(tables.CLASSES)
+    hot = hot_rows(g, index, None, x.shape[1])
+    return g.reshape(hot, (*hot.shape, *(1 for _ in x.shape[2:])))
+
+
 def _mask_of(x: Value | None) -> bool:
     return isinstance(x, Table) and x.entries.dtype == torch.bool
 
@@ -227,6 +248,10 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
         picked = tables.pick(g, x, classes, table=False)
         require(picked is not None, "an index that is not computed from one tensor of classes")
         return picked  # type: ignore[return-value]
+    row = _of_rows(g, indices, x.shape)
+    if row is not None:
+        g.both_have_values(x)
+        return ar.reduce(g, "sum", ar.binary(g, "mul", x, _hot_of_rows(g, row, x)), [1])
     flat = _flattened(g, x, indices)
     if flat is not None:
         return _rows(g, flat[0], flat[2], flat[1], call.shape())
@@ -236,9 +261,7 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
     assert i is not None
     if isinstance(i, (Known, Filled)) and i.kind == "int":
         return _rows(g, x, g.data(i), dim, call.shape())
-    if dim == 0:
-        return embedding(call, g, x, i)
-    raise Unsupported("an index that depends on data")
+    return embedding(call, g, x, i) if dim == 0 else _along_classes(g, x, dim, i)
 
 
 @line("index_select")
@@ -246,12 +269,208 @@ def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
     if isinstance(i, (Known, Filled)):
         _within(g.data(i), x.shape[dim], False)
         return _rows(g, x, g.data(i), dim % len(x.shape), call.shape())
-    require(dim == 0, "an index that depends on data")
-    return embedding(call, g, x, i)
+    return embedding(call, g, x, i) if dim == 0 else _along_classes(g, x, dim % len(x.shape), i)
+
+
+def _along_classes(g: Graph, x: Value, dim: int, i: Value) -> Value:
+    """The positions along a dimension that a tensor of classes names."""
+    tables.note_classes(g, i, x.shape[dim])
+    require(isinstance(i, (Named, Table)) and i.kind == "int", "an index that is not computed from one tensor of classes")
+    g.assume(tables.CLASSES)
+    g.both_have_values(x)
+    hot = hot_rows(g, g.reshape(i, (numel(i.shape),)), None, x.shape[dim])
+    return g.reshape(ar.along(g, x, dim, ar.transposed(g, hot)), x.shape[:dim] + i.shape + x.shape[dim + 1:])
+
+
+def _same_in_rows(index: torch.Tensor, dim: int) -> list[int] | None:
+    """Positions along a dimension that are the same wherever else; None where they are not."""
+    rows = index.movedim(dim, -1).reshape(-1, index.shape[dim])
+    return [int(i) for i in rows[0]] if bool((rows == rows[:1]).all()) else None
+
+
+def _hot_of_known(index: torch.Tensor, dim: int, n: int) -> Known:
+    """[..., positions that are named, n], the dimension at the end."""
+    return Known(torch.nn.functional.one_hot(index.movedim(dim, -1).to(torch.int64), n).double())
+
+
+def _part_of_others(g: Graph, x: Value, shape: Sequence[int], dim: int) -> Value:
+    """What an index of that shape looks at: along other dimensions it may be shorter."""
+    for d, n in enumerate(shape):
+        x = g.slice(x, d, 0, n) if d != dim else x
+    return x
+
+
+def _gather_known(g: Graph, x: Value, dim: int, index: torch.Tensor) -> Value:
+    _within(index, x.shape[dim], False)
+    x = _part_of_others(g, x, index.shape, dim)
+    same = _same_in_rows(index, dim)
+    if same is not None:
+        return _rows(g, x, torch.tensor(same), dim, tuple(index.shape))
+    g.both_have_values(x)
+    rows, back = rows_of(g, x, dim)
+    hot = _hot_of_known(index, dim, x.shape[dim])
+    return back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape[:-1], 1, rows.shape[-1])), hot), [-1]))
+
+
+def _grown(g: Graph, x: Value, shape: Sequence[int], dim: int) -> Value:
+    """With zeros up to the shape, along other dimensions."""
+    for d, n in enumerate(shape):
+        if d != dim and x.shape[d] < n:
+            x = g.cat([x, Filled(0, (*x.shape[:d], n - x.shape[d], *x.shape[d + 1:]))], d)
+    return x
+
+
+def _scatter_known(g: Graph, x: Value, dim: int, index: torch.Tensor, source: Value, accumulate: bool) -> Value:
+    _within(index, x.shape[dim], False)
+    source = _part_of_others(g, g.slice(source, dim, 0, index.shape[dim]), index.shape, dim) if source.shape else g.expand(source, tuple(index.shape))
+    same, n = _same_in_rows(index, dim), x.shape[dim]
+    if isinstance(source, Filled) and not accumulate:  # one number, however often a place is named
+        hot = _hot_of_known(index, dim, n).data.amax(-2).movedim(-1, dim)
+        there = torch.zeros(x.shape, dtype=torch.bool)
+        there[tuple(slice(m) for m in hot.shape)] = hot.bool()
+        return choose(g, Known(there), Filled(source.fill, (), source.kind), x, x.shape)
+    if not accumulate:
+        ordered = index.sort(dim).values
+        require(bool((ordered.narrow(dim, 1, index.shape[dim] - 1) > ordered.narrow(dim, 0, index.shape[dim] - 1)).all()), "a write that names a place twice: which one stays is not said")
+    if same is not None:
+        if accumulate:
+            return ar.binary(g, "add", x, _grown(g, taken_back(g, source, dim, same, n), x.shape, dim))
+        if tuple(m for d, m in enumerate(index.shape) if d != dim) == tuple(m for d, m in enumerate(x.shape) if d != dim):
+            return _put_known(g, x, dim, Known(torch.tensor(same)), source, False)
+    g.both_have_values(source, *([] if accumulate else [x]))
+    rows, back = rows_of(g, source, dim)
+    hot = _hot_of_known(index, dim, n)
+    placed = _grown(g, back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape, 1)), hot), [-2])), x.shape, dim)
+    if not accumulate:
+        kept = _grown(g, Known(hot.data.sum(-2).movedim(-1, dim)), x.shape, dim)
+        x = ar.binary(g, "mul", x, ar.binary(g, "sub", 1, kept))
+    return ar.binary(g, "add", x, placed)
+
+
+_COMBINED = {"sum": lambda g, a, b: ar.binary(g, "add", a, b), "mean": lambda g, a, b: ar.binary(g, "add", a, b), "prod": lambda g, a, b: ar.binary(g, "mul", a, b), "amax": ar.maximum, "amin": ar.minimum}
+
+
+@line("scatter_reduce")
+def scatter_reduce(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
+    """At known places, which are the same for all rows; or at one of each row, which data says."""
+    dim %= len(x.shape)
+    combine = _COMBINED[reduce]
+    if not isinstance(i, (Known, Filled)):
+        require(dim == len(x.shape) - 1 and i.shape == (*x.shape[:-1], 1) and source.shape == i.shape, "a reduction at more than one place of a row that data says")
+        hot = _hot_along(g, i, x.shape[-1])
+        new = combine(g, x, source) if include_self else source
+        return choose(g, hot, ar.binary(g, "div", new, 2) if reduce == "mean" and include_self else g.expand(new, x.shape), x, x.shape)
+    index = g.data(i)
+    _within(index, x.shape[dim], False)
+    same = _same_in_rows(index, dim)
+    require(same is not None and tuple(m for d, m in enumerate(index.shape) if d != dim) == tuple(m for d, m in enumerate(x.shape) if d != dim), "a reduction at other places in each row")
+    assert same is not None
+    rows: list[Value] = []
+    for at in range(x.shape[dim]):
+        named = [g.slice(source, dim, k, k + 1) for k, p in enumerate(same) if p == at]
+        named = [_part_of_others(g, v, index.shape, dim) for v in named]
+        parts = [g.slice(x, dim, at, at + 1), *named] if include_self or not named else named
+        total = parts[0]
+        for v in parts[1:]:
+            total = combine(g, total, v)
+        rows.append(ar.binary(g, "div", total, len(parts)) if reduce == "mean" and len(parts) > 1 else total)
+    return g.cat(rows, dim)
+
+
+def _hot_along(g: Graph, i: Value, n: int) -> Value:
+    """[..., n]: 1 at the place that each row names."""
+    tables.note_classes(g, i, n)
+    require(isinstance(i, (Named, Table)) and i.kind == "int", "indices that are no integers")
+    g.assume(tables.CLASSES)
+    return hot_rows(g, g.reshape(i, i.shape[:-1]), None, n)
+
+
+@line("index_add")
+def index_add(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Value, *, alpha: Any = 1) -> Value:
+    dim %= len(x.shape)
+    if scalar(alpha) != 1:
+        source = ar.binary(g, "mul", source, scalar(alpha))
+    if isinstance(i, (Known, Filled)):
+        return ar.binary(g, "add", x, taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]))
+    tables.note_classes(g, i, x.shape[dim])
+    require(isinstance(i, Named) and i.kind == "int", "an index that is not one tensor of classes")
+    rows, back = rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
+    width = numel(rows.shape[:-1])
+    flat = g.permute(g.reshape(rows, (width, rows.shape[-1])), [1, 0])
+    total = embedding_backward(call, g, flat, i, x.shape[dim], -1, False)
+    return ar.binary(g, "add", x, back(g.reshape(g.permute(total, [1, 0]), (*rows.shape[:-1], x.shape[dim]))))
+
+
+@line("segment_reduce")
+def segment_reduce(call: Any, g: Graph, x: Value, reduce: str, *, lengths: Value | None = None, indices: Any = None, offsets: Value | None = None, axis: int = 0, unsafe: bool = False,
+                   initial: Any = None) -> Value:
+    """Of stretches along an axis that are the same in all rows and none of which is empty."""
+    return g.cat([ar.reduce(g, {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}[reduce], g.slice(x, axis, a, b), [axis], True) for a, b in _segments(g, reduce, lengths, offsets, initial)], axis)
+
+
+def _segments(g: Graph, reduce: str, lengths: Value | None, offsets: Value | None, initial: Any) -> list[tuple[int, int]]:
+    require(reduce != "prod" and initial is None, "a reduction of segments to a product, or with a number to begin with")
+    given = lengths if lengths is not None else offsets
+    require(isinstance(given, (Known, Filled)), "segments that depend on data")
+    rows = g.data(given).reshape(-1, given.shape[-1])  # type: ignore[arg-type, union-attr]
+    require(bool((rows == rows[:1]).all()), "segments of other lengths in each row")
+    found = [int(i) for i in rows[0]]
+    bounds = found if lengths is None else [sum(found[:i]) for i in range(len(found) + 1)]
+    pairs = list(zip(bounds[:-1], bounds[1:]))
+    require(all(a < b for a, b in pairs), "a segment of nothing")
+    return pairs
+
+
+@line("_segment_reduce_backward")
+def segment_reduce_backward(call: Any, g: Graph, grad: Value, out: Value, x: Value, reduce: str, *, lengths: Value | None = None, offsets: Value | None = None, axis: int = 0, initial: Any = None) -> Value:
+    """That of an extremum goes in equal parts to where it is."""
+    parts: list[Value] = []
+    for k, (a, b) in enumerate(_segments(g, reduce, lengths, offsets, initial)):
+        one, most, seen = g.slice(grad, axis, k, k + 1), g.slice(out, axis, k, k + 1), g.slice(x, axis, a, b)
+        if reduce in ("max", "min"):
+            there = ar.binary(g, "sub", 1, nonzero(g, ar.binary(g, "sub", most, seen)))
+            parts.append(ar.binary(g, "mul", there, ar.binary(g, "div", one, ar.reduce(g, "sum", there, [axis], True))))
+        else:
+            parts.append(g.expand(ar.binary(g, "div", one, b - a) if reduce == "mean" else one, seen.shape))
+    end = x.shape[axis] - sum(v.shape[axis] for v in parts)
+    return g.cat([*parts, *([Filled(0, (*x.shape[:axis], end, *x.shape[axis + 1:]))] if end else [])], axis)
+
+
+@line("bucketize")
+def bucketize(call: Any, g: Graph, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    """How many boundaries are below a number: of the sums of what it is above the first ones, the position of the greatest."""
+    require(isinstance(boundaries, (Known, Filled)) and len(boundaries.shape) == 1, "boundaries that depend on data, or are others for each row")
+    b = g.data(boundaries).double()  # type: ignore[arg-type]
+    require(bool((b[1:] >= b[:-1]).all()), "boundaries that are not in order")
+    g.assume("a number that is counted among boundaries is none of them")
+    n = len(b)
+    steps = ar.binary(g, "mul", g.reshape(x, (*x.shape, 1)), Known(torch.arange(n + 1, dtype=torch.float64)))
+    sums = ar.binary(g, "sub", steps, Known(torch.cat([torch.zeros(1, dtype=torch.float64), b.cumsum(0)])))
+    return g.reshape(choices.chosen(g, sums, 1, -1)[1], x.shape)
+
+
+@line("searchsorted")
+def searchsorted(call: Any, g: Graph, boundaries: Value, x: Value, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None) -> Value:
+    require(sorter is None, "boundaries in an order of their own")
+    return bucketize(call, g, ar.lift(x), boundaries)
+
+
+@line("embedding_renorm", "embedding_renorm_")
+def embedding_renorm(call: Any, g: Graph, weight: Value, ids: Value, most: float, order: float) -> Value:
+    """Rows that are named and whose norm is above `most` get that norm (but for 1e-7 in the divisor)."""
+    tables.note_classes(g, ids, weight.shape[0])
+    require(isinstance(ids, Named) and ids.kind == "int", "an index that is not one tensor of classes")
+    hot = tables.one_hot(g, ids, 0, weight.shape[0])
+    named = ar.step(g, ar.reduce(g, "sum", g.reshape(hot, (numel(ids.shape), weight.shape[0])), [0]))
+    norms = norm(call, g, weight, order, [1], True)
+    above = ar.binary(g, "mul", g.reshape(named, (weight.shape[0], 1)), ar.step(g, ar.binary(g, "sub", norms, most)))
+    return choose(g, above, ar.binary(g, "mul", weight, ar.binary(g, "div", most, ar.binary(g, "add", norms, 1e-7))), weight, weight.shape)
 
 
 @line("gather")
 def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool = False) -> Value:
+    if isinstance(i, (Known, Filled)):
+        return _gather_known(g, x, dim % len(x.shape), g.data(i))
     if isinstance(i, Named) and i.kind == "int" and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
         tables.note_classes(g, i, x.shape[dim])
         return choices.gather_many(g, x, i, dim)
@@ -273,6 +492,8 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
 
 @line("scatter", "scatter_add")
 def scatter(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Any, reduce: Any = None) -> Value:
+    if isinstance(i, (Known, Filled)) and reduce is None:
+        return _scatter_known(g, x, dim % len(x.shape), g.data(i), ar.lift(source), call.name.rstrip("_") == "aten.scatter_add")
     if isinstance(i, Named) and i.kind == "int" and reduce is None and not (dim % len(x.shape) == len(x.shape) - 1 and i.shape[-1] == 1):
         tables.note_classes(g, i, x.shape[dim])
         return choices.scatter_many(g, x, i, ar.lift(source), dim, call.name.rstrip("_") == "aten.scatter_add")
@@ -290,6 +511,11 @@ def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> 
         return tables.one_hot(g, index, 0, width)
     assert isinstance(index, Table)
     positions = index.entries.to(torch.int64)
+    if scale is None:
+        require(0 <= int(positions.min()) and int(positions.max()) < width, "an index outside of the tensor")
+        if len(positions) <= tables.MOST_WINDOWS and not torch.equal(positions, torch.arange(len(positions)) + positions[0]):  # from classes to positions in any way
+            goes = (positions[:, None] == torch.arange(width)[None]).double()
+            return ar.matmul(g, tables.one_hot(g, g.expand(index.source, index.shape), index.low, index.low + len(positions)), Known(goes))
     scale = torch.ones(len(positions), dtype=torch.float64) if scale is None else scale
     start, stop, shift = tables._line(positions, scale)
     factor = torch.unique(scale[start:stop])
@@ -339,6 +565,13 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
         return place_in_rows(g, x, classes, value, accumulate)
     if len(given) == 1 and isinstance(given[0][1], (Known, Filled)) and len(x.shape) >= 1:
         return _put_known(g, x, given[0][0], given[0][1], value, accumulate)
+    row = _of_rows(g, indices, x.shape)
+    if row is not None:
+        g.both_have_values(x, value)
+        hot = _hot_of_rows(g, row, x)
+        new = g.expand(value, x.shape[:1] + x.shape[2:])
+        placed = ar.binary(g, "mul", hot, g.reshape(new, (x.shape[0], 1, *x.shape[2:])))
+        return ar.binary(g, "add", x if accumulate or isinstance(x, Filled) and x.fill == 0 else ar.binary(g, "mul", x, ar.binary(g, "sub", 1, hot)), placed)
     flat = _flattened(g, x, indices)
     if flat is not None:
         whole, dim, place, back = flat

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
 from .. import tables
-from ..arithmetic import check, lift
+from ..arithmetic import binary, check, lift, reduce
 from ..graph import Graph
 from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
 from .table import line, require, scalar
@@ -38,6 +38,10 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         return Known(x.data.to(dtype))
     if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
         return x  # zeros and ones
+    if kind == "bool" and have == "real":
+        from .pointwise import nonzero
+
+        return nonzero(g, x)
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x
@@ -191,6 +195,30 @@ def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = [])
     return g.reshape(v, x.shape)
 
 
+def taken_back(g: Graph, grad: Value, dim: int, positions: Sequence[int], n: int) -> Value:
+    """The transpose of taking elements at known positions along a dimension of n: what went to each is summed. By runs of positions that go up, go down or stay."""
+    dim %= len(grad.shape)
+    shape = grad.shape[:dim] + (n,) + grad.shape[dim + 1:]
+    total: Value = Filled(0, shape)
+    runs: list[list[int]] = []  # first, behind the last, step
+    for i, p in enumerate(positions):
+        step = p - positions[i - 1] if i else 0
+        if runs and abs(step) <= 1 and runs[-1][2] in (step, 2):
+            runs[-1][1:] = [i + 1, step]
+        else:
+            runs.append([i, i + 1, 2])
+    require(len(runs) <= 4096, "an index of too many pieces")
+    for a, b, step in runs:
+        part, low = g.slice(grad, dim, a, b), min(positions[a], positions[b - 1])
+        if step == 0:
+            part = reduce(g, "sum", part, [dim], True)
+        elif step == -1:
+            part = g.cat([g.slice(part, dim, i, i + 1) for i in reversed(range(b - a))], dim)
+        around = [Filled(0, grad.shape[:dim] + (m,) + grad.shape[dim + 1:]) if m else None for m in (low, n - low - part.shape[dim])]
+        total = binary(g, "add", total, g.cat([v for v in (around[0], part, around[1]) if v is not None], dim))
+    return total
+
+
 def _count(x: Value) -> int:
     n = 1
     for size in x.shape:
@@ -198,12 +226,17 @@ def _count(x: Value) -> int:
     return n
 
 
+def triangle(g: Graph, x: Value, upper: bool, diagonal: int = 0) -> Value:
+    """With zeros on the other side of a diagonal."""
+    from .pointwise import choose
+
+    mask = torch.ones(x.shape[-2:], dtype=torch.bool)
+    return choose(g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape)
+
+
 def _triangle(upper: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, diagonal: int = 0) -> Value:
-        from .pointwise import choose
-
-        mask = torch.ones(x.shape[-2:], dtype=torch.bool)
-        return choose(g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape)
+        return triangle(g, x, upper, diagonal)
 
     return f
 

@@ -11,7 +11,7 @@ from .. import arithmetic as ar
 from .. import tables
 from ..graph import Graph
 from ..values import Filled, Ignored, Named, Table, Value, numel
-from .table import line, require
+from .table import line, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
 
@@ -101,6 +101,21 @@ def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, redu
         return [ar.reduce(g, "mean" if reduction == MEAN else "sum", loss), count]
     total = ar.reduce(g, "sum", loss)
     return [total if reduction == SUM else ar.binary(g, "div", total, count), count]
+
+
+@line("multi_margin_loss_backward")
+def multi_margin_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, p: Any, margin: Any, weight: Value | None = None, reduction: int = MEAN) -> Value:
+    """Of the mean over the classes of max(0, margin - x_label + x)^p, the label's own left out."""
+    shape = x.shape
+    x, labels = g.reshape(x, (numel(shape[:-1]), shape[-1])), g.reshape(labels, (numel(shape[:-1]),))
+    hot = _labels(g, labels, shape[-1], -1).hot
+    over = ar.binary(g, "add", ar.binary(g, "sub", x, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1], True)), scalar(margin))
+    each = ar.binary(g, "mul", ar.step(g, over) if scalar(p) == 1 else ar.binary(g, "mul", ar.relu(g, over), 2), ar.binary(g, "sub", 1, hot))
+    if weight is not None:
+        each = ar.binary(g, "mul", each, ar.reduce(g, "sum", ar.binary(g, "mul", hot, weight), [-1], True))
+    each = ar.binary(g, "sub", each, ar.binary(g, "mul", hot, ar.reduce(g, "sum", each, [-1], True)))
+    each = ar.binary(g, "div", each, shape[-1] * (x.shape[0] if reduction == MEAN else 1))
+    return g.reshape(ar.binary(g, "mul", each, g.reshape(grad, (*grad.shape, 1)) if grad.shape else grad), shape)
 
 
 @line("nll_loss_backward", "nll_loss2d_backward")

@@ -9,8 +9,8 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import Graph
-from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
+from ..graph import LITERAL_LIMIT, Graph
+from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value, numel
 from .table import line, require, scalar
 
 
@@ -74,8 +74,14 @@ def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
 
 @line("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
-    require(isinstance(a, Value), "a number to a tensor's power")
-    return ar.power(g, a, scalar(exponent))
+    base, by = ar.lift(a), ar.lift(exponent)
+    if isinstance(by, Filled):
+        return g.expand(ar.power(g, base, by.fill), call.shape())
+    if isinstance(base, Filled):
+        require(base.fill > 0, "a power of a number that is not positive")
+        return ar.unary(g, "exp", ar.binary(g, "mul", by, math.log(base.fill)))
+    g.assume("what is raised to a power that depends on data is positive")
+    return ar.unary(g, "exp", ar.binary(g, "mul", ar.unary(g, "log", base), by))
 
 
 def _plain(name: str) -> Any:
@@ -98,8 +104,10 @@ def logaddexp(call: Any, g: Graph, a: Value, b: Value) -> Value:
 
 @line("round", "prims.round")
 def rounded(call: Any, g: Graph, a: Value, *, decimals: int = 0) -> Value:
-    require(decimals == 0, "rounding to decimals")
-    return ar.unary(g, "round", a)
+    if decimals == 0:
+        return ar.unary(g, "round", a)
+    up, down = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return ar.binary(g, down, ar.unary(g, "round", ar.binary(g, up, a, 10 ** abs(decimals))), 10 ** abs(decimals))
 
 
 @line("erfc", "prims.erfc")
@@ -173,10 +181,28 @@ def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "mul", y, ar.binary(g, "sub", 1, y)))
 
 
+@line("logit_backward")
+def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) -> Value:
+    """With eps 0 outside of [eps, 1 - eps]. Without, the result is no number outside of (0, 1), being a logarithm of what is negative."""
+    slope = ar.binary(g, "div", grad, ar.binary(g, "mul", a, ar.binary(g, "sub", 1, a)))
+    if eps is None:
+        return slope
+    bound = float(scalar(eps))
+    return choose(g, ar.binary(g, "mul", _ge(g, a, bound), _ge(g, 1 - bound, a)), slope, Filled(0, ()), a.shape)
+
+
+@line("rrelu_with_noise", selective=True)
+def rrelu(call: Any, g: Graph, a: Value, noise: Value, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, generator: Any = None) -> list[Value | None]:
+    """Where it is not trained the slope is the mean; noise is written only where it is."""
+    require(not training, "slopes that are drawn")
+    ar.check(a)
+    result = ar.binary(g, "sub", ar.relu(g, a), ar.binary(g, "mul", ar.relu(g, ar.negate(g, a)), (scalar(lower) + scalar(upper)) / 2))
+    return [noise, result]
+
+
 @line("threshold_backward")
 def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
-    require(scalar(threshold) == 0, "a threshold other than 0")
-    return g.one("relu_backward", [grad, a], a.shape)
+    return g.one("relu_backward", [grad, ar.binary(g, "sub", a, scalar(threshold))], a.shape)
 
 
 @line("abs")
@@ -186,7 +212,10 @@ def absolute(call: Any, g: Graph, a: Value) -> Value:
 
 @line("sign", "sgn")
 def sign(call: Any, g: Graph, a: Value) -> Value:
-    require(not isinstance(a, Complex), "the sign of complex numbers")
+    if isinstance(a, Complex):
+        length = ar.absolute(g, a)
+        parts = [one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape) for v in (a.real, a.imag)]
+        return Complex(*parts)
     return ar.binary(g, "sub", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 
 
@@ -238,6 +267,13 @@ def _strict(g: Graph, a: Any, b: Any) -> Value:
     return ar.step(g, ar.binary(g, "sub", a, b))
 
 
+def nonzero(g: Graph, a: Value) -> Value:
+    """1 where a is not 0. What is 0 or 1 is itself."""
+    if isinstance(a, Named) and (a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"):
+        return a
+    return ar.binary(g, "add", ar.step(g, a), ar.step(g, ar.negate(g, a)))
+
+
 def complement(g: Graph, m: Value) -> Value:
     return ar.binary(g, "sub", 1, as_numbers(m))
 
@@ -268,6 +304,21 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
         return None
     start = int(flat[0])
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
+
+
+def _of_classes_and_numbers(g: Graph, function: Any, a: Value, b: Value, shape: tuple[int, ...]) -> Value | None:
+    """A comparison of classes with a tensor of known numbers, or of these with classes: for each number the sum of the indicators of the classes of which it holds."""
+    flipped = isinstance(a, Known)
+    known, other = (a, b) if flipped else (b, a)
+    t = tables.table_of(g, other) if isinstance(other, (Named, Table)) and getattr(other, "kind", "") == "int" else None
+    if not isinstance(known, Known) or t is None or numel(known.shape) * len(t.entries) > LITERAL_LIMIT:
+        return None
+    g.assume(tables.CLASSES)
+    numbers = known.data[..., None]
+    holds = (function(numbers, t.entries) if flipped else function(t.entries, numbers)).double()
+    source = g.named(g.expand(t.source, t.shape))
+    hot = tables.one_hot(g, source, t.low, t.low + len(t.entries))
+    return g.expand(ar.reduce(g, "sum", ar.binary(g, "mul", hot, Known(holds)), [-1]), shape)
 
 
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
@@ -318,6 +369,11 @@ def _comparison(name: str) -> Any:
             same = _same_class(g, a, b)
             if same is not None:
                 return g.expand(same if name == "eq" else complement(g, same), call.shape())
+        by_class = _of_classes_and_numbers(g, function, a, b, call.shape())
+        if by_class is not None:
+            return by_class
+        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a):
+            return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
         for v in (a, b):
             require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
         return g.expand(real(g, a, b), call.shape())

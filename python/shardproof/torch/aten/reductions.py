@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import arithmetic as ar
 from ..graph import Graph
-from ..values import Filled, Hidden, Known, Named, Table, Value
+from ..values import Filled, Hidden, Known, Named, Table, Value, numel
 from . import choices
+from .pointwise import choose
 from .table import line, require, scalar
 
 
@@ -89,10 +91,13 @@ def norm(call: Any, g: Graph, a: Value, ord: Any = 2, dim: Any = None, keepdim: 
             squares = ar.binary(g, "mul", a, a)
         return g.root(ar.reduce(g, "sum", squares, dim, keepdim)) if not isinstance(squares, Known) else Known(ar.reduce(g, "sum", squares, dim, keepdim).data.sqrt())  # type: ignore[attr-defined]
     absolute = ar.absolute(g, a)
-    if ord == 1:
-        return ar.reduce(g, "sum", absolute, dim, keepdim)
-    require(ord == float("inf"), f"a norm of order {ord}")
-    return ar.reduce(g, "amax", absolute, dim, keepdim)
+    if math.isinf(ord):
+        return ar.reduce(g, "amax" if ord > 0 else "amin", absolute, dim, keepdim)
+    if ord == 0:
+        return ar.reduce(g, "sum", ar.step(g, absolute), dim, keepdim)
+    require(ord > 0, f"a norm of order {ord}")
+    powers = ar.reduce(g, "sum", ar.power(g, a if ord % 2 == 0 else absolute, ord), dim, keepdim)
+    return powers if ord == 1 else ar.power(g, powers, 1 / ord)
 
 
 @line("logsumexp")
@@ -162,6 +167,85 @@ def addmm(call: Any, g: Graph, c: Value, a: Value, b: Value, *, beta: Any = 1, a
     if scalar(beta) == 0:
         return product
     return ar.binary(g, "add", product, ar.binary(g, "mul", c, scalar(beta)) if scalar(beta) != 1 else c)
+
+
+def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Any]:
+    """The dimension moved to the end, and the way back."""
+    dim %= len(a.shape)
+    order = [i for i in range(len(a.shape)) if i != dim] + [dim]
+    return g.permute(a, order), lambda v: g.permute(v, [order.index(i) for i in range(len(order))])
+
+
+@line("prod", "prims.prod")
+def prod(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kwargs: Any) -> Value:
+    """Products of halves, again and again."""
+    dims = ar.reduced_dims(a.shape, dim)
+    rest = [i for i in range(len(a.shape)) if i not in dims]
+    n = numel(tuple(a.shape[d] for d in dims))
+    require(0 < n, "a product of no numbers")
+    rows = g.reshape(g.permute(a, [*rest, *dims]), (*(a.shape[i] for i in rest), n))
+    while n > 1:
+        half = n // 2
+        product = ar.binary(g, "mul", g.slice(rows, -1, 0, half), g.slice(rows, -1, half, 2 * half))
+        rows = product if n % 2 == 0 else g.cat([product, g.slice(rows, -1, n - 1, n)], len(rest))
+        n = rows.shape[-1]
+    return g.reshape(rows, call.shape())
+
+
+@line("cumprod")
+def cumprod(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
+    """Products of stretches of 2, 4, 8, ... numbers that end at each."""
+    if a.shape == ():
+        return a
+    rows, back = rows_of(g, a, dim)
+    n, at, done = rows.shape[-1], len(rows.shape) - 1, 1
+    while done < n:
+        longer = ar.binary(g, "mul", g.slice(rows, at, done, n), g.slice(rows, at, 0, n - done))
+        rows = g.cat([g.slice(rows, at, 0, done), longer], at)
+        done *= 2
+    return back(rows)
+
+
+@line("logcumsumexp", "_logcumsumexp")
+def logcumsumexp(call: Any, g: Graph, a: Value, dim: int) -> Value:
+    return a if a.shape == () else ar.unary(g, "log", cumsum(call, g, ar.unary(g, "exp", a), dim))
+
+
+@line("_cdist_forward")
+def cdist(call: Any, g: Graph, a: Value, b: Value, p: float, mode: Any = None) -> Value:
+    """Norms of the differences of each row with each."""
+    return norm(call, g, _differences(g, a, b), p, [-1])
+
+
+def _differences(g: Graph, a: Value, b: Value) -> Value:
+    return ar.binary(g, "sub", g.reshape(a, (*a.shape[:-1], 1, a.shape[-1])), g.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:])))
+
+
+@line("_cdist_backward")
+def cdist_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, p: float, distances: Value) -> Value:
+    """Of the first operand. Where the distance is 0 there is no gradient, nor from differences that are 0 where p is below 2."""
+    d = _differences(g, a, b)
+    grad, distances = (g.reshape(v, (*v.shape, 1)) for v in (grad, distances))
+    if p == 0:
+        return Filled(0, call.shape())
+    signs = ar.binary(g, "sub", ar.step(g, d), ar.step(g, ar.negate(g, d)))
+    absolute = ar.absolute(g, d)
+    if p == 1:
+        each = ar.binary(g, "mul", grad, signs)
+    elif math.isinf(p):  # where a difference is the greatest
+        least = ar.binary(g, "sub", 1, ar.step(g, ar.binary(g, "sub", distances, absolute)))
+        each = ar.binary(g, "mul", grad, ar.binary(g, "mul", signs, least))
+    else:
+        slope = d if p == 2 else ar.binary(g, "mul", signs, ar.power(g, absolute, p - 1))
+        if p < 1:
+            slope = choose(g, ar.step(g, absolute), slope, Filled(0, ()), d.shape)
+        scale = distances if p == 2 else ar.power(g, distances, p - 1)
+        each = choose(g, ar.step(g, distances), ar.binary(g, "mul", grad, ar.binary(g, "div", slope, scale)), Filled(0, ()), d.shape)
+    total = ar.reduce(g, "sum", each, [-2])
+    lead = len(total.shape) - len(call.shape())
+    total = ar.reduce(g, "sum", total, list(range(lead))) if lead else total
+    over = [i for i, (n, m) in enumerate(zip(total.shape, call.shape())) if n != m]
+    return ar.reduce(g, "sum", total, over, True) if over else total
 
 
 @line("cumsum")

@@ -7,7 +7,7 @@ operators, `out=` and `_foreach_` use the line of the plain operator.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -28,6 +28,20 @@ NOT_FOLDED = RANDOM | UNDEFINED | {"aten._fused_adamw_", "aten._fused_adam_", "a
 CHOOSING: dict[str, tuple[int, Callable[[Any], int]]] = {
     "aten.embedding": (1, lambda values: values[0].shape[0]), "aten.nll_loss_forward": (1, lambda values: values[0].shape[-1]),
     "aten.gather": (2, lambda values: values[0].shape[values[1]]), "aten.index_select": (2, lambda values: values[0].shape[values[1]])}
+
+
+# Operators without a line on matrices, each by itself, in whatever dimensions are in front: how many dimensions of each tensor are not these. Of operands and of results.
+_OF_MATRICES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {f"aten.{name}": inner for name, inner in {
+    "linalg_lu": ((2,), (2, 2, 2)), "lu_unpack": ((2, 1), (2, 2, 2)), "_linalg_eigh": ((2,), (1, 2)), "_linalg_svd": ((2,), (2, 1, 2)), "linalg_qr": ((2,), (2, 2)), "geqrf": ((2,), (2, 1)),
+    "linalg_householder_product": ((2, 1), (2,)), "ormqr": ((2, 1, 2), (2,)), "linalg_matrix_exp": ((2,), (2,)), "linalg_pinv": ((2,), (2,)), "linalg_ldl_factor_ex": ((2,), (2, 1, 0))}.items()}
+
+
+def inner_dimensions(name: str, operands: Sequence[Sequence[int]], results: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Of each operand and each result of an operator on matrices the number of dimensions that belong to one matrix; None for another operator."""
+    found = _OF_MATRICES.get(name)
+    if found is None or len(found[0]) != len(operands) or len(found[1]) < results:
+        return None
+    return found[0], found[1][:results]
 
 
 def line(*names: str, selective: bool = False) -> Callable[[Line], Line]:
@@ -86,12 +100,14 @@ def decomposition(func: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _load() -> None:
-    from . import attention, choices, images, indexing, layout, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
+    from . import attention, choices, fourier, images, indexing, layout, linear_algebra, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
 def is_elementwise(func: Any) -> bool:
     """Whether ATen says so of the operator. `prims` have names of their own (erf_inv for erfinv), and most of them do not say it."""
-    named = [func, *(getattr(torch.ops.aten, n, None) for n in (func._opname, func._opname.replace("_", "")) if func.namespace == "prims")]
+    name = func._opname
+    alike = [name, name.replace("_", ""), name.removeprefix("bessel_"), f"special_{name}", f"special_{name.removeprefix('bessel_')}"] if func.namespace == "prims" else []
+    named = [func, *(getattr(torch.ops.aten, n, None) for n in alike)]
     overloads = [o for f in named if f is not None for o in ([f] if hasattr(f, "tags") else [getattr(f, n) for n in f.overloads()])]
     return any(torch.Tag.pointwise in o.tags for o in overloads)
 

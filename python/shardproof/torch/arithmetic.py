@@ -300,8 +300,18 @@ def reciprocal(g: Graph, a: Value) -> Value:
     return power(g, a, -1)
 
 
+POSITIVE = "what is raised to a power that is no multiple of 1/16, or to one that depends on data, is positive: inputs for which it is zero (or negative) are left out"
+
+
+def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
+    """a to any power, by its logarithm."""
+    if not (isinstance(a, Filled) and a.fill > 0 or isinstance(a, Known) and bool((a.data > 0).all())):
+        g.assume(POSITIVE)
+    return unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
+
+
 def power(g: Graph, a: Value, exponent: float | int) -> Value:
-    """a to an integer or half-integer power."""
+    """a to a power: integer or half-integer ones are the core's, quarters and smaller ones are those of roots, others go by the logarithm."""
     check(a)
     exponent = number(exponent)
     if 0 in a.shape:
@@ -324,7 +334,7 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
     if exponent == 2:
         return g.one("mul", [n, n], n.shape)
     if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
-        raise Unsupported(f"the power {exponent}")
+        return power(g, g.root(n), 2 * exponent) if float(exponent * 16).is_integer() else exponential(g, n, exponent)
     return g.one("pow", [n], n.shape, {"scalar": exponent})
 
 

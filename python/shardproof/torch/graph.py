@@ -636,7 +636,16 @@ class Graph:
                 source = self.cat([self._expand_source(v) for v in values], dim)  # type: ignore[arg-type]
                 return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
         ns = [self.named(v) for v in values]
+        if any(n.kind == "real" for n in ns):  # masks of data are zeros and ones, so that those of constants have to be, too
+            ns = [self.named(self._as_real(v)) for v in values]
         return self.one("cat", ns, tuple(shape), {"dim": dim}, ns[0].kind)
+
+    @staticmethod
+    def _as_real(v: Value) -> Value:
+        """A constant of any kind as real numbers."""
+        if isinstance(v, Filled):
+            return Filled(float(v.fill), v.shape)
+        return Known(v.data.double()) if isinstance(v, Known) else v
 
     @staticmethod
     def _squared(v: Value) -> Value | None:

@@ -74,8 +74,9 @@ def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
 
 @line("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
-    require(isinstance(a, Value), "a number to a tensor's power")
-    return ar.power(g, a, scalar(exponent))
+    if isinstance(exponent, Value) and not isinstance(exponent, Filled):
+        return ar.exponential(g, ar.lift(a), exponent)
+    return ar.power(g, ar.lift(a), scalar(exponent))
 
 
 def _plain(name: str) -> Any:
@@ -318,6 +319,9 @@ def _comparison(name: str) -> Any:
             same = _same_class(g, a, b)
             if same is not None:
                 return g.expand(same if name == "eq" else complement(g, same), call.shape())
+        compared = tables.with_constants(g, function, a, b, call.shape())
+        if compared is not None:
+            return compared
         for v in (a, b):
             require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
         return g.expand(real(g, a, b), call.shape())

@@ -53,7 +53,7 @@ UNARY = {
     "masked_column": lambda x: _masked(x, 1, torch.tensor([True, False, False, True])), "masked_columns": lambda x: _masked(x.expand(2, 3, 4).clone(), 1, torch.ones(3, 4).triu().bool()),
     "masked_data": lambda x: _masked(x, 0, x > 0.2), "masked_rows": lambda x: _masked(x, 0, x[:, 0] > 0), "masked_last": lambda x: _masked(x, 1, x[0] > 0),
     "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish, "hardshrink": lambda x: F.hardshrink(x, 0.3), "softshrink": lambda x: F.softshrink(x, 0.3),
-    "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
+    "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0), "threshold_0.2": lambda x: A.threshold_backward(x, x, 0.2),
     "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "erfc": torch.erfc, "floor": lambda x: torch.floor(x * 3), "ceil": lambda x: torch.ceil(x * 3), "round": lambda x: torch.round(x * 3),
     "trunc": lambda x: torch.trunc(x * 3), "unscaled": lambda x: _unscaled(x), "patches": lambda x: x.reshape(3, 2, 2)[:, 1:].transpose(1, 2).unflatten(1, (2, 1)).permute(0, 3, 1, 2).flatten(1) * 2,
 }

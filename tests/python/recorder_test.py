@@ -1944,6 +1944,89 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, other=1)))
 
+    def test_lengths_that_are_compared_with_positions(self):
+        """Also where the last position's comparison has one answer only."""
+        def single(world):
+            lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6))
+            seen = torch.stack([lengths > i for i in range(6)], 1)
+            world.output("y", (x * seen).sum(), mean=())
+            world.output("z", x.masked_fill(~seen, 2.0))
+
+        def step(world, right=True):
+            lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6), shard={"dp": 1})
+            seen = torch.arange(3)[None] + (3 * world.rank if right else 0) < lengths[:, None]
+            y = (x * seen).sum()
+            dist.all_reduce(y)
+            world.output("y", y, mean=())
+            world.output("z", x.masked_fill(~seen, 2.0), shard={"dp": 1})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step, single))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False), single))
+
+    def test_masks_along_later_dimensions(self):
+        """Of constants they are no positions; of data they choose as torch.where does."""
+        def step(world, mask, other):
+            x, v = world.input("x", (4, 2, 3), shard={"dp": 0}) * 1, world.input("v", (2, 3))
+            if world.single:
+                x = torch.where(mask(v), 0.5, x)
+            else:
+                x[:, other(v)] = 0.5
+            world.output("y", x, shard={"dp": 0})
+
+        first = torch.tensor([True, False])
+        both = torch.tensor([True, True])
+        for mask, other in ((lambda v: first[:, None], lambda v: first), (lambda v: v > 0, lambda v: v > 0), (lambda v: v[:, :1] > 0, lambda v: v[:, 0] > 0)):
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
+        for mask, other in ((lambda v: both[:, None], lambda v: first), (lambda v: v > 0, lambda v: v < 0)):
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
+
+    def test_constants_that_were_rounded(self):
+        """0.7 / 12, and half of 0.7 / 6: of each position, and of some (where zeros are joined with them)."""
+        def step(world, weight=0.7):
+            model = torch.nn.Linear(5, 4)
+            x, y = world.input("x", (12, 5), shard={"dp": 0}), world.input("y", (12,), torch.long, shard={"dp": 0}, high=4)
+            z = world.parameters(model)(x)
+            loss = 0.3 * F.cross_entropy(z, y) + weight * F.cross_entropy(z, y.flip(0) if world.size > 2 else y) - 0.1 * (z[:, :2] - z[:, 2:] ** 2).mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, 0.7001), step))
+
+    def test_what_has_a_value_for_classes_only(self):
+        """The logarithm of a label's probability, and powers of it."""
+        def step(world, function, divided=True):
+            model = torch.nn.Linear(5, 4)
+            x, y = world.input("x", (8, 5), shard={"dp": 0}), world.input("y", (8,), torch.long, shard={"dp": 0})
+            loss = function(F.softmax(world.parameters(model)(x), -1).gather(1, y[:, None]))
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                if divided:
+                    p.grad /= world.size
+            return loss
+
+        for function in (lambda p: -p.log().mean(), lambda p: (1 - p**0.7).mean()):
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, function=function)))
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, function=function, divided=False)))
+
+    def test_factors_of_lists_of_tensors_that_are_numbers_of_data(self):
+        """As Adafactor with foreach has them."""
+        def step(world, averaged=True):
+            model = torch.nn.Linear(4, 3)
+            optimizer = torch.optim.Adafactor(model.parameters(), lr=0.1, foreach=True)
+            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                if averaged:
+                    p.grad /= world.size
+            optimizer.step()
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
     def test_labels_of_points(self):
         """Of images, and of sequences whose classes come second."""
         def step(world, ignore=-100, weight=None):

@@ -76,7 +76,7 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         a = Known(a.data.double())
     if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
         b = Known(b.data.double())
-    a, b = _as_real(a, b), _as_real(b, a)
+    a, b = _as_real(g, a, b), _as_real(g, b, a)
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
             if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
@@ -89,11 +89,10 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
     return _of_classes(g, op, g.named(a), g.named(b), shape)
 
 
-def _as_real(v: Value, other: Value) -> Value:
-    """Integers computed from classes, with reals: they become reals first."""
-    if isinstance(v, Table) and v.kind == "int" and getattr(other, "kind", "") == "real":
-        return Table(v.source, v.entries.double(), v.low, v.shape)
-    return v
+def _as_real(g: Graph, v: Value, other: Value) -> Value:
+    """Integers that are classes, or were computed from them, with reals: they become reals first."""
+    t = tables.table_of(g, v) if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real" else None
+    return Table(t.source, t.entries.double(), t.low, t.shape) if t is not None else v
 
 
 def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:

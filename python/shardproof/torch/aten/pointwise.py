@@ -176,8 +176,7 @@ def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
 
 @line("threshold_backward")
 def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
-    require(scalar(threshold) == 0, "a threshold other than 0")
-    return g.one("relu_backward", [grad, a], a.shape)
+    return g.one("relu_backward", [grad, ar.binary(g, "sub", a, scalar(threshold))], a.shape)
 
 
 @line("abs")

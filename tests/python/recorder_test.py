@@ -1137,6 +1137,45 @@ class FailClosed(unittest.TestCase):
 
         self.assertEqual("UNDECIDED", sp.verify(step, mesh=MESH).verdict)
 
+    def test_opaque_functions_of_what_a_rank_owns(self):
+        """Each rank takes the roots for one of two weights of the same shape, and gives them to the other (Shampoo's)."""
+        def step(world, owner=lambda i: i, factor=1.0):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 4, bias=False))
+            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            for i, p in enumerate(model.parameters()):
+                root = torch.empty(4, 4)
+                if not world.single:
+                    dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+                if world.single or world.rank == owner(i):
+                    values, vectors = torch.linalg.eigh(p.grad @ p.grad.T + 1e-4 * torch.eye(4))
+                    root.copy_(vectors @ torch.diag(values.pow(-0.25)) @ vectors.T)
+                if not world.single:
+                    dist.broadcast(root, owner(i))
+                with torch.no_grad():
+                    p.sub_((factor if world.rank else 1.0) * root @ p.grad)
+
+        for owner in (lambda i: i, lambda i: 1 - i, lambda i: 1):
+            self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, owner), mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict)
+
+    def test_what_is_gathered_before_a_model_is_called(self):
+        from torch.distributed.fsdp import fully_shard
+
+        def step(world, scale=1):
+            model = torch.nn.Sequential(MLP(), torch.nn.Tanh(), MLP())
+            if not world.single:
+                for m in (model[0], model[2], model):
+                    fully_shard(m, mesh=world.mesh("dp"))
+                model[0].unshard(async_op=True)
+                model.unshard()
+            x = world.input("x", (8, 16), shard={"dp": 0})
+            loss = model(x).square().mean()
+            (loss if world.single else scale * loss).backward()
+            return loss
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+
     def dropout(self, seed=None, place="out"):
         """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""
 

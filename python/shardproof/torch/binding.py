@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import weakref
 from typing import Any, Callable, Iterator, Mapping, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
@@ -51,6 +52,7 @@ class Binding:
         self._stepped: list[optim.Optimizer] = []      # those that hold no others
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
+        self._inside: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of last
         self.priming = False
         self.computing = False
 
@@ -168,12 +170,35 @@ class Binding:
             nn_module.register_module_forward_pre_hook(self._before),
             nn_module.register_module_forward_hook(self._after, always_call=True),
             optim.register_optimizer_step_pre_hook(self._before_step),
+            nn_module.register_module_module_registration_hook(self._registered),
         ]
+        unshard = FSDPModule.unshard
+
+        def before_unshard(module: FSDPModule, *args: Any, **kwargs: Any) -> Any:
+            """What is gathered before a model is called first is gathered of the step's inputs, too."""
+            if isinstance(module, nn.Module) and id(module) not in self.modules and not self.stack:
+                self.bind(self._whole(module))
+            return unshard(module, *args, **kwargs)
+
         try:
-            yield
+            with private.changes() as undo:
+                private.set_attribute(FSDPModule, "unshard", before_unshard, undo)
+                yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _registered(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
+        if part is not None:
+            self._inside[part] = weakref.ref(module)
+
+    def _whole(self, part: nn.Module) -> nn.Module:
+        """The model that a module was made a part of."""
+        seen = {part}
+        while (outer := self._inside.get(part, lambda: None)()) is not None and outer not in seen:
+            part = outer
+            seen.add(part)
+        return part
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self.modules:

@@ -1099,14 +1099,15 @@ class FailClosed(unittest.TestCase):
             x = world.input("x", (4, 4))
             world.output("result", torch.special.polygamma(1, x) - torch.special.polygamma(2, x), mean=())
 
-        def swapped(world):
+        def other(world, two):
             x = world.input("x", (4, 4))
-            one, two = (1, 2) if world.single else (2, 1)
+            one, two = (1, 2) if world.single else (2, two)
             world.output("result", torch.special.polygamma(one, x) - torch.special.polygamma(two, x), mean=())
 
         sp.assert_equivalent(step, mesh={"tp": 2})
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: other(world, 1), mesh={"tp": 2}).verdict)
         with self.assertRaisesRegex(sp.CaptureError, "does not call there"):
-            sp.verify(swapped, mesh={"tp": 2})
+            sp.verify(lambda world: other(world, 3), mesh={"tp": 2})
 
     def test_an_opaque_function_of_each_element(self):
         def step(world, other):
@@ -1175,6 +1176,52 @@ class FailClosed(unittest.TestCase):
 
         sp.assert_equivalent(step, mesh=MESH)
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+
+    def test_a_part_that_is_called_while_its_model_is_made(self):
+        """To see what shape it gives: it is no model of its own."""
+        from torch.distributed.fsdp import fully_shard
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
+                with torch.no_grad():
+                    width = self.body(torch.zeros(1, 1, 6)).shape[1]
+                self.head = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(width, 3))
+
+            def forward(self, x):
+                return self.head(self.body(x))
+
+        def step(world, scale=1):
+            model = Net()
+            if not world.single:
+                fully_shard(model, mesh=world.mesh("dp"))
+            loss = model(world.input("x", (4, 1, 6), shard={"dp": 0})).square().mean()
+            (loss if world.single else scale * loss).backward()
+            return loss
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict, report.text)
+        self.assertIn("body.0.weight.grad", sp.capture(step, mesh=MESH).model["tensors"])
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+
+    def test_a_penalty_on_gradients(self):
+        """Gradients that are differentiated again have not the loss's scale, and nothing is claimed of them."""
+        def step(world, total=True):
+            model = world.parameters(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 1)))
+            x = world.input("x", (6, 4), shard={"dp": 0}).requires_grad_()
+            out = model(x)
+            grad, = torch.autograd.grad(out.sum() if total else out.mean(), x, create_graph=True)
+            loss = F.softplus(-out).mean() + grad.square().sum(1).mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertNotIn("Wrong lineage", report.text)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
 
     def dropout(self, seed=None, place="out"):
         """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""

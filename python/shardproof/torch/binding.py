@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import weakref
 from typing import Any, Callable, Iterator, Mapping, Protocol
 
@@ -17,6 +18,16 @@ from . import _private as private
 from .flat_parameters import Stretch, stretches
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+def _being_made() -> bool:
+    """Whether a module is under construction, which calls a part of it to see what shapes it gives, or a parametrization to check it."""
+    f: Any = sys._getframe(2)
+    while f is not None:
+        if f.f_code.co_name == "__init__" and f.f_code.co_varnames and isinstance(f.f_locals.get(f.f_code.co_varnames[0]), nn.Module):
+            return True
+        f = f.f_back
+    return False
 
 
 class Listener(Protocol):
@@ -202,7 +213,7 @@ class Binding:
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self.modules:
-            if not self.stack and any(True for _ in module.parameters()):
+            if not self.stack and any(True for _ in module.parameters()) and not _being_made():
                 self.bind(module)
                 self.computing = True
             elif not self.stack and all(module is not root for root, _ in self._kept) and any(True for _ in module.buffers()):

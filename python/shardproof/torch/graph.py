@@ -237,6 +237,10 @@ class Graph:
                 tensor = self.one("div", [tensor], v.shape, {"scalar": q})
             alike.append((tensor, data))
             return tensor
+        tensor = self.declare(name, v.shape, v.kind, "input")
+        alike.append((tensor, data))
+        self.constants.append((name, data))
+        return tensor
 
     def _divisor(self, numbers: Sequence[float]) -> int | None:
         """A whole number by which constants are whole numbers, where their decimals do not say them exactly (as_fraction); None: there is none."""

@@ -1205,6 +1205,28 @@ class FailClosed(unittest.TestCase):
         self.assertIn("body.0.weight.grad", sp.capture(step, mesh=MESH).model["tensors"])
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
 
+    def test_parameters_that_were_computed(self):
+        """What torch.func.functional_call puts in the place of parameters is what was computed, with a gradient or without, and no input."""
+        def step(world, factor=1, detached=False):
+            hyper, main = world.parameters(torch.nn.Linear(3, 8, bias=False)), torch.nn.Linear(4, 2, bias=False)
+            weight = (hyper.weight @ world.input("c", (3,)) * (1 if world.single else factor)).view(2, 4)
+            called = torch.func.functional_call(main, {"weight": weight.detach() if detached else weight}, (world.input("x", (8, 4), shard={"dp": 0}),))
+            world.output("loss", called.square().mean() + hyper.weight.square().mean())
+
+        def ensemble(world, factor=1):
+            members = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.randn(4 // world.size, 2, 3)), "bias": torch.nn.Parameter(torch.randn(4 // world.size, 2))})
+            world.parameters(members, {".*": {"dp": 0}})
+            base = torch.nn.Linear(3, 2)
+            total = torch.func.vmap(lambda p, x: torch.func.functional_call(base, p, (x,)), in_dims=(0, None))(dict(members.items()), world.input("x", (5, 3))).sum(0).detach()
+            if not world.single:
+                dist.all_reduce(total)
+                total *= factor
+            world.output("total", total, mean=())
+
+        for made in (step, functools.partial(step, detached=True), ensemble):
+            self.assertEqual("EQUIVALENT", sp.verify(made, mesh=MESH).verdict)
+            self.assertEqual("NOT EQUIVALENT", sp.verify(functools.partial(made, factor=2), mesh=MESH).verdict)
+
     def test_a_penalty_on_gradients(self):
         """Gradients that are differentiated again have not the loss's scale, and nothing is claimed of them."""
         def step(world, total=True):

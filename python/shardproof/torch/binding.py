@@ -63,6 +63,8 @@ class Binding:
         self._stepped: list[optim.Optimizer] = []      # those that hold no others
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
+        self._made: list[weakref.ref[nn.Parameter]] = []
+        self._lent: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # those that were called with what was computed in the place of parameters
         self._inside: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of last
         self.priming = False
         self.computing = False
@@ -132,7 +134,7 @@ class Binding:
         def clean_module(name: str) -> str:
             return clean(name + ".").removesuffix(".")
 
-        names = {clean(n): p for n, p in root.named_parameters()}
+        names = {clean(n): p for n, p in root.named_parameters() if self._is_own(p)}
         already = {id(p) for p in self.parameters.values()}
         new = {n: p for n, p in names.items() if id(p) not in already}
         if any(n in self.parameters for n in new):
@@ -143,7 +145,12 @@ class Binding:
             self._said(n, shard)
         for n, _ in root.named_buffers():
             self._said(clean(n), shard)
-        if known and not shard:
+        lent = root in self._lent
+        if any(not self._is_own(p) for p in root.parameters()):
+            self._lent.add(root)  # some of its parameters are elsewhere while it is called now
+        else:
+            self._lent.discard(root)
+        if known and not shard and not (lent and new):
             return
         flat = stretches(root, clean)
         self.stretches.update({n: flat[id(p)] for n, p in new.items() if id(p) in flat})
@@ -182,6 +189,7 @@ class Binding:
             nn_module.register_module_forward_hook(self._after, always_call=True),
             optim.register_optimizer_step_pre_hook(self._before_step),
             nn_module.register_module_module_registration_hook(self._registered),
+            nn_module.register_module_parameter_registration_hook(self._parameter_made),
         ]
         unshard = FSDPModule.unshard
 
@@ -199,6 +207,20 @@ class Binding:
             for handle in handles:
                 handle.remove()
 
+    def _parameter_made(self, module: nn.Module, name: str, p: nn.Parameter | None) -> None:
+        if p is not None:
+            self._made.append(weakref.ref(p))
+
+    def _is_own(self, p: torch.Tensor) -> bool:
+        """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call)."""
+        while torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
+            if torch._C._functorch.is_batchedtensor(p):  # type: ignore[attr-defined]
+                return False
+            p = torch._C._functorch.get_unwrapped(p)  # type: ignore[attr-defined]
+        if isinstance(p, nn.Parameter):
+            return True
+        return p.grad_fn is None and any(private.storage_key(q) == private.storage_key(p) for made in self._made if (q := made()) is not None and not isinstance(q, private.DTensor))
+
     def _registered(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
         if part is not None:
             self._inside[part] = weakref.ref(module)
@@ -212,7 +234,7 @@ class Binding:
         return part
 
     def _before(self, module: nn.Module, args: Any) -> None:
-        if id(module) not in self.modules:
+        if id(module) not in self.modules or module in self._lent:
             if not self.stack and any(True for _ in module.parameters()) and not _being_made():
                 self.bind(module)
                 self.computing = True

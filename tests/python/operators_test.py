@@ -30,7 +30,8 @@ def positive(x):
 UNARY = {
     "neg": torch.neg, "exp": torch.exp, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": F.silu, "relu": torch.relu, "abs": torch.abs, "sign": torch.sign,
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "log": lambda x: torch.log(positive(x)), "sqrt": lambda x: torch.sqrt(positive(x)),
-    "rsqrt": lambda x: torch.rsqrt(positive(x)), "reciprocal": lambda x: torch.reciprocal(positive(x)), "pow3": lambda x: x.pow(3), "pow2": lambda x: x.pow(2), "half": lambda x: positive(x).pow(0.5),
+    "rsqrt": lambda x: torch.rsqrt(positive(x)), "reciprocal": lambda x: torch.reciprocal(positive(x)), "pow3": lambda x: x.pow(3), "pow2": lambda x: x.pow(2), "quarters": lambda x: positive(x).pow(-0.75), "any_power": lambda x: positive(x).pow(0.7), "power_of_number": lambda x: 3.0**x,
+    "half": lambda x: positive(x).pow(0.5),
     "clamp": lambda x: x.clamp(-0.3, 0.4), "clamp_min": lambda x: x.clamp_min(0.1), "clamp_max": lambda x: x.clamp_max(0.1), "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.5),
     "rsub": lambda x: A.rsub.Scalar(x, 2.0, 3), "add_alpha": lambda x: torch.add(x, x, alpha=-2), "third": lambda x: x * (1 / 3), "root": lambda x: x / math.sqrt(2), "div": lambda x: x / 7,
     "sum": torch.sum, "sum_dim": lambda x: x.sum(0, keepdim=True), "mean": torch.mean, "mean_dim": lambda x: x.mean(-1), "amax": lambda x: x.amax(1), "amin": lambda x: x.amin((0, 1)),
@@ -50,6 +51,8 @@ UNARY = {
     "fill": lambda x: x.clone().fill_(3.5) + x, "zero": lambda x: x.clone().zero_() + x, "outer": lambda x: torch.outer(x[0], x[1]), "split_copy": lambda x: A.split_with_sizes_copy(x, [1, 3], 1)[1] + 0,
     "unfold": lambda x: x.unflatten(1, (2, 2)).transpose(0, 2).reshape(2, 6), "expand": lambda x: x[:, None].expand(3, 2, 4) * 2,
     "index_put": lambda x: x.index_put((torch.tensor([1]),), torch.tensor(4.0)), "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * torch.polar(torch.ones(2), torch.tensor([0.3, 0.7]))).flatten(1), "addcmul": lambda x: torch.addcmul(x, x, x, value=0.3), "addcdiv": lambda x: torch.addcdiv(x, x, positive(x), value=-2), "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
+    "masked_column": lambda x: _masked(x, 1, torch.tensor([True, False, False, True])), "masked_columns": lambda x: _masked(x.expand(2, 3, 4).clone(), 1, torch.ones(3, 4).triu().bool()),
+    "masked_data": lambda x: _masked(x, 0, x > 0.2), "masked_rows": lambda x: _masked(x, 0, x[:, 0] > 0), "masked_last": lambda x: _masked(x, 1, x[0] > 0),
     "log1p": lambda x: torch.log1p(positive(x)), "expm1": torch.expm1, "log2": lambda x: torch.log2(positive(x)), "exp2": torch.exp2, "softplus": F.softplus, "elu": F.elu, "mish": F.mish, "hardshrink": lambda x: F.hardshrink(x, 0.3), "softshrink": lambda x: F.softshrink(x, 0.3),
     "hidden": lambda x: F.softmax(x[:, :3].masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf), -1), "threshold": lambda x: A.threshold_backward(x, x, 0),
     "cumprod": lambda x: x.cumprod(1), "prod": torch.prod, "prod_dim": lambda x: x.prod(0, keepdim=True), "logcumsumexp": lambda x: x.logcumsumexp(0), "norm3": lambda x: torch.linalg.vector_norm(x, 3, dim=1),
@@ -76,7 +79,7 @@ BINARY = {
     "cdist0": lambda a, b: torch.cdist(a, b, p=0.0), "cdist_batch": lambda a, b: torch.cdist(torch.stack([a, a * 2]), b, p=1.5), "mse_sum": lambda a, b: F.mse_loss(a, b, reduction="sum"),
     "layer_norm": lambda a, b: F.layer_norm(a, (4,), b[0], b[1]), "rms_norm": lambda a, b: F.rms_norm(a, (4,), b[0], 1e-5), "where": lambda a, b: torch.where(a > b, a, b), "foreach": lambda a, b: sum(torch._foreach_mul([a, b], [b, a])),
     "fused_rms_norm": lambda a, b: A._fused_rms_norm(a, [4], b[0], 1e-5)[0], "foreach_zero": lambda a, b: _foreach_writes(a, b),
-    "bilinear": lambda a, b: F.bilinear(a, b, torch.stack([a.T @ b, b.T @ a])), "foreach_norm": lambda a, b: torch.stack(torch._foreach_norm([a, b])), "copy": lambda a, b: a.clone().copy_(b[0]) + a, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :3], a[None], b.T[None]),
+    "power": lambda a, b: positive(a) ** b, "bilinear": lambda a, b: F.bilinear(a, b, torch.stack([a.T @ b, b.T @ a])), "foreach_norm": lambda a, b: torch.stack(torch._foreach_norm([a, b])), "copy": lambda a, b: a.clone().copy_(b[0]) + a, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "baddbmm": lambda a, b: torch.baddbmm(a[None, :, :3], a[None], b.T[None]),
 }
 
 
@@ -86,6 +89,12 @@ def _foreach_writes(a, b):
     torch._foreach_zero_([y, z])
     torch._foreach_add_([y], 2.0)
     return x + y + z + a
+
+
+def _masked(x, dims, mask):
+    y = x * 1
+    y[(slice(None),) * dims + (mask,)] = 0.7
+    return y
 
 
 def _write(x):
@@ -164,8 +173,12 @@ def step(world):
     picked[(labels < 2) | (labels >= 5)] = 0.0
     world.output("window", picked, mean=())
     weights = world.input("weights", (2, 4))
-    optimized = [torch.nn.Parameter(weights.clone()) for _ in range(3)]
-    for p, make in zip(optimized, (lambda p: torch.optim.AdamW([p], fused=True), lambda p: torch.optim.Adam([p], weight_decay=0.1, fused=True), lambda p: torch.optim.AdamW([p], foreach=True, weight_decay=0.2))):
+    makers = (lambda p: torch.optim.AdamW([p], fused=True), lambda p: torch.optim.Adam([p], weight_decay=0.1, fused=True), lambda p: torch.optim.AdamW([p], foreach=True, weight_decay=0.2),
+              lambda p: torch.optim.AdamW([p], weight_decay=0.1, amsgrad=True, fused=True), lambda p: torch.optim.Adam([p], weight_decay=0.1, amsgrad=True, maximize=True, fused=True),
+              lambda p: torch.optim.SGD([p], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1, fused=True), lambda p: torch.optim.SGD([p], lr=0.1, momentum=0.9, dampening=0.3, maximize=True, fused=True),
+              lambda p: torch.optim.SGD([p], lr=torch.tensor(0.1), fused=True), lambda p: torch.optim.Adagrad([p], lr=0.1, lr_decay=0.1, weight_decay=0.1, fused=True))
+    optimized = [torch.nn.Parameter(weights.clone()) for _ in makers]
+    for p, make in zip(optimized, makers):
         p.grad = weights * 3
         optimizer = make(p)
         optimizer.step()

@@ -1099,14 +1099,15 @@ class FailClosed(unittest.TestCase):
             x = world.input("x", (4, 4))
             world.output("result", torch.special.polygamma(1, x) - torch.special.polygamma(2, x), mean=())
 
-        def swapped(world):
+        def other(world, two):
             x = world.input("x", (4, 4))
-            one, two = (1, 2) if world.single else (2, 1)
+            one, two = (1, 2) if world.single else (2, two)
             world.output("result", torch.special.polygamma(one, x) - torch.special.polygamma(two, x), mean=())
 
         sp.assert_equivalent(step, mesh={"tp": 2})
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: other(world, 1), mesh={"tp": 2}).verdict)
         with self.assertRaisesRegex(sp.CaptureError, "does not call there"):
-            sp.verify(swapped, mesh={"tp": 2})
+            sp.verify(lambda world: other(world, 3), mesh={"tp": 2})
 
     def test_an_opaque_function_of_each_element(self):
         def step(world, other):
@@ -1136,6 +1137,113 @@ class FailClosed(unittest.TestCase):
             world.output("result", torch.linalg.svd(grad, full_matrices=False)[1], mean=())
 
         self.assertEqual("UNDECIDED", sp.verify(step, mesh=MESH).verdict)
+
+    def test_opaque_functions_of_what_a_rank_owns(self):
+        """Each rank takes the roots for one of two weights of the same shape, and gives them to the other (Shampoo's)."""
+        def step(world, owner=lambda i: i, factor=1.0):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 4, bias=False))
+            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            for i, p in enumerate(model.parameters()):
+                root = torch.empty(4, 4)
+                if not world.single:
+                    dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+                if world.single or world.rank == owner(i):
+                    values, vectors = torch.linalg.eigh(p.grad @ p.grad.T + 1e-4 * torch.eye(4))
+                    root.copy_(vectors @ torch.diag(values.pow(-0.25)) @ vectors.T)
+                if not world.single:
+                    dist.broadcast(root, owner(i))
+                with torch.no_grad():
+                    p.sub_((factor if world.rank else 1.0) * root @ p.grad)
+
+        for owner in (lambda i: i, lambda i: 1 - i, lambda i: 1):
+            self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, owner), mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict)
+
+    def test_what_is_gathered_before_a_model_is_called(self):
+        from torch.distributed.fsdp import fully_shard
+
+        def step(world, scale=1):
+            model = torch.nn.Sequential(MLP(), torch.nn.Tanh(), MLP())
+            if not world.single:
+                for m in (model[0], model[2], model):
+                    fully_shard(m, mesh=world.mesh("dp"))
+                model[0].unshard(async_op=True)
+                model.unshard()
+            x = world.input("x", (8, 16), shard={"dp": 0})
+            loss = model(x).square().mean()
+            (loss if world.single else scale * loss).backward()
+            return loss
+
+        sp.assert_equivalent(step, mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+
+    def test_a_part_that_is_called_while_its_model_is_made(self):
+        """To see what shape it gives: it is no model of its own."""
+        from torch.distributed.fsdp import fully_shard
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
+                with torch.no_grad():
+                    width = self.body(torch.zeros(1, 1, 6)).shape[1]
+                self.head = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(width, 3))
+
+            def forward(self, x):
+                return self.head(self.body(x))
+
+        def step(world, scale=1):
+            model = Net()
+            if not world.single:
+                fully_shard(model, mesh=world.mesh("dp"))
+            loss = model(world.input("x", (4, 1, 6), shard={"dp": 0})).square().mean()
+            (loss if world.single else scale * loss).backward()
+            return loss
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict, report.text)
+        self.assertIn("body.0.weight.grad", sp.capture(step, mesh=MESH).model["tensors"])
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+
+    def test_parameters_that_were_computed(self):
+        """What torch.func.functional_call puts in the place of parameters is what was computed, with a gradient or without, and no input."""
+        def step(world, factor=1, detached=False):
+            hyper, main = world.parameters(torch.nn.Linear(3, 8, bias=False)), torch.nn.Linear(4, 2, bias=False)
+            weight = (hyper.weight @ world.input("c", (3,)) * (1 if world.single else factor)).view(2, 4)
+            called = torch.func.functional_call(main, {"weight": weight.detach() if detached else weight}, (world.input("x", (8, 4), shard={"dp": 0}),))
+            world.output("loss", called.square().mean() + hyper.weight.square().mean())
+
+        def ensemble(world, factor=1):
+            members = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.randn(4 // world.size, 2, 3)), "bias": torch.nn.Parameter(torch.randn(4 // world.size, 2))})
+            world.parameters(members, {".*": {"dp": 0}})
+            base = torch.nn.Linear(3, 2)
+            total = torch.func.vmap(lambda p, x: torch.func.functional_call(base, p, (x,)), in_dims=(0, None))(dict(members.items()), world.input("x", (5, 3))).sum(0).detach()
+            if not world.single:
+                dist.all_reduce(total)
+                total *= factor
+            world.output("total", total, mean=())
+
+        for made in (step, functools.partial(step, detached=True), ensemble):
+            self.assertEqual("EQUIVALENT", sp.verify(made, mesh=MESH).verdict)
+            self.assertEqual("NOT EQUIVALENT", sp.verify(functools.partial(made, factor=2), mesh=MESH).verdict)
+
+    def test_a_penalty_on_gradients(self):
+        """Gradients that are differentiated again have not the loss's scale, and nothing is claimed of them."""
+        def step(world, total=True):
+            model = world.parameters(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 1)))
+            x = world.input("x", (6, 4), shard={"dp": 0}).requires_grad_()
+            out = model(x)
+            grad, = torch.autograd.grad(out.sum() if total else out.mean(), x, create_graph=True)
+            loss = F.softplus(-out).mean() + grad.square().sum(1).mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertNotIn("Wrong lineage", report.text)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
 
     def dropout(self, seed=None, place="out"):
         """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""
@@ -1943,6 +2051,89 @@ class Operators(unittest.TestCase):
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, other=1)))
+
+    def test_lengths_that_are_compared_with_positions(self):
+        """Also where the last position's comparison has one answer only."""
+        def single(world):
+            lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6))
+            seen = torch.stack([lengths > i for i in range(6)], 1)
+            world.output("y", (x * seen).sum(), mean=())
+            world.output("z", x.masked_fill(~seen, 2.0))
+
+        def step(world, right=True):
+            lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6), shard={"dp": 1})
+            seen = torch.arange(3)[None] + (3 * world.rank if right else 0) < lengths[:, None]
+            y = (x * seen).sum()
+            dist.all_reduce(y)
+            world.output("y", y, mean=())
+            world.output("z", x.masked_fill(~seen, 2.0), shard={"dp": 1})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step, single))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False), single))
+
+    def test_masks_along_later_dimensions(self):
+        """Of constants they are no positions; of data they choose as torch.where does."""
+        def step(world, mask, other):
+            x, v = world.input("x", (4, 2, 3), shard={"dp": 0}) * 1, world.input("v", (2, 3))
+            if world.single:
+                x = torch.where(mask(v), 0.5, x)
+            else:
+                x[:, other(v)] = 0.5
+            world.output("y", x, shard={"dp": 0})
+
+        first = torch.tensor([True, False])
+        both = torch.tensor([True, True])
+        for mask, other in ((lambda v: first[:, None], lambda v: first), (lambda v: v > 0, lambda v: v > 0), (lambda v: v[:, :1] > 0, lambda v: v[:, 0] > 0)):
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
+        for mask, other in ((lambda v: both[:, None], lambda v: first), (lambda v: v > 0, lambda v: v < 0)):
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
+
+    def test_constants_that_were_rounded(self):
+        """0.7 / 12, and half of 0.7 / 6: of each position, and of some (where zeros are joined with them)."""
+        def step(world, weight=0.7):
+            model = torch.nn.Linear(5, 4)
+            x, y = world.input("x", (12, 5), shard={"dp": 0}), world.input("y", (12,), torch.long, shard={"dp": 0}, high=4)
+            z = world.parameters(model)(x)
+            loss = 0.3 * F.cross_entropy(z, y) + weight * F.cross_entropy(z, y.flip(0) if world.size > 2 else y) - 0.1 * (z[:, :2] - z[:, 2:] ** 2).mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, 0.7001), step))
+
+    def test_what_has_a_value_for_classes_only(self):
+        """The logarithm of a label's probability, and powers of it."""
+        def step(world, function, divided=True):
+            model = torch.nn.Linear(5, 4)
+            x, y = world.input("x", (8, 5), shard={"dp": 0}), world.input("y", (8,), torch.long, shard={"dp": 0})
+            loss = function(F.softmax(world.parameters(model)(x), -1).gather(1, y[:, None]))
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                if divided:
+                    p.grad /= world.size
+            return loss
+
+        for function in (lambda p: -p.log().mean(), lambda p: (1 - p**0.7).mean()):
+            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, function=function)))
+            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, function=function, divided=False)))
+
+    def test_factors_of_lists_of_tensors_that_are_numbers_of_data(self):
+        """As Adafactor with foreach has them."""
+        def step(world, averaged=True):
+            model = torch.nn.Linear(4, 3)
+            optimizer = torch.optim.Adafactor(model.parameters(), lr=0.1, foreach=True)
+            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                if averaged:
+                    p.grad /= world.size
+            optimizer.step()
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
     def test_labels_of_points(self):
         """Of images, and of sequences whose classes come second."""

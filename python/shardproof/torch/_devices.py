@@ -56,7 +56,7 @@ class OnCPU(TorchFunctionMode):
             if kind is str or kind is _DEVICE:
                 args = tuple(on_cpu(a) for a in args)
                 break
-            if kind is DataNumber:
+            if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
                 return with_numbers(func, args, kwargs or {})
         if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
             return made

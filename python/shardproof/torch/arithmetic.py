@@ -92,12 +92,9 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
 
 
 def _as_real(g: Graph, v: Value, other: Value) -> Value:
-    """Integers computed from classes, or that were chosen, with reals: they become reals first."""
-    if isinstance(v, Named) and v.kind == "int" and getattr(other, "kind", "") == "real" and (t := tables.table_of(g, v)) is not None:
-        v = t
-    if isinstance(v, Table) and v.kind == "int" and getattr(other, "kind", "") == "real":
-        return Table(v.source, v.entries.double(), v.low, v.shape)
-    return v
+    """Integers that are classes, or were computed from them, with reals: they become reals first."""
+    t = tables.table_of(g, v) if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real" else None
+    return Table(t.source, t.entries.double(), t.low, t.shape) if t is not None else v
 
 
 def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
@@ -313,8 +310,20 @@ def reciprocal(g: Graph, a: Value) -> Value:
     return power(g, a, -1)
 
 
+POSITIVE = "what is raised to a power that is no multiple of 1/16, or to one that depends on data, is positive: inputs for which it is zero (or negative) are left out"
+
+
+def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
+    """a to any power, by its logarithm. Raises Unsupported for what is known not to be positive."""
+    if isinstance(a, Filled) and a.fill <= 0 or isinstance(a, Known) and bool((a.data <= 0).any()):
+        raise Unsupported("a power, not known before, of a number that is not positive")
+    if not isinstance(a, (Filled, Known)):
+        g.assume(POSITIVE)
+    return unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
+
+
 def power(g: Graph, a: Value, exponent: float | int) -> Value:
-    """a to a constant power."""
+    """a to a constant power: integer or half-integer ones are the core's, quarters and smaller ones are those of roots, others go by the logarithm."""
     check(a)
     exponent = number(exponent)
     if 0 in a.shape:
@@ -337,7 +346,7 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
     if exponent == 2:
         return g.one("mul", [n, n], n.shape)
     if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
-        return _fractional_power(g, n, exponent)
+        return power(g, g.root(n), 2 * exponent) if float(exponent * 16).is_integer() else _fractional_power(g, n, exponent)
     if abs(exponent) > MOST_POWER:
         raise Unsupported(f"the power {exponent}")
     return g.one("pow", [n], n.shape, {"scalar": exponent})

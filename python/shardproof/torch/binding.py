@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
+import weakref
 from typing import Any, Callable, Iterator, Mapping, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
@@ -16,6 +18,16 @@ from . import _private as private
 from .flat_parameters import Stretch, stretches
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+def _being_made() -> bool:
+    """Whether a module is under construction, which calls a part of it to see what shapes it gives, or a parametrization to check it."""
+    f: Any = sys._getframe(2)
+    while f is not None:
+        if f.f_code.co_name == "__init__" and f.f_code.co_varnames and isinstance(f.f_locals.get(f.f_code.co_varnames[0]), nn.Module):
+            return True
+        f = f.f_back
+    return False
 
 
 class Listener(Protocol):
@@ -51,6 +63,9 @@ class Binding:
         self._stepped: list[optim.Optimizer] = []      # those that hold no others
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
+        self._made: list[weakref.ref[nn.Parameter]] = []
+        self._lent: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # those that were called with what was computed in the place of parameters
+        self._inside: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of last
         self.priming = False
         self.computing = False
 
@@ -119,7 +134,7 @@ class Binding:
         def clean_module(name: str) -> str:
             return clean(name + ".").removesuffix(".")
 
-        names = {clean(n): p for n, p in root.named_parameters()}
+        names = {clean(n): p for n, p in root.named_parameters() if self._is_own(p)}
         already = {id(p) for p in self.parameters.values()}
         new = {n: p for n, p in names.items() if id(p) not in already}
         if any(n in self.parameters for n in new):
@@ -130,7 +145,12 @@ class Binding:
             self._said(n, shard)
         for n, _ in root.named_buffers():
             self._said(clean(n), shard)
-        if known and not shard:
+        lent = root in self._lent
+        if any(not self._is_own(p) for p in root.parameters()):
+            self._lent.add(root)  # some of its parameters are elsewhere while it is called now
+        else:
+            self._lent.discard(root)
+        if known and not shard and not (lent and new):
             return
         flat = stretches(root, clean)
         self.stretches.update({n: flat[id(p)] for n, p in new.items() if id(p) in flat})
@@ -168,16 +188,54 @@ class Binding:
             nn_module.register_module_forward_pre_hook(self._before),
             nn_module.register_module_forward_hook(self._after, always_call=True),
             optim.register_optimizer_step_pre_hook(self._before_step),
+            nn_module.register_module_module_registration_hook(self._registered),
+            nn_module.register_module_parameter_registration_hook(self._parameter_made),
         ]
+        unshard = FSDPModule.unshard
+
+        def before_unshard(module: FSDPModule, *args: Any, **kwargs: Any) -> Any:
+            """What is gathered before a model is called first is gathered of the step's inputs, too."""
+            if isinstance(module, nn.Module) and id(module) not in self.modules and not self.stack:
+                self.bind(self._whole(module))
+            return unshard(module, *args, **kwargs)
+
         try:
-            yield
+            with private.changes() as undo:
+                private.set_attribute(FSDPModule, "unshard", before_unshard, undo)
+                yield
         finally:
             for handle in handles:
                 handle.remove()
 
+    def _parameter_made(self, module: nn.Module, name: str, p: nn.Parameter | None) -> None:
+        if p is not None:
+            self._made.append(weakref.ref(p))
+
+    def _is_own(self, p: torch.Tensor) -> bool:
+        """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call)."""
+        while torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
+            if torch._C._functorch.is_batchedtensor(p):  # type: ignore[attr-defined]
+                return False
+            p = torch._C._functorch.get_unwrapped(p)  # type: ignore[attr-defined]
+        if isinstance(p, nn.Parameter):
+            return True
+        return p.grad_fn is None and any(private.storage_key(q) == private.storage_key(p) for made in self._made if (q := made()) is not None and not isinstance(q, private.DTensor))
+
+    def _registered(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
+        if part is not None:
+            self._inside[part] = weakref.ref(module)
+
+    def _whole(self, part: nn.Module) -> nn.Module:
+        """The model that a module was made a part of."""
+        seen = {part}
+        while (outer := self._inside.get(part, lambda: None)()) is not None and outer not in seen:
+            part = outer
+            seen.add(part)
+        return part
+
     def _before(self, module: nn.Module, args: Any) -> None:
-        if id(module) not in self.modules:
-            if not self.stack and any(True for _ in module.parameters()):
+        if id(module) not in self.modules or module in self._lent:
+            if not self.stack and any(True for _ in module.parameters()) and not _being_made():
                 self.bind(module)
                 self.computing = True
             elif not self.stack and all(module is not root for root, _ in self._kept) and any(True for _ in module.buffers()):

@@ -57,6 +57,7 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
 
 
 _ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+GATHERED = "gradients of torch.distributed.nn.functional's all_gather and all_to_all are what they are on NCCL: where they are not contiguous, gloo mixes up their elements (a .clone() of what was gathered keeps them contiguous)"
 _COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
 
 
@@ -249,6 +250,8 @@ def _c10d_all_to_all_base(recorder: Any, args: Any, out: Any) -> None:
 def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     g = recorder.g
+    if any(not t.is_contiguous() for t in args[0]):
+        g.assume(GATHERED)
     values = [recorder.read(t) for t in args[1]]
     ar.check(*values)
     if len({v.shape for v in values}) != 1 or len({tuple(t.shape) for t in args[0]}) != 1:

@@ -163,8 +163,8 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
     if name == "tensor" and len(args) == 1 and type(args[0]) is DataNumber and not kwargs.get("requires_grad") and (kwargs.get("dtype") or torch.float32).is_floating_point:
         return tensor(args[0], kwargs.get("dtype"))
-    if name.strip("_") in _TAKES_A_TENSOR and set(kwargs) <= {"alpha"} and len(args) == 2:
-        args = tuple(map(tensor, args))
+    if name.removeprefix("_foreach_").strip("_") in _TAKES_A_TENSOR and set(kwargs) <= {"alpha"} and len(args) == 2:
+        args = tuple([list(map(tensor, x)) if isinstance(x, (list, tuple)) else tensor(x) for x in args])
         if type(kwargs.get("alpha")) is DataNumber and name in _SCALED and isinstance(args[1], torch.Tensor):
             scale = tensor(kwargs["alpha"])
             if isinstance(scale, torch.Tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison
 
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
+ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -29,17 +31,18 @@ def number(x: Any) -> int | float:
     return int(x) if x == int(x) and abs(x) < 1e15 else x
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def as_fraction(x: float) -> tuple[int, int, bool] | None:
-    """(p, q, root): x is the double nearest to p/q or, with root, to sqrt(p/q), which its decimals do not say exactly; None: take the decimals."""
+    """(p, q, root): x is, but for a few roundings, p/q or, with root, the double nearest to sqrt(p/q), which its decimals do not say exactly; None: take the decimals."""
     if isinstance(x, int) or not math.isfinite(x) or x == 0:
         return None
-    near = Fraction(x).limit_denominator(1 << 14)
-    if near.numerator and float(near) == x:
+    near = Fraction(x).limit_denominator(1 << 18)
+    if near.numerator and abs(float(near) - x) <= ROUNDINGS * math.ulp(x):  # 0.7 / 12 and half of 0.7 / 6 are two doubles
         q = near.denominator
         for prime in (2, 5):
             while q % prime == 0:
                 q //= prime
-        return (near.numerator, near.denominator, False) if q != 1 and abs(near.numerator) < 1 << 20 else None
+        return (near.numerator, near.denominator, False) if (q != 1 or float(near) != x) and abs(near.numerator) < 1 << 20 else None
     if x > 0:
         near = Fraction(x * x).limit_denominator(1 << 12)
         if near.numerator and near.numerator < 1 << 16 and math.sqrt(near) == x and len(repr(x)) > 12:
@@ -190,6 +193,8 @@ class Graph:
         if not math.isfinite(v.fill):
             raise Unsupported("an infinity or not-a-number is used as a number")
         key = (v.fill, v.shape, v.kind)
+        if key not in self._fills and v.kind == "real" and (q := self._divisor([v.fill])) is not None:
+            self._fills[key] = self.expand(self.one("div", [Filled(round(v.fill * q), ())], (), {"scalar": q}), v.shape)  # type: ignore[assignment]
         if key not in self._fills:
             name = f"%const.{len(self._fills)}"
             self.tensors[name] = {"shape": list(v.shape), "kind": "constant", "value": int(v.fill) if v.kind != "real" else number(v.fill)}
@@ -225,14 +230,30 @@ class Graph:
             data = data.clone(memory_format=torch.contiguous_format)  # not the memory that it is a part of
         name = f"%known.{sum(map(len, self._known.values()))}"
         if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or bool((data == data.round()).all()) or len(torch.unique(data)) <= 2):
+            q = self._divisor(torch.unique(data).tolist()) if v.kind == "real" else None
             tensor = self.declare(name, v.shape, v.kind, "constant")  # a mask, positions or counts: what is proved may depend on the numbers
-            self.tensors[name]["value"] = _numbers(data.tolist())
+            self.tensors[name]["value"] = _numbers((data if q is None else (data * q).round()).tolist())
+            if q is not None:
+                tensor = self.one("div", [tensor], v.shape, {"scalar": q})
             alike.append((tensor, data))
             return tensor
         tensor = self.declare(name, v.shape, v.kind, "input")
         alike.append((tensor, data))
         self.constants.append((name, data))
         return tensor
+
+    def _divisor(self, numbers: Sequence[float]) -> int | None:
+        """A whole number by which constants are whole numbers, where their decimals do not say them exactly (as_fraction); None: there is none."""
+        found = {x: as_fraction(x) for x in map(float, numbers)}
+        if len(found) > 2 or not any(found.values()) or any(f is not None and f[2] for f in found.values()):
+            return None
+        q = math.lcm(*(f[1] if f is not None else Fraction(repr(x)).denominator for x, f in found.items()))
+        if q > 1 << 30:
+            return None
+        for x, f in found.items():
+            if f is not None:
+                self.assume(f"the constant {x!r} stands for {f[0]}/{f[1]}")
+        return q
 
     def origin(self, v: Named) -> str | None:
         """The input, or the choice, of which a tensor is a rearrangement, or None."""
@@ -636,7 +657,16 @@ class Graph:
                 source = self.cat([self._expand_source(v) for v in values], dim)  # type: ignore[arg-type]
                 return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
         ns = [self.named(v) for v in values]
+        if any(n.kind == "real" for n in ns):  # masks of data are zeros and ones, so that those of constants have to be, too
+            ns = [self.named(self._as_real(v)) for v in values]
         return self.one("cat", ns, tuple(shape), {"dim": dim}, ns[0].kind)
+
+    @staticmethod
+    def _as_real(v: Value) -> Value:
+        """A constant of any kind as real numbers."""
+        if isinstance(v, Filled):
+            return Filled(float(v.fill), v.shape)
+        return Known(v.data.double()) if isinstance(v, Known) else v
 
     @staticmethod
     def _squared(v: Value) -> Value | None:

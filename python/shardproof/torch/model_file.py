@@ -149,6 +149,9 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         return None if n is None else rename.get(n, n)
 
     declared = {rename.get(n, n): dict(t) for n, t in tensors.items()}
+    for n, count in {**g.chosen_from, **g.ranges, **g.classes}.items():
+        if declared.get(n, {}).get("kind") == "input":
+            declared[n]["known"] = {"within": [[0, count]]}  # what is drawn then is one of the classes: others may have no value
     tied = {k: rename.get(n, n) for k, n in tied.items()}
     for label in outputs:
         parameter = label.removesuffix(".grad")

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from .graph import Graph
 from .model_live import live
-from .values import Named, Value, kind_of
+from .values import Named, Shape, Value, kind_of
+
+
+def argument(label: str, i: int) -> str:
+    return f"argument {i} of {label}"
+
+
+def result(label: str, i: int) -> str:
+    return f"%{label}.{i}"
 
 
 @dataclasses.dataclass
@@ -34,7 +42,7 @@ class Call:
         return "each element" if all(len(v.shape) == self.lead for v in (*self.operands, *self.results)) else f"each position of the first {self.lead} dimension{'s' if self.lead > 1 else ''} of its arguments"
 
     def arguments(self) -> dict[str, Named]:
-        return {f"argument {i} of {self.label}": v for i, v in enumerate(self.operands)}
+        return {argument(self.label, i): v for i, v in enumerate(self.operands)}
 
 
 class Calls:
@@ -55,7 +63,7 @@ class Calls:
             where = f"{name}{' of ' + path if path else ''}"
             label = f"{where}.{self._count[where]}"
             self._count[where] += 1
-            results = [self.g.declare(f"%{label}.{i}", tuple(t.shape), "int" if kind_of(t.dtype) in ("int", "bool") else "real", "input") for i, t in enumerate(outs)]
+            results = [self.g.declare(result(label, i), tuple(t.shape), "int" if kind_of(t.dtype) in ("int", "bool") else "real", "input") for i, t in enumerate(outs)]
             self._before[key] = Call(function, self.g.loc, label, given, results, lead)
             self.made.append(self._before[key])
             self.g.opaque.update(v.name for v in results)
@@ -76,3 +84,56 @@ def followed(g: Graph, calls: Sequence[Call], wanted: Sequence[str], keep: Seque
         if not more:
             return nodes, needed
         needed += more
+
+
+class Ancestors:
+    """Of which tensors that both sides have others are computed: the nearest ones. shared: tensors of one side, and what they are called on both."""
+
+    def __init__(self, nodes: Sequence[Mapping[str, Any]], shared: Mapping[str, str]) -> None:
+        self.producers = {name: n for n in nodes for name in n["out"]}
+        self.shared = dict(shared)
+        self.known: dict[str, frozenset[str]] = {}
+
+    def of(self, name: str) -> frozenset[str]:
+        todo = [name]
+        while todo:
+            at = todo[-1]
+            operands = [n for n in self.producers[at]["in"] if n is not None] if at in self.producers and at not in self.shared else []
+            missing = [n for n in operands if n not in self.known]
+            if missing:
+                todo += missing
+                continue
+            self.known[at] = frozenset({self.shared[at]} if at in self.shared else set().union(*(self.known[n] for n in operands)))
+            todo.pop()
+        return self.known[name]
+
+
+@dataclasses.dataclass
+class CalledThere:
+    """A call on the single device: its arguments, and their shapes."""
+
+    function: str
+    arguments: list[str]
+    shapes: list[Shape]
+
+
+def matched(calls: Sequence[Call], theirs: Mapping[str, CalledThere], ours: Ancestors, models: Ancestors) -> dict[str, str | None]:
+    """Which call of the single device's each of a rank's is, by labels. A rank may make some of them only (for parameters that it owns): then it is the same function of arguments of the same shapes that are
+    computed of the same tensors. None: there is none left. Calls that do not belong together have arguments of which nobody can prove that they are equal.
+    """
+    def fits(c: Call, label: str) -> bool:
+        return label in theirs and theirs[label].function == c.function and (c.lead > 0 or theirs[label].shapes == [v.shape for v in c.operands])
+
+    if len(calls) == len(theirs) and all(fits(c, c.label) for c in calls):
+        return {c.label: c.label for c in calls}
+    found: dict[str, str | None] = {}
+    for c in calls:
+        left = [label for label in theirs if fits(c, label) and label not in found.values()]
+        of = [ours.of(v.name) for v in c.operands]
+        same = [label for label in left if [models.of(name) for name in theirs[label].arguments] == of]
+        chosen = next((c.label if c.label in labels else labels[0] for labels in (same, left) if labels), None)
+        if chosen is None and theirs.get(c.label, CalledThere("", [], [])).function == c.function:
+            chosen = c.label  # of other shapes, which is said where it is tied
+        found[c.label] = chosen
+        ours.shared.update({r.name: result(chosen, i) for i, r in enumerate(c.results) if chosen is not None})
+    return found

@@ -6,6 +6,7 @@ A tie that cannot be made is an error for inputs and outputs; a checkpoint witho
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from typing import Any, Mapping
@@ -18,7 +19,7 @@ from .graph import Positions
 from .marks import Mark, Placement, together
 from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of
 from .model_live import COMMUNICATION, WAIT
-from .opaque import Call, followed
+from .opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
 from .randomness import Draw
 from .record import CaptureError, Hazard, Recording
 from .values import Named, Poison, Shape
@@ -128,12 +129,13 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     ties = _where_they_lie(side, model, ties, at, skipped)
     keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
+    which = _calls(side, model, opaque, ties, divided) if opaque else {}
     for c in opaque:
-        if model.opaque.get(c.label) != c.function:
+        there = which[c.label]
+        if there is None:
             raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
-        for label, v in c.arguments().items():
-            ties.append(_of_call(side, model, "output", label, v, c, at))
-        ties += [_of_call(side, model, "input", r.name, r, c, at) for r in c.results if r.name in model.shapes]
+        ties += [_of_call(side, model, "output", argument(there, i), v, c, at) for i, v in enumerate(c.operands)]
+        ties += [_of_call(side, model, "input", result(there, i), r, c, at) for i, r in enumerate(c.results) if result(there, i) in model.shapes]
     nodes = _threaded(g, nodes, divided)
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
@@ -216,8 +218,20 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
     return [n for n in result if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)]
 
 
+def _calls(side: Recording, model: Model, calls: list[Call], ties: list[Tie], divided: Mapping[str, tuple[str, int]]) -> dict[str, str | None]:
+    """Which calls of the single device's a rank's opaque ones are."""
+    tied = {t.local: t.tensor for t in ties}
+    tied.update({whole: tied[part] for whole, (part, _) in divided.items() if part in tied})
+    theirs = {}
+    for label, function in model.opaque.items():
+        arguments = list(itertools.takewhile(bool, (model.tied.get(("output", argument(label, i), 0), "") for i in itertools.count())))
+        theirs[label] = CalledThere(function, arguments, [model.shapes[name] for name in arguments])
+    results = {name: name for name in model.shapes if name[1:].rpartition(".")[0] in model.opaque}
+    return matched(calls, theirs, Ancestors(side.graph.nodes, tied), Ancestors(model.json["nodes"], {**results, **{t: t for t in tied.values()}}))
+
+
 def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]) -> Tie:
-    """An argument or a result of an opaque call: the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
+    """An argument or a result of an opaque call (label: the single device's): the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
     and of a function of each element, or of each matrix, the results then do, too."""
     tensor = model.tied[("output", label, 0)] if role == "output" else label
     box = Box((0,) * len(v.shape))

@@ -285,6 +285,8 @@ class _Side:
 
     def _gradient(self, label: str, name: str, module: nn.Module, call: int, final: bool) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
+            if torch.is_grad_enabled():
+                return  # it will be differentiated itself (a penalty on gradients), so that nothing says that its scale is the loss's
             if not final:
                 self._weights(name, module)
             local = grad._local_tensor if isinstance(grad, private.DTensor) else grad

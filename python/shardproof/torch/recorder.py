@@ -223,8 +223,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             self.g.loc = previous
 
     def _without_masks(self, args: Any) -> Any:
-        """Constant masks among indices as the positions that they name, as shapes of results depend on them. One number is written by the mask itself."""
-        if len(args) < 2 or len(args) > 2 and args[2].numel() == 1:
+        """Constant masks among indices as the positions that they name, as shapes of results depend on them. One number is written by the mask itself, if it is the only index."""
+        if len(args) < 2 or len(args) > 2 and args[2].numel() == 1 and sum(i is not None for i in args[1]) == 1:
             return args
         indices: list[Any] = []
         for i in args[1]:

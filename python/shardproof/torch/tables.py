@@ -14,6 +14,7 @@ from .graph import Graph
 from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value, numel
 
 Function = Callable[..., torch.Tensor]
+MOST_COMPARED = 1 << 22  # classes times places of integers that are compared with constants
 MOST_WINDOWS = 64  # a function of classes with more of them is looked up
 CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
 
@@ -66,6 +67,22 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
     arguments = [t.entries if (t := table_of(g, v)) is not None else _scalar(v) for v in operands]
     entries = function(*arguments)
     return Table(source, entries.expand(classes).contiguous(), low, shape)
+
+
+def with_constants(g: Graph, function: Function, a: Value, b: Value, shape: Shape) -> Value | None:
+    """`function`, of two numbers that is 0 or 1, of a table and of constants that differ from place to place (positions that are compared with lengths), or None."""
+    for x, y, flip in ((a, b, False), (b, a, True)):
+        t = table_of(g, x)
+        if t is None or not isinstance(y, Known) or len(t.entries) * numel(shape) > MOST_COMPARED:
+            continue
+        from . import arithmetic as ar
+
+        g.assume(CLASSES)
+        constants = y.data.unsqueeze(-1)
+        holds = function(constants, t.entries) if flip else function(t.entries, constants)
+        hot = one_hot(g, g.named(g.expand(t.source, t.shape)), t.low, t.low + len(t.entries))
+        return g.expand(ar.reduce(g, "sum", ar.binary(g, "mul", hot, Known(holds.to(torch.float64))), [-1]), shape)
+    return None
 
 
 def _scalar(v: Value) -> torch.Tensor:

@@ -558,8 +558,8 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
 @line("index_put", "_index_put_impl", "_unsafe_index_put")
 def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value: Value, accumulate: bool = False, unsafe: bool = False) -> Value:
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(given) == 1 and given[0][0] == 0 and getattr(given[0][1], "kind", "") == "bool":
-        return _where_mask(g, x, given[0][1], value, accumulate)  # type: ignore[arg-type]
+    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int":  # a mask; of reals' comparisons it has their kind
+        return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)  # type: ignore[arg-type]
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):
         return place_in_rows(g, x, classes, value, accumulate)
@@ -579,16 +579,16 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
     raise Unsupported("a write by an index that depends on data")
 
 
-def _where_mask(g: Graph, x: Value, mask: Value, value: Value, accumulate: bool) -> Value:
-    """x[mask] = value, where the mask covers the leading dimensions."""
+def _where_mask(g: Graph, x: Value, first: int, mask: Value, value: Value, accumulate: bool) -> Value:
+    """x[mask] = value, where the mask covers dimensions from the first on."""
     from .pointwise import choose
 
     require(not accumulate and value.shape in ((), (1,)), "a masked write of more than one number")
     value = g.reshape(value, ())
-    if isinstance(mask, (Known, Filled)):
-        m: Value = g.reshape(mask, mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
+    if isinstance(mask, (Known, Filled, Named)):
+        m: Value = g.reshape(mask, mask.shape + (1,) * (len(x.shape) - first - len(mask.shape)))
         return choose(g, m, value, x, x.shape)
-    require(isinstance(mask, Table), "a mask that depends on data")
+    require(isinstance(mask, Table) and first == 0, "a mask of classes that covers not the first dimensions")
     assert isinstance(mask, Table)
     if len(mask.shape) == len(x.shape):
         t = tables.apply(g, lambda m, a, v: torch.where(m.bool(), v.to(a.dtype), a), [mask, x, value], x.shape)

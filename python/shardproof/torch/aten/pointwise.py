@@ -9,8 +9,8 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import LITERAL_LIMIT, Graph
-from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value, numel
+from ..graph import Graph
+from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
 
 
@@ -75,13 +75,7 @@ def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
 @line("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
     base, by = ar.lift(a), ar.lift(exponent)
-    if isinstance(by, Filled):
-        return g.expand(ar.power(g, base, by.fill), call.shape())
-    if isinstance(base, Filled):
-        require(base.fill > 0, "a power of a number that is not positive")
-        return ar.unary(g, "exp", ar.binary(g, "mul", by, math.log(base.fill)))
-    g.assume("what is raised to a power that depends on data is positive")
-    return ar.unary(g, "exp", ar.binary(g, "mul", ar.unary(g, "log", base), by))
+    return g.expand(ar.power(g, base, by.fill), call.shape()) if isinstance(by, Filled) else ar.exponential(g, base, by)
 
 
 def _plain(name: str) -> Any:
@@ -306,21 +300,6 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
 
 
-def _of_classes_and_numbers(g: Graph, function: Any, a: Value, b: Value, shape: tuple[int, ...]) -> Value | None:
-    """A comparison of classes with a tensor of known numbers, or of these with classes: for each number the sum of the indicators of the classes of which it holds."""
-    flipped = isinstance(a, Known)
-    known, other = (a, b) if flipped else (b, a)
-    t = tables.table_of(g, other) if isinstance(other, (Named, Table)) and getattr(other, "kind", "") == "int" else None
-    if not isinstance(known, Known) or t is None or numel(known.shape) * len(t.entries) > LITERAL_LIMIT:
-        return None
-    g.assume(tables.CLASSES)
-    numbers = known.data[..., None]
-    holds = (function(numbers, t.entries) if flipped else function(t.entries, numbers)).double()
-    source = g.named(g.expand(t.source, t.shape))
-    hot = tables.one_hot(g, source, t.low, t.low + len(t.entries))
-    return g.expand(ar.reduce(g, "sum", ar.binary(g, "mul", hot, Known(holds)), [-1]), shape)
-
-
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
     """Where two tensors of classes are equal: the sum over the classes of both indicators."""
     of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
@@ -369,9 +348,9 @@ def _comparison(name: str) -> Any:
             same = _same_class(g, a, b)
             if same is not None:
                 return g.expand(same if name == "eq" else complement(g, same), call.shape())
-        by_class = _of_classes_and_numbers(g, function, a, b, call.shape())
-        if by_class is not None:
-            return by_class
+        compared = tables.with_constants(g, function, a, b, call.shape())
+        if compared is not None:
+            return compared
         if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a):
             return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
         for v in (a, b):

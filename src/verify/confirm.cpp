@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iomanip>
+#include <limits>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -35,6 +39,21 @@ constexpr double kSlackSeconds = 10;  // until a process that does not keep to i
 std::string outputName(const Problem& problem, EntryId entry) {
   const TensorId t = problem.plan.lineage[entry].tensor;
   return problem.names.text(problem.model.graph.tensors[t].name);
+}
+
+// Two numbers with as many digits as it takes to see that they differ.
+std::pair<std::string, std::string> apart(double a, double b) {
+  constexpr int kFewest = 6;
+  const auto written = [](double x, int digits) {
+    std::ostringstream out;
+    out << std::setprecision(digits) << x;
+    return out.str();
+  };
+  int digits = kFewest;
+  while (digits < std::numeric_limits<double>::max_digits10 &&
+         written(a, digits) == written(b, digits))
+    ++digits;
+  return {written(a, digits), written(b, digits)};
 }
 
 // What the process that executes says: an outcome and why, and of a smaller plan that disagrees its
@@ -152,8 +171,9 @@ class Execution {
       if (e.agreement == interpret::Agreement::kDiffers) {
         std::string text = what + " disagrees at output '" + outputName(problem, e.entry) + "'";
         if (e.difference) {
-          text += ": the model computes " + std::to_string(e.difference->logical) + ", rank " +
-                  std::to_string(e.difference->rank) + " " + std::to_string(e.difference->parallel);
+          const auto [logical, parallel] = apart(e.difference->logical, e.difference->parallel);
+          text += ": the model computes " + logical + ", rank " +
+                  std::to_string(e.difference->rank) + " " + parallel;
         }
         return {Confirmation::Outcome::kDisagrees, std::move(text), {}, {}};
       }

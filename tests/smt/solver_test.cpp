@@ -75,7 +75,9 @@ TEST_F(Solver, WithoutLaws) {
       {f(number(0)), number(1, 2)}};
   for (const auto& [left, right] : byLaws) {
     EXPECT_TRUE(equal(left, right)) << "with laws";
-    if (left != right) EXPECT_FALSE(equal(left, right, Laws::kNone));
+    if (left != right) {
+      EXPECT_FALSE(equal(left, right, Laws::kNone));
+    }
   }
 }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <iomanip>
-#include <limits>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -43,17 +42,16 @@ std::string outputName(const Problem& problem, EntryId entry) {
 
 // Two numbers with as many digits as it takes to see that they differ.
 std::pair<std::string, std::string> apart(double a, double b) {
-  constexpr int kFewest = 6;
-  const auto written = [](double x, int digits) {
-    std::ostringstream out;
-    out << std::setprecision(digits) << x;
-    return out.str();
-  };
-  int digits = kFewest;
-  while (digits < std::numeric_limits<double>::max_digits10 &&
-         written(a, digits) == written(b, digits))
-    ++digits;
-  return {written(a, digits), written(b, digits)};
+  std::pair<std::string, std::string> text{std::to_string(a), std::to_string(b)};
+  for (int digits = 8; text.first == text.second && digits <= 17; ++digits) {
+    const auto written = [&](double x) {
+      std::ostringstream out;
+      out << std::setprecision(digits) << x;
+      return out.str();
+    };
+    text = {written(a), written(b)};
+  }
+  return text;
 }
 
 // What the process that executes says: an outcome and why, and of a smaller plan that disagrees its

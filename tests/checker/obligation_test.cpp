@@ -148,8 +148,7 @@ TEST(ObligationOfAStage, WhereTooManyPositionsWereNeededItIsNotConclusive) {
   EXPECT_EQ(w.missing, "");
   EXPECT_FALSE(w.conclusive);
   EXPECT_EQ(w.status, "unsat");
-  EXPECT_TRUE(has(w.text, "That it holds at full size does not follow"))
-      << w.text;
+  EXPECT_TRUE(has(w.text, "That it holds at full size does not follow")) << w.text;
 }
 
 TEST(ObligationOfAStage, AsAMessage) {

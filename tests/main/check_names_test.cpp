@@ -15,7 +15,10 @@ namespace fs = std::filesystem;
 class CheckNames : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = fs::path(::testing::TempDir()) / "check_names";
+    // One for each test: they run at the same time.
+    root_ = fs::path(::testing::TempDir()) /
+            (std::string("check_names_") +
+             ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(root_);
     fs::create_directories(root_ / "docs");
     fs::create_directories(root_ / "src" / "plan");

@@ -62,8 +62,8 @@ TEST_F(Solver, WithoutLaws) {
   const auto largest = [&](Term x, Term y) {
     return terms.apply(ops::Function::kMaximum, {}, std::vector<Term>{x, y});
   };
-  EXPECT_TRUE(equal(f(terms.add(a, terms.mul(b, b))), f(terms.add(terms.power(b, 4), a)),
-                    Laws::kNone));
+  EXPECT_TRUE(
+      equal(f(terms.add(a, terms.mul(b, b))), f(terms.add(terms.power(b, 4), a)), Laws::kNone));
   EXPECT_TRUE(equal(terms.mul(terms.power(terms.add(a, b), -2), a),
                     terms.mul(a, terms.power(terms.add(b, a), -2)), Laws::kNone));
   const std::vector<std::pair<Term, Term>> byLaws{

@@ -91,6 +91,29 @@ TEST(AttributeSteps, AnAxisThatTheProgramFixesMovesNothing) {
   EXPECT_EQ(verdictOf(*problem), Verdict::kEquivalent);
 }
 
+// A program for each of so many ranks is more than there is room and time for.
+TEST(AttributeSteps, TooManyProgramsAreNotMade) {
+  constexpr std::int32_t kRanks = ir::kMostFixedPrograms + 1;
+  ProblemBuilder b;
+  b.model().input("x", {kRanks});
+  b.model().produced("y", {kRanks});
+  b.model().node("neg", {"x"}, {"y"});
+  b.output("y");
+  b.axis("dp", kRanks);
+  ProgramBuilder& p = b.program({});
+  p.input("x", {kRanks});
+  p.produced("row", {1});
+  p.node("slice", {"x"}, {"row"},
+         {.attributes = {{"dim", Rational(0)}, {"start", Rational(0)}, {"stop", Rational(1)}},
+          .step = {{"dp", {{"start", Rational(1)}, {"stop", Rational(1)}}}}});
+  p.produced("y", {1});
+  p.node("neg", {"row"}, {"y"});
+  b.lineage("x", Role::kInput).shard({{0, kRanks}}).part("x");
+  b.lineage("y", Role::kOutput).shard({{0, 1}}).step("dp", {1}).part("y");
+  const auto problem = b.build();
+  EXPECT_THROW(ir::withFixedAttributes(*problem), Unsupported);
+}
+
 TEST(AttributeSteps, ThePlanWithoutThemIsTheSame) {
   const auto problem = rows(slice(0, 1, 1, 4)).build();
   EXPECT_TRUE(problem->plan.attributesMove());

@@ -110,7 +110,7 @@ TEST(AttributeSteps, TooManyProgramsAreNotMade) {
   p.node("neg", {"row"}, {"y"});
   b.lineage("x", Role::kInput).shard({{0, kRanks}}).part("x");
   b.lineage("y", Role::kOutput).shard({{0, 1}}).step("dp", {1}).part("y");
-  const auto problem = b.build();
+  const auto problem = std::move(b).build();
   EXPECT_THROW(ir::withFixedAttributes(*problem), Unsupported);
 }
 

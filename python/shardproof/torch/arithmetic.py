@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -310,7 +310,7 @@ def reciprocal(g: Graph, a: Value) -> Value:
     return power(g, a, -1)
 
 
-POSITIVE = "what is raised to a power that is no multiple of 1/16, or to one that depends on data, is positive: inputs for which it is zero (or negative) are left out"
+POSITIVE = "what is raised to a power that depends on data is positive: inputs for which it is zero (or negative) are left out"
 
 
 def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
@@ -319,6 +319,10 @@ def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
         raise Unsupported("a power, not known before, of a number that is not positive")
     if not isinstance(a, (Filled, Known)):
         g.assume(POSITIVE)
+    return _by_logarithm(g, a, exponent)
+
+
+def _by_logarithm(g: Graph, a: Value, exponent: Value | float) -> Value:
     return unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
 
 
@@ -359,7 +363,7 @@ def _fractional_power(g: Graph, a: Named, exponent: float) -> Value:
     """By way of the logarithm. 0 to a positive power is 0, as its root is; of what is negative neither is a number."""
     if not math.isfinite(exponent):
         raise Unsupported(f"the power {exponent}")
-    positive = unary(g, "exp", binary(g, "mul", unary(g, "log", a), exponent))
+    positive = _by_logarithm(g, a, exponent)
     return positive if exponent < 0 else g.one("where", [step(g, a), positive, unary(g, "sqrt", a)], a.shape)
 
 
@@ -508,11 +512,17 @@ def matmul(g: Graph, a: Value, b: Value) -> Value:
     return g.one("matmul", [g.named(a), g.named(b)], shape)
 
 
+def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Callable[[Value], Value]]:
+    """The dimension moved to the end, and the way back."""
+    dim %= len(a.shape)
+    order = [i for i in range(len(a.shape)) if i != dim] + [dim]
+    return g.permute(a, order), lambda v: g.permute(v, [order.index(i) for i in range(len(order))])
+
+
 def along(g: Graph, x: Value, dim: int, w: Value) -> Value:
     """The product with a matrix along one dimension."""
-    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    moved = matmul(g, g.permute(x, order), w)
-    return g.permute(moved, [order.index(d) for d in range(len(order))])
+    rows, back = rows_of(g, x, dim)
+    return back(matmul(g, rows, w))
 
 
 def transposed(g: Graph, a: Value) -> Value:

@@ -76,9 +76,8 @@ def _running(largest: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, dim: int) -> list[Value]:
         """The extremum of each row up to each position, and where it is: positions behind have less (more, of a minimum) than there is at it."""
         from .pointwise import choose
-        from .reductions import rows_of
 
-        rows, back = rows_of(g, x, dim)
+        rows, back = ar.rows_of(g, x, dim)
         lead, n = rows.shape[:-1], rows.shape[-1]
         require(n <= MOST, f"a running extremum of more than {MOST} numbers")
         behind = ar.binary(g, "sub" if largest else "add", g.reshape(rows, (*lead, n, 1)), 1)

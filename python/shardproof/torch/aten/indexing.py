@@ -14,7 +14,7 @@ from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value, nume
 from . import choices
 from .layout import taken_back
 from .pointwise import are_real, choose, nonzero, one_of
-from .reductions import norm, rows_of
+from .reductions import norm
 from .table import line, require, scalar
 
 
@@ -307,7 +307,7 @@ def _gather_known(g: Graph, x: Value, dim: int, index: torch.Tensor) -> Value:
     if same is not None:
         return _rows(g, x, torch.tensor(same), dim, tuple(index.shape))
     g.both_have_values(x)
-    rows, back = rows_of(g, x, dim)
+    rows, back = ar.rows_of(g, x, dim)
     hot = _hot_of_known(index, dim, x.shape[dim])
     return back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape[:-1], 1, rows.shape[-1])), hot), [-1]))
 
@@ -338,7 +338,7 @@ def _scatter_known(g: Graph, x: Value, dim: int, index: torch.Tensor, source: Va
         if tuple(m for d, m in enumerate(index.shape) if d != dim) == tuple(m for d, m in enumerate(x.shape) if d != dim):
             return _put_known(g, x, dim, Known(torch.tensor(same)), source, False)
     g.both_have_values(source, *([] if accumulate else [x]))
-    rows, back = rows_of(g, source, dim)
+    rows, back = ar.rows_of(g, source, dim)
     hot = _hot_of_known(index, dim, n)
     placed = _grown(g, back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape, 1)), hot), [-2])), x.shape, dim)
     if not accumulate:
@@ -394,7 +394,7 @@ def index_add(call: Any, g: Graph, x: Value, dim: int, i: Value, source: Value, 
         return ar.binary(g, "add", x, taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]))
     tables.note_classes(g, i, x.shape[dim])
     require(isinstance(i, Named) and i.kind == "int", "an index that is not one tensor of classes")
-    rows, back = rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
+    rows, back = ar.rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
     width = numel(rows.shape[:-1])
     flat = g.permute(g.reshape(rows, (width, rows.shape[-1])), [1, 0])
     total = embedding_backward(call, g, flat, i, x.shape[dim], -1, False)

@@ -169,13 +169,6 @@ def addmm(call: Any, g: Graph, c: Value, a: Value, b: Value, *, beta: Any = 1, a
     return ar.binary(g, "add", product, ar.binary(g, "mul", c, scalar(beta)) if scalar(beta) != 1 else c)
 
 
-def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Any]:
-    """The dimension moved to the end, and the way back."""
-    dim %= len(a.shape)
-    order = [i for i in range(len(a.shape)) if i != dim] + [dim]
-    return g.permute(a, order), lambda v: g.permute(v, [order.index(i) for i in range(len(order))])
-
-
 @line("prod", "prims.prod")
 def prod(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None, **kwargs: Any) -> Value:
     """Products of halves, again and again."""
@@ -197,7 +190,7 @@ def cumprod(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value
     """Products of stretches of 2, 4, 8, ... numbers that end at each."""
     if a.shape == ():
         return a
-    rows, back = rows_of(g, a, dim)
+    rows, back = ar.rows_of(g, a, dim)
     n, at, done = rows.shape[-1], len(rows.shape) - 1, 1
     while done < n:
         longer = ar.binary(g, "mul", g.slice(rows, at, done, n), g.slice(rows, at, 0, n - done))

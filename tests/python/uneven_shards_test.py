@@ -2,16 +2,20 @@
 
 import functools
 import json
+import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
 from shardproof.program import verify_files
+from shardproof.torch import _patches as patches
 from shardproof.torch import numeric
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -111,6 +115,25 @@ class UnevenShards(unittest.TestCase):
     def test_jobs(self):
         one, two = (self.capture({"dp": 8}, 4, jobs=jobs) for jobs in (1, 2))
         self.assertEqual(json.dumps(one.plan), json.dumps(two.plan))
+
+    def test_ranks_are_recorded_once(self):
+        """Programs of ranks without rows have shapes of their own, for which those of all are made again: out of what was kept of them."""
+        module = sys.modules["shardproof.torch.capture"]
+        with unittest.mock.patch.object(module, "recorded_ranks", wraps=module.recorded_ranks) as recorded:
+            captured = self.capture({"dp": 8}, 4, jobs=2)
+        self.assertEqual(1, recorded.call_count)
+        self.assertEqual("EQUIVALENT", self.verdict(captured))
+
+    def test_pieces_of_parameters(self):
+        """FSDP2 makes all pieces of a parameter to take one."""
+        for rows in range(9):
+            for pieces in range(1, 7):
+                for dim, shape in ((0, (rows, 3)), (1, (2, rows))):
+                    tensor = torch.arange(rows * shape[1 - dim]).reshape(shape)
+                    expected, found = _chunk_with_empty(tensor, pieces, dim=dim), patches.Pieces(tensor, pieces, dim=dim)
+                    self.assertEqual([x.tolist() for x in expected], [x.tolist() for x in found])
+                    self.assertEqual([x.shape for x in expected], [x.shape for x in found])
+                    self.assertEqual([x.shape for x in expected[-1:]], [x.shape for x in found[-1:]])
 
     def test_another_program_at_the_end_of_a_stretch(self):
         """Sizes say that ranks 0 to 3 do the same, and the last of them does not: then all are recorded."""

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import types
-from typing import Any, Callable, Iterator, Protocol
+from typing import Any, Callable, Iterator, Protocol, Sequence
 
 import torch
 import torch.distributed as dist
@@ -374,9 +374,33 @@ def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailb
         set_attribute(stages.PipelineStage, name, f, undo)
 
 
+class Pieces(Sequence[torch.Tensor]):
+    """The pieces that torch.chunk cuts a tensor into, and as many empty ones as it has fewer: each cut when it is asked for."""
+
+    def __init__(self, tensor: torch.Tensor, pieces: int, dim: int) -> None:
+        self._tensor, self._pieces, self._dim = tensor, pieces, dim
+
+    def __len__(self) -> int:
+        return self._pieces
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(self._pieces))]
+        i = range(self._pieces)[i]
+        extent = self._tensor.size(self._dim)
+        most = -(-extent // self._pieces)
+        start = min(i * most, extent)
+        if extent and start == extent:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(most, extent - start))
+
+
 def _fsdp(undo: list[tuple[Any, str, Any]], unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-    """FSDP2 tells of a gathered parameter's gradient when it is about to be reduced."""
+    """FSDP2 tells of a gathered parameter's gradient when it is about to be reduced; of the pieces of a parameter it makes those that it takes."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_common
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+    replace_everywhere([(_fsdp_common._chunk_with_empty, Pieces)], undo)
 
     original = FSDPParam._get_grad_inner_tensor
 

@@ -189,7 +189,8 @@ class _Recorder:
         """Whether the program of a recording is likely to be made again, where the plan is made: for communication of the construction, numbers that the model has not, and shapes that ranks have not all."""
         program: Program | None = side.program
         facts, like = side.facts, self.like
-        return self.keep_all or program is None or bool(program.own_constants) or any(n.get("comm") in facts.built for n in program.nodes) or like is None or facts.moved != like.moved
+        uneven = any(len(_stretches(side, self.mesh, a)) > 1 for a in self.mesh.names)
+        return self.keep_all or program is None or bool(program.own_constants) or any(n.get("comm") in facts.built for n in program.nodes) or uneven or like is None or facts.moved != like.moved
 
     def _fork(self, ranks: Sequence[int], file: str) -> int:
         pid = fork()

@@ -171,6 +171,79 @@ for what, of in {"quotient": "divide(%x, {})", "logarithm": "log({})"}.items():
     CASES[f"a safe {what} times a condition"] = (POSITIVE + taken + CHOSEN, SAFELY + safely + MULTIPLIED, {EQUIVALENT, UNDECIDED})
     CASES[f"a {what} where it is not safe"] = (POSITIVE + taken + CHOSEN, POSITIVE + taken + CHOSEN.replace("%q, %zs", "%zs, %q"), {NOT_EQUIVALENT, UNDECIDED})
 
+# Where there is no value it is not above 0 either, and minus infinity times a condition is none.
+DOUBLED = "  %two = f32[] constant(2)\n  %twos = f32[4,8] broadcast(%two), dimensions={}\n  %xx = f32[4,8] multiply(%x, %twos)\n"
+ZEROS = "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
+NUMBER = "  %n = f32[4,8] slice(%w), slice={[0:4], [0:8]}\n"
+ITSELF = "  ROOT %y = f32[4,8] copy(%x)\n"
+for name, of, direction in (("a root", "rsqrt(%n)", "GT"), ("a logarithm's exponential", "power(%n, %x)", "GE")):
+    compared = NUMBER + f"  %r = f32[4,8] {of}\n  %c = pred[4,8] compare(%r, %zs), direction={direction}\n  ROOT %y = f32[4,8] select(%c, %x, %xx)\n"
+    CASES[f"chosen by the sign of {name}"] = (ITSELF, ZEROS + DOUBLED + compared, {NOT_EQUIVALENT, UNDECIDED})
+CASES["the sign of a root"] = (ITSELF, NUMBER + "  %r = f32[4,8] rsqrt(%n)\n  %s = f32[4,8] sign(%r)\n  ROOT %y = f32[4,8] multiply(%x, %s)\n", {NOT_EQUIVALENT, UNDECIDED})
+CASES["the sign of an exponential"] = (ITSELF, NUMBER + "  %r = f32[4,8] exponential(%n)\n  %s = f32[4,8] sign(%r)\n  ROOT %y = f32[4,8] multiply(%x, %s)\n", {EQUIVALENT})
+# A softmax over the positions before each: the first row has none.
+MASKED = ZEROS + """  %i = s32[4,8] iota(), iota_dimension=0
+  %j = s32[4,8] iota(), iota_dimension=1
+  %m = pred[4,8] compare(%i, %j), direction=GT
+  %ninf = f32[] constant(-inf)
+  %ni = f32[4,8] broadcast(%ninf), dimensions={}
+  %e = f32[4,8] exponential(%masked)
+  %sum = f32[4] reduce(%e, %z), dimensions={1}, to_apply=%plus
+  %sb = f32[4,8] broadcast(%sum), dimensions={0}
+  %q = f32[4,8] divide(%e, %sb)
+  %first = s32[] constant(0)
+  %firsts = s32[4,8] broadcast(%first), dimensions={}
+  %c = pred[4,8] compare(%i, %firsts), direction=GT
+  %cn = f32[4,8] convert(%c)
+""".replace("  %e =", "  %masked = f32[4,8] select(%m, %x, %ni)\n  %e =")
+CASES["rows that are chosen, as the first is masked"] = (MASKED + CHOSEN, MASKED + CHOSEN, {EQUIVALENT})
+CASES["rows times a condition, as the first is masked"] = (MASKED + CHOSEN, MASKED + MULTIPLIED, {NOT_EQUIVALENT, UNDECIDED})
+CASES["masked by a condition of the input"] = (
+    ZEROS + NUMBER + "  %e = f32[4,8] exponential(%n)\n  ROOT %y = f32[4,8] select(%c0, %e, %zs)\n",
+    NUMBER + "  %ninf = f32[] constant(-inf)\n  %ni = f32[4,8] broadcast(%ninf), dimensions={}\n  %s = f32[4,8] select(%c0, %n, %ni)\n"
+    "  ROOT %y = f32[4,8] exponential(%s)\n", {EQUIVALENT, UNDECIDED})
+CASES["places counted in eight bits"] = (
+    "  %k = f32[] constant(260)\n  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n",
+    "  %i = u8[300] iota(), iota_dimension=0\n  %s = u8[1] slice(%i), slice={[260:261]}\n  %r = u8[] reshape(%s)\n  %k = f32[] convert(%r)\n"
+    "  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n", {NOT_EQUIVALENT})
+for bits in (8, 16):
+    CASES[f"places in {bits} bits"] = (NUMBERS + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",
+                                       f"  %c = s{bits}[4] convert(%ids)\n  %d = s32[4] convert(%c)\n" + NUMBERS.replace("%ids", "%d") + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n", {REFUSED})
+    CASES[f"sums of places in {bits} bits"] = (MOVED + NUMBERS.replace("%ids", "%sum").join(["  %sum = s32[4] multiply(%ids, %ids)\n", "  ROOT %y = f32[4,8] multiply(%x, %nb)\n"]),
+                                               f"  %s = s32[4] multiply(%ids, %ids)\n  %c = s{bits}[4] convert(%s)\n  %sum = s32[4] convert(%c)\n" + NUMBERS.replace("%ids", "%sum")
+                                               + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n", {REFUSED})
+
+# What is taken at a place needs a value, what is not taken need not; all of a product must have one.
+LOGARITHM = ZEROS + "  %l = f32[4,8] log(%x)\n"
+PLACE = "  %i1 = s32[1] slice(%ids), slice={[0:1]}\n  %at = s32[] reshape(%i1)\n  %o = s32[] constant(0)\n"
+WITHIN = PLACE + "  %three = s32[] constant(3)\n  %place = s32[] clamp(%o, %at, %three)\n  %it = s32[4] iota(), iota_dimension=0\n  %places = s32[4] broadcast(%place), dimensions={}\n" \
+    "  %eq = pred[4] compare(%it, %places), direction=EQ\n  %f = f32[4] convert(%eq)\n"
+UPDATE = "  %u = f32[1,8] slice(%w), slice={[0:1], [0:8]}\n"
+for name, (taken, multiplied) in {
+    "an element of each row": (
+        "  %index = s32[4,1] reshape(%ids)\n  %g = f32[4] gather(%l, %index), offset_dims={}, collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, "
+        "operand_batching_dims={0}, start_indices_batching_dims={0}, slice_sizes={1,1}\n  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n",
+        "  %it = s32[4,8] iota(), iota_dimension=1\n  %idsb = s32[4,8] broadcast(%ids), dimensions={0}\n  %eq = pred[4,8] compare(%it, %idsb), direction=EQ\n"
+        "  %f = f32[4,8] convert(%eq)\n  %p = f32[4,8] multiply(%f, %l)\n  %g = f32[4] reduce(%p, %z), dimensions={1}, to_apply=%plus\n  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n"),
+    "a row": (
+        PLACE + "  %d = f32[1,8] dynamic-slice(%l, %at, %o), dynamic_slice_sizes={1,8}\n  %r = f32[8] reshape(%d)\n  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n",
+        WITHIN + "  %r = f32[8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n"),
+    "all rows but one": (
+        PLACE + UPDATE + "  ROOT %y = f32[4,8] dynamic-update-slice(%l, %u, %at, %o)\n",
+        WITHIN + UPDATE + "  %fb = f32[4,8] broadcast(%f), dimensions={0}\n  %one = f32[] constant(1)\n  %ones = f32[4,8] broadcast(%one), dimensions={}\n  %n = f32[4,8] subtract(%ones, %fb)\n"
+        "  %kept = f32[4,8] multiply(%n, %l)\n  %u1 = f32[8] reshape(%u)\n  %ub = f32[4,8] broadcast(%u1), dimensions={1}\n  %new = f32[4,8] multiply(%fb, %ub)\n"
+        "  ROOT %y = f32[4,8] add(%kept, %new)\n"),
+    "rows that are added up": (
+        "  %index = s32[4,1] reshape(%ids)\n  ROOT %y = f32[4,8] scatter(%zs, %index, %l), update_window_dims={1}, inserted_window_dims={0}, "
+        "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%plus\n",
+        "  %it = s32[4,4] iota(), iota_dimension=1\n  %idsb = s32[4,4] broadcast(%ids), dimensions={0}\n  %eq = pred[4,4] compare(%it, %idsb), direction=EQ\n"
+        "  %f = f32[4,4] convert(%eq)\n  ROOT %y = f32[4,8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n"),
+}.items():
+    # Of what has values for all inputs the product is the same.
+    CASES[f"{name}, taken"] = (LOGARITHM + taken, LOGARITHM + taken, {EQUIVALENT})
+    CASES[f"{name}, multiplied"] = (LOGARITHM + taken, LOGARITHM + multiplied, {NOT_EQUIVALENT, UNDECIDED})
+    CASES[f"{name} of numbers, multiplied"] = (LOGARITHM + taken.replace("%l", "%x"), LOGARITHM + multiplied.replace("%l", "%x"), {EQUIVALENT})
+
 # Each device moves the indices by its own number before all have those of all: what comes from the second one is moved by 1.
 SHIFTED = """  %pid = u32[] partition-id()
   %own = s32[] convert(%pid)
@@ -212,6 +285,8 @@ for name, (single, parallel, expected) in {
                                        TWO + "  %a = s32[4] convert(%c)\n  %b = s32[4] convert(%d)\n  %k = s32[4] add(%a, %b)\n", {NOT_EQUIVALENT}),
     "an index in a type that it does not fit": (
         "  %k = s32[4] copy(%ids)\n", "  %t = s2[4] convert(%ids)\n  %k = s32[4] convert(%t)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
+    "moved before the last row": ("  %k = s32[4] clamp(%n0, %ids, %n3)\n", "  %k = s32[4] copy(%ids)\n", {NOT_EQUIVALENT}),
+    "moved to the last row": ("  %k = s32[4] clamp(%n0, %ids, %n5)\n", "  %k = s32[4] copy(%ids)\n", {EQUIVALENT}),
     # What is looked up at ids - 2 lies in bounds for ids up to 7; and so on.
     "moved into bounds": ("  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] clamp(%n0, %s, %n5)\n",
                           "  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] clamp(%n0, %s, %n3)\n", {NOT_EQUIVALENT}),
@@ -226,13 +301,22 @@ for name, (single, parallel, expected) in {
     CASES[name] = (looked_up(single), looked_up(parallel), expected)
 
 
+PLUS = """%plus (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+"""
+
+
 def program(body, devices):
     header = "HloModule jit_f" + (f", num_partitions={devices}" if devices > 1 else "")
     sharding = ", sharding={replicated}" if devices > 1 else ""
     body = PARAMETERS.replace("{replicated}", sharding) + body
     if sharding:
         body = "\n".join(line + sharding if "ROOT" in line else line for line in body.split("\n"))
-    return f"{header}\n\nENTRY %main (x: f32[4,8], ids: s32[4], w: f32[6,8], c0: pred[4,8]) -> f32[4,8] {{\n{body}}}\n"
+    return f"{header}\n\n{PLUS}ENTRY %main (x: f32[4,8], ids: s32[4], w: f32[6,8], c0: pred[4,8]) -> f32[4,8] {{\n{body}}}\n"
 
 
 def main():

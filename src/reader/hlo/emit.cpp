@@ -144,6 +144,62 @@ std::string Lowering::extremum(bool maximum, const std::string& x, const std::st
   return z;
 }
 
+std::string Lowering::either(const std::string& condition, const std::string& yes,
+                             const std::string& no, const Sizes& sizes) {
+  const std::string c = expand(condition, sizes), a = expand(yes, sizes), b = expand(no, sizes);
+  return graph.emit("where", {c, a, b}, {}, sizes);
+}
+
+bool Lowering::isValued(const std::string& x) const {
+  return graph.tensor(x).valued == Valued::kNumber;
+}
+
+std::string Lowering::unless(const std::string& condition, const std::string& x,
+                             const Sizes& sizes) {
+  if (isValued(x)) return binary("mul", x, oneMinus(condition), sizes);
+  return either(condition, rationalNode(Rational(), sizes), x, sizes);
+}
+
+// What is not taken need not have a value: a product with 0 would leave the inputs out on which it
+// has none, and nothing would be said of them.
+std::string Lowering::taken(const std::vector<std::string>& operands, const std::string& equation,
+                            const Sizes& sizes) {
+  const std::string& x = operands.back();
+  if (isValued(x))
+    return graph.emit("einsum", operands, {{"equation", quotedJson(equation)}}, sizes);
+  // Each operand with all dimensions, those of the result first.
+  const std::size_t arrow = equation.find("->");
+  std::string all = equation.substr(arrow + 2);
+  std::vector<std::string> own(1);
+  std::map<char, std::int64_t> extent;
+  for (const char c : equation.substr(0, arrow)) {
+    if (c == ',') {
+      own.emplace_back();
+      continue;
+    }
+    extent[c] = sizesOf(operands.at(own.size() - 1)).at(own.back().size());
+    own.back() += c;
+    if (all.find(c) == std::string::npos) all += c;
+  }
+  Sizes whole;
+  for (const char c : all) whole.push_back(extent.at(c));
+  const auto spread = [&](std::size_t k) {
+    std::vector<int> to;
+    for (const char c : all) to.push_back(own[k].find(c) == std::string::npos ? -1 : c);
+    return arrange(operands[k], {own[k].begin(), own[k].end()}, to, whole);
+  };
+  std::string condition = spread(0);
+  for (std::size_t k = 1; k + 1 < operands.size(); ++k)
+    condition = binary("mul", condition, spread(k), whole);
+  std::string y =
+      either(condition, spread(operands.size() - 1), rationalNode(Rational(), whole), whole);
+  while (whole.size() > sizes.size()) {
+    whole.pop_back();
+    y = graph.emit("sum", {y}, {{"dim", std::to_string(whole.size())}}, whole);
+  }
+  return y;
+}
+
 std::string Lowering::arrange(const std::string& name, const std::vector<int>& from,
                               const std::vector<int>& to, const Sizes& sizes) {
   const auto placeIn = [](const std::vector<int>& list, int label) {

@@ -78,49 +78,72 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
 
 // Of communication nothing: that depends on what the others give (Lowering::told).
 void Graph::judge(const GraphNode& node, GraphTensor& made) const {
-  static const std::set<std::string, std::less<>> kTotal{
+  using Names = std::set<std::string, std::less<>>;
+  static const Names kTotal{
       "add",      "sub",           "mul",      "neg",   "exp",    "tanh",        "sigmoid",
       "silu",     "relu",          "sin",      "cos",   "erf",    "floor",       "ceil",
       "round",    "trunc",         "amax",     "amin",  "max",    "min",         "sum",
       "einsum",   "matmul",        "view",     "where", "expand", "permute",     "slice",
       "cat",      "pad",           "flip",     "roll",  "topk",   "create_mask", "one_hot",
       "identity", "relu_backward", "embedding"};
-  static const std::set<std::string, std::less<>> kPositive{
-      "add",  "mul",    "div",     "sqrt",  "rsqrt", "pow",      "amax", "sum",
-      "view", "expand", "permute", "slice", "cat",   "identity", "amin"};
+  static const Names kPositive{"add",     "mul",   "div", "sqrt",     "rsqrt",
+                               "pow",     "amax",  "sum", "view",     "expand",
+                               "permute", "slice", "cat", "identity", "amin"};
+  // Minus infinity for minus infinity, numbers for numbers.
+  static const Names kMoved{"add",    "sum",     "amax",  "amin", "max",      "min", "view",
+                            "expand", "permute", "slice", "cat",  "identity", "pad", "where"};
   if (!node.communication.empty()) return;
-  bool total = true, positive = !node.in.empty();
+  Valued valued = Valued::kNumber;
+  Positive positive = node.in.empty() ? Positive::kUnknown : Positive::kYes;
   for (const std::string& operand : node.in) {
-    total = total && tensor(operand).total;
-    positive = positive && isPositive(operand);
+    valued = std::min(valued, tensor(operand).valued);
+    positive = std::min(positive, this->positive(operand));
   }
-  if (!total) return;
+  if (valued == Valued::kSometimes) return;
   const bool scaled = !node.attributes.empty() && node.attributes[0].first == "scalar";
   const std::string scalar = scaled ? node.attributes[0].second : "";
-  if (node.op == "div") made.total = scaled || isPositive(node.in.back());
+  const bool exponential = node.op == "exp" || node.op == "sigmoid";
+  const bool root = node.op == "sqrt" && tensor(node.in[0]).known != Known::kNothing;
+  const bool whole =
+      node.op == "pow" && scaled && scalar.find_first_not_of("0123456789") == std::string::npos;
+  // Above zero so that there is a value: if only zeros of masked elements are not, some never have.
+  Positive needed = Positive::kYes;
+  if (node.op == "div" && !scaled) needed = this->positive(node.in.back());
   else if (node.op == "log" || node.op == "rsqrt" || node.op == "sqrt" || node.op == "pow")
-    made.total =
-        positive || (node.op == "sqrt" && tensor(node.in[0]).known != Known::kNothing) ||
-        (node.op == "pow" && scaled && scalar.find_first_not_of("0123456789") == std::string::npos);
-  else made.total = kTotal.contains(node.op);
-  made.positive =
-      made.total && (node.op == "exp" || node.op == "sigmoid" ||
-                     (positive && kPositive.contains(node.op) && scalar.find('-') != 0));
+    needed = root || whole ? Positive::kYes : positive;
+  else if (node.op != "div" && !kTotal.contains(node.op)) needed = Positive::kUnknown;
+  if (needed == Positive::kUnknown) return;
+  made.valued = Valued::kAlwaysOrNever;
+  const bool scaledUp = (node.op == "mul" || node.op == "div") && scaled && scalar.find('-') != 0 &&
+                        scalar.find_first_of("123456789") < scalar.find('e');
+  if (node.op == "create_mask") made.valued = Valued::kMaybeMasked;
+  else if (valued == Valued::kNumber && needed == Positive::kYes) made.valued = Valued::kNumber;
+  else if (valued == Valued::kMaybeMasked && exponential) made.valued = Valued::kNumber;
+  else if (valued == Valued::kMaybeMasked &&
+           (scaledUp || kMoved.contains(node.op) ||
+            (node.op == "sub" && tensor(node.in[1]).valued == Valued::kNumber)))
+    made.valued = Valued::kMaybeMasked;
+  if (exponential) made.positive = valued == Valued::kNumber ? Positive::kYes : Positive::kOrMasked;
+  else if (kPositive.contains(node.op) && scalar.find('-') != 0)
+    made.positive = node.op == "mul" && scaled && !scaledUp
+                        ? std::min(positive, Positive::kOrMasked)
+                        : positive;
 }
 
-bool Graph::isPositive(const std::string& name) const {
+Positive Graph::positive(const std::string& name) const {
   const GraphTensor& t = tensor(name);
-  return t.positive || t.known == Known::kPositive;
+  return t.known == Known::kPositive ? Positive::kYes : t.positive;
 }
 
 void Graph::add(const std::string& name, GraphTensor tensor) {
   tensor.serial = ++made_;
-  if (tensor.kind == "input") tensor.total = true;
+  if (tensor.kind == "input") tensor.valued = Valued::kNumber;
   if (tensor.kind == "constant") {
     const std::string& value = tensor.value;
-    tensor.total = value.find('N') == std::string::npos;  // not-a-number
-    tensor.positive = value.find_first_not_of("0123456789.e-") == std::string::npos &&
-                      value.find('-') != 0 && value.find_first_of("123456789") < value.find('e');
+    if (value.find('N') == std::string::npos) tensor.valued = Valued::kNumber;  // not-a-number
+    if (value.find_first_not_of("0123456789.e-") == std::string::npos && value.find('-') != 0 &&
+        value.find_first_of("123456789") < value.find('e'))
+      tensor.positive = Positive::kYes;
   }
   tensors_.emplace(name, std::move(tensor));
 }
@@ -155,7 +178,7 @@ std::pair<std::string, std::string> Graph::emitPair(const std::string& op, const
   std::string second = fresh(name_ + "/" + std::to_string(++steps_));
   add(second,
       GraphTensor{std::move(sizes), true, Known::kNothing, {}, {}, {}, nodes_.size() - 1, {}});
-  tensor(second).total = tensor(first).total;
+  tensor(second).valued = tensor(first).valued;
   nodes_.back().out.push_back(second);
   // The first stays the last in order: see nameLast().
   order_.insert(order_.end() - 1, second);

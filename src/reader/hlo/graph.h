@@ -17,8 +17,25 @@ namespace shardproof::hlo {
 
 using Sizes = std::vector<std::int64_t>;
 
-// What is known of the elements of a tensor for every input (minus infinity counts as neither).
+// What is known of the elements of a tensor for every input on which they have a value (minus
+// infinity counts as neither).
 enum class Known : std::uint8_t { kNothing, kNotNegative, kPositive };
+
+// Whether the elements of a tensor have values for every input. What is minus infinity or has none
+// whatever the input is, is a constant to whoever computes with it.
+enum class Valued : std::uint8_t {
+  kSometimes,
+  kAlwaysOrNever,  // each has a number, is minus infinity or has none, whatever the input is
+  kMaybeMasked,    // each is a number or minus infinity, whatever the input is
+  kNumber,
+};
+
+// Whether the elements that have values are above zero for every input.
+enum class Positive : std::uint8_t {
+  kUnknown,
+  kOrMasked,  // or zero whatever the input is: exponentials of minus infinity
+  kYes,
+};
 
 // Attributes of a node, as JSON text: {"dim", "1"}.
 using NodeAttributes = std::vector<std::pair<std::string, std::string>>;
@@ -32,10 +49,8 @@ struct GraphTensor {
   std::size_t producer = 0;  // index into nodes, if kind is empty
   std::string facts;         // of an input of the model: "known" of docs/format.md, as JSON
   std::uint64_t serial = 0;  // which of all tensors that the graph ever had; names may come again
-  // Each element has a value for every input, but for those that are minus infinity (or have none)
-  // whatever the input is: these are constants to whoever computes with them.
-  bool total = false;
-  bool positive = false;  // so is each, or zero whatever the input is
+  Valued valued = Valued::kSometimes;
+  Positive positive = Positive::kUnknown;
 };
 
 struct GraphNode {
@@ -85,7 +100,7 @@ class Graph {
                        Known known = Known::kNothing);
 
   // Positive, or zero whatever the input is.
-  bool isPositive(const std::string& name) const;
+  Positive positive(const std::string& name) const;
   GraphTensor& tensor(const std::string& name);
   const GraphTensor& tensor(const std::string& name) const;
   bool has(const std::string& name) const { return tensors_.contains(name); }
@@ -122,7 +137,7 @@ class Graph {
 
  private:
   std::string produce(GraphNode node, GraphTensor tensor);
-  // What is known of the result of a node: total, positive.
+  // What is known of the result of a node: valued, positive.
   void judge(const GraphNode& node, GraphTensor& made) const;
   void add(const std::string& name, GraphTensor tensor);
   // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.

@@ -69,7 +69,10 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     Sizes ones = base;
     ones.resize(result.size(), 1);
     const std::string where = view(indicator(l.base, p.low, p.high), ones);
-    return expand(binary("mul", where, expressionNode(p.number), ones), result);
+    const std::string number = expressionNode(p.number);
+    return expand(isValued(number) ? binary("mul", where, number, ones)
+                                   : either(where, number, rationalNode(Rational(), ones), ones),
+                  result);
   }
   const std::int64_t shift = shiftOf(l.base);
   const std::string start = std::to_string(p.low + shift), stop = std::to_string(p.high + shift);
@@ -94,7 +97,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     graph.tensor(looked).known = std::min(graph.tensor(l.table).known, Known::kNotNegative);
     return view(looked, result);
   }
-  // A product with what is 1 where the row is the one that is looked up.
+  // By what is 1 where the row is the one that is looked up.
   std::string left, right, both;
   std::string chosen;
   std::string table2 = rows;
@@ -118,8 +121,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     right += letter(own);
     if (l.tied[d] < 0) both += letter(own);
   }
-  std::string y = graph.emit("einsum", {chosen, table2},
-                             {{"equation", quotedJson(left + "," + right + "->" + both)}}, result);
+  std::string y = taken({chosen, table2}, left + "," + right + "->" + both, result);
   graph.tensor(y).known = std::min(graph.tensor(l.table).known, Known::kNotNegative);
   return y;
 }

@@ -257,8 +257,8 @@ std::optional<Value> Lowering::lowerControl(Frame& frame, const Instruction& i) 
     const std::int64_t d = a == nullptr ? -1 : parseInteger(*a, file_);
     if (d < 0 || d >= static_cast<std::int64_t>(i.shape.sizes.size()))
       unsupported(i, "an iota_dimension that is not there");
-    return tableValue(i.shape,
-                      iotaTable(i.shape.sizes, static_cast<std::size_t>(d), shared_.scalars));
+    return tableValue(i.shape, iotaTable(i.shape.sizes, static_cast<std::size_t>(d),
+                                         shared_.scalars, i.shape.type));
   }
   if (op == "partition-id" || op == "replica-id") {
     if (devices_.replicas == (op == "replica-id")) return deviceNumber(i.shape);

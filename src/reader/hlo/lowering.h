@@ -61,7 +61,8 @@ struct Shared {
   // while the members are gone through; where that happened they must be gone through again.
   struct Told {
     Known known;
-    bool total, positive;  // as of GraphTensor
+    Valued valued;
+    Positive positive;
   };
   std::map<std::string, Told> communicated;
   // The tables that devices send, or null where one sends something else.
@@ -291,6 +292,16 @@ class Lowering {
   std::string oneMinus(const std::string& x);
   std::string step(const std::string& x);  // 1 where x > 0, else 0
   std::string extremum(bool maximum, const std::string& x, const std::string& y);
+  bool isValued(const std::string& x) const;  // each element is a number, for every input
+  // Of 0 and 1 and any, which need not have values where they are not chosen.
+  std::string either(const std::string& condition, const std::string& yes, const std::string& no,
+                     const Sizes& sizes);
+  // 0 where the condition is 1.
+  std::string unless(const std::string& condition, const std::string& x, const Sizes& sizes);
+  // The product, as einsum says it, of operands that are 0 or 1 and a last one; the sum of those of
+  // its elements for which all others are 1.
+  std::string taken(const std::vector<std::string>& operands, const std::string& equation,
+                    const Sizes& sizes);
   const Sizes& sizesOf(const std::string& x) const { return graph.tensor(x).sizes; }
 
   // --- lowering_elementwise.cpp ---

@@ -21,7 +21,7 @@ std::optional<std::string> Lowering::unaryNode(const std::string& opcode, const 
     return plain("sqrt", known == Known::kPositive ? known : Known::kNotNegative);
   if (opcode == "rsqrt") return plain("rsqrt", Known::kPositive);
   if (opcode == "tanh") return plain("tanh", Known::kNothing);
-  if (opcode == "logistic") return plain("sigmoid", Known::kPositive);
+  if (opcode == "logistic") return plain("sigmoid", Known::kNotNegative);
   if (opcode == "not" && isPredicate(x)) return oneMinus(a);
   static const std::map<std::string, const char*, std::less<>> kOpaque{
       {"sine", "sin"},    {"cosine", "cos"}, {"erf", "erf"},
@@ -47,7 +47,7 @@ std::optional<std::string> Lowering::unaryNode(const std::string& opcode, const 
     return y;
   }
   if (opcode == "sign") {
-    if (known == Known::kPositive) return graph.constant(sizes, false, "1", known);
+    if (known == Known::kPositive && isValued(a)) return graph.constant(sizes, false, "1", known);
     const std::string negative = step(plain("neg", Known::kNothing));
     return graph.emit("sub", {step(a), negative}, {}, sizes);
   }

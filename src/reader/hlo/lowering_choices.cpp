@@ -98,7 +98,7 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     const bool first = infinite(x[1]);
     const Value mask = first ? either(x[0], x[1], zeros) : either(x[0], zeros, x[2]);
     std::string other = node(x[first ? 2 : 1]);
-    if (!graph.tensor(other).total)
+    if (graph.tensor(other).valued < Valued::kMaybeMasked)
       other = node(first ? selectNode({x[0], zeros, x[2]}, shape)
                          : selectNode({x[0], x[1], zeros}, shape));
     return nodeValue(shape, binary("add", other, knownNode(mask, false), sizes));
@@ -110,10 +110,12 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     return nodeValue(shape, binary("div", node(x[first ? 2 : 1]), first ? oneMinus(c) : c, sizes));
   }
   // Where one of the two need not have a value, what is not chosen must not count: a product with 0
-  // would leave the inputs out on which it has none. Of what has none whatever the input is (a row
-  // of which all is masked) nothing is left out: it is a constant, of which no product is taken.
-  const auto total = [&](const Value& v) { return v.isKnown() || graph.tensor(node(v)).total; };
-  if (!total(x[1]) || !total(x[2])) {
+  // would leave the inputs out on which it has none, or have none itself (in a row of which all is
+  // masked).
+  const auto number = [&](const Value& v) {
+    return v.isKnown() ? isFinite(s, v) : isValued(node(v));
+  };
+  if (!number(x[1]) || !number(x[2])) {
     const std::string condition = node(x[0]), yes = node(x[1]), no = node(x[2]);
     Value y = nodeValue(shape, graph.emit("where", {condition, yes, no}, {}, sizes));
     if (zeroTable(x[2]) && x[0].isIndex())
@@ -143,7 +145,7 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   return nodeValue(shape, y);
 }
 
-// A comparison with zero that comes out the same for every input.
+// A comparison with zero that comes out the same for every input, as there is a number for each.
 std::optional<bool> Lowering::compareKnown(const std::string& direction, const Value& x,
                                            const Value& y) {
   const auto zero = [&](const Value& v) {
@@ -155,10 +157,11 @@ std::optional<bool> Lowering::compareKnown(const std::string& direction, const V
     return compareKnown(kTurned.at(direction), y, x);
   }
   if (!zero(y) || x.kind != Value::Kind::kNode) return std::nullopt;
-  const Known known = graph.tensor(x.name).known;
-  if (known == Known::kNothing) return std::nullopt;
+  if (!isValued(x.name)) return std::nullopt;
+  const bool positive = graph.positive(x.name) == Positive::kYes;
+  if (!positive && graph.tensor(x.name).known == Known::kNothing) return std::nullopt;
   if (direction == "GE" || direction == "LT") return direction == "GE";
-  if (known != Known::kPositive) return std::nullopt;
+  if (!positive) return std::nullopt;
   return direction == "GT" || direction == "NE";
 }
 

@@ -77,13 +77,13 @@ bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
 
 const Shared::Told& Lowering::told(const std::string& communication, const std::string& in) {
   const GraphTensor& t = graph.tensor(in);
-  const bool positive = graph.isPositive(in);
+  const Positive positive = graph.positive(in);
   const auto [it, added] =
-      shared_.communicated.emplace(communication, Shared::Told{t.known, t.total, positive});
+      shared_.communicated.emplace(communication, Shared::Told{t.known, t.valued, positive});
   Shared::Told& all = it->second;
-  const Shared::Told now{std::min(all.known, t.known), all.total && t.total,
-                         all.positive && positive};
-  if (now.known != all.known || now.total != all.total || now.positive != all.positive)
+  const Shared::Told now{std::min(all.known, t.known), std::min(all.valued, t.valued),
+                         std::min(all.positive, positive)};
+  if (now.known != all.known || now.valued != all.valued || now.positive != all.positive)
     shared_.communicatedChanged = true;
   all = now;
   return all;
@@ -122,7 +122,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     const NodeAttributes group(communication.begin() + 1, communication.end());
     y = graph.communicate(op, in, attributes, std::move(communication), sizes);
     graph.tensor(y).known = known.known;
-    graph.tensor(y).total = known.total;
+    graph.tensor(y).valued = known.valued;
     graph.tensor(y).positive = known.positive;
     if (op == "all_gather") {
       Gathered g{in, frame.path + i.name + "#" + std::to_string(k), *own, groups, group, 0, {}};
@@ -274,7 +274,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const Shared::Told& known = told(communication[0].second, in);
   const std::string gathered =
       graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
-  graph.tensor(gathered).total = known.total;
+  graph.tensor(gathered).valued = known.valued;
   graph.tensor(gathered).positive = known.positive;
   if (source < 0) return zeros();
   const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[at(d)]); };

@@ -44,6 +44,12 @@ void refuseNegative(const Pieces& pieces) {
   }
 }
 
+// Types of fewer bits hold what is stored, not what is counted with: that an integer without known
+// bounds fits one is not assumed.
+constexpr int kFewestBits = 32;
+
+int magnitudeBits(const IntegerType& type) { return type.bits - (type.isSigned ? 1 : 0); }
+
 // Of integers within known bounds all fit, or a narrower type would make others of some.
 void refuseTooLarge(const Pieces& pieces, const IntegerType& type) {
   Rational size(1);
@@ -51,9 +57,10 @@ void refuseTooLarge(const Pieces& pieces, const IntegerType& type) {
   const Rational least = type.isSigned ? -size : Rational();
   for (const Piece& p : pieces)
     for (const std::int64_t at : {p.low, p.high - 1}) {
-      if (p.a != 0 && (p.low <= kNoLow || p.high >= kNoHigh)) continue;
+      const bool unbounded = p.a != 0 && (p.low <= kNoLow || p.high >= kNoHigh);
+      if (unbounded && type.bits >= kFewestBits) continue;
       const Rational value = Rational(p.a) * Rational(at) + p.b;
-      if (value < least || !(value < size))
+      if (unbounded || value < least || !(value < size))
         throw std::invalid_argument("an integer that does not fit the type it is converted to");
     }
 }
@@ -220,9 +227,13 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     if (!x.isIndex()) unsupported(i, "an integer made unsigned that may be negative");
     refuseNegative(x.index->pieces);
   }
-  if (x.isIndex() && toInteger && integerType(from) &&
-      integerType(to)->bits < integerType(from)->bits)
-    refuseTooLarge(x.index->pieces, *integerType(to));
+  if (toInteger && integerType(from) &&
+      magnitudeBits(*integerType(to)) < magnitudeBits(*integerType(from))) {
+    if (x.isIndex()) refuseTooLarge(x.index->pieces, *integerType(to));
+    else if (integerType(to)->bits < kFewestBits)
+      unsupported(i, "an integer made one of " + std::to_string(integerType(to)->bits) +
+                         " bits, which it may not fit");
+  }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;
   same.shape = shape;

@@ -180,9 +180,9 @@ void Lowering::limitRange(const IndexFunction& f, std::int64_t count, bool leave
       forAll = forAll || to == end;
     } else if (p.a == 0 && b >= 0 && b < count) {
       forAll = forAll || p.high == end;
-      // What is moved to the last row is as good as out of bounds.
-      const bool moved =
-          moving != nullptr && moving->high == p.low && Rational(p.low - 1) + moving->b == p.b;
+      // What is moved to the last row is as good as out of bounds, if it would be.
+      const bool moved = moving != nullptr && moving->high == p.low &&
+                         Rational(p.low - 1) + moving->b == p.b && b == count - 1;
       if (!moved && p.low > kNoLow) high = std::max(high, p.low + 1);
     }
   }

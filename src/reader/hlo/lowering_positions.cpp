@@ -149,10 +149,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
       rest.erase(d, 1);
       Sizes without = result;
       without.erase(without.begin() + m);
-      y = view(graph.emit("einsum", {rows, y},
-                          {{"equation",
-                            quotedJson(std::string(1, letters[d]) + "," + letters + "->" + rest)}},
-                          without),
+      y = view(taken({rows, y}, std::string(1, letters[d]) + "," + letters + "->" + rest, without),
                result);
       continue;
     }
@@ -164,7 +161,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
     for (std::int64_t p = 0; p < places; ++p)
       windows.push_back(view(sliceDim(y, d, p, p + window[d]), one));
     const std::string text = "Z,Z" + letters + "->" + letters;
-    y = graph.emit("einsum", {rows, cat(windows, 0)}, {{"equation", quotedJson(text)}}, result);
+    y = taken({rows, cat(windows, 0)}, text, result);
   }
   Shape own = i.shape;
   if (integers) own.type = x.shape.type;
@@ -207,7 +204,10 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
   std::string placed, covered;
   if (w == 1) {
     covered = view(rows, along);
-    placed = binary("mul", covered, node(update), region.sizes);
+    const std::string all = node(update);
+    placed = isValued(all)
+                 ? binary("mul", covered, all, region.sizes)
+                 : either(covered, all, rationalNode(Rational(), region.sizes), region.sizes);
   } else {
     if (places > kMostPlaces)
       unsupported(i, "a window of several elements at one of more than 256 places");
@@ -220,12 +220,11 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
       windows.push_back(view(padDim(node(update), d, p, n - p - w), one));
       covers.push_back(padDim(ones, 1, p, n - p - w));
     }
-    placed = graph.emit("einsum", {rows, cat(windows, 0)},
-                        {{"equation", quotedJson("Z,Z" + letters + "->" + letters)}}, region.sizes);
+    placed = taken({rows, cat(windows, 0)}, "Z,Z" + letters + "->" + letters, region.sizes);
     covered = view(graph.emit("einsum", {rows, cat(covers, 0)}, {{"equation", "\"z,zn->n\""}}, {n}),
                    along);
   }
-  const std::string kept = binary("mul", old, oneMinus(covered), region.sizes);
+  const std::string kept = unless(covered, old, region.sizes);
   const Value updated = nodeValue(region, binary("add", kept, placed, region.sizes));
   return updateValue(x, updated, begin, 0);
 }
@@ -280,7 +279,7 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
     equation += letter;
     made.push_back(size);
   }
-  const std::string y = graph.emit("einsum", operands, {{"equation", quotedJson(equation)}}, made);
+  const std::string y = taken(operands, equation, made);
   return nodeValue(i.shape, view(y, i.shape.sizes));
 }
 
@@ -329,8 +328,7 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
   const auto summed = [&](const std::string& what) {
     std::vector<std::string> all = operands;
     all.push_back(what);
-    return graph.emit("einsum", all, {{"equation", quotedJson(equation + whole + "->" + result)}},
-                      sizes);
+    return taken(all, equation + whole + "->" + result, sizes);
   };
   const std::string added = summed(node(updates));
   const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
@@ -338,7 +336,7 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
   std::string old = node(target);
   if (replaces) {
     const std::string covered = summed(graph.constant(own, false, "1", Known::kPositive));
-    old = binary("mul", old, oneMinus(covered), sizes);
+    old = unless(covered, old, sizes);
   }
   return nodeValue(i.shape, binary("add", old, added, sizes));
 }

@@ -152,13 +152,13 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
       rows[axis] = to - from;
       const std::string hot = oneHot(f.base, from, to);
       const std::string text = baseText + row + "," + updateText + "->" + result;
-      part = graph.emit("einsum", {hot, added}, {{"equation", quotedJson(text)}}, rows);
+      part = taken({hot, added}, text, rows);
       const std::int64_t first = from + p.offset;
       part = padDim(part, axis, first, sizes[axis] - first - (to - from));
     } else {
       const std::string where = indicator(f.base, from, to);
       const std::string text = baseText + "," + updateText + "->" + resultWithoutRow;
-      part = graph.emit("einsum", {where, added}, {{"equation", quotedJson(text)}}, without);
+      part = taken({where, added}, text, without);
       Sizes one = sizes;
       one[axis] = 1;
       part = padDim(view(part, one), axis, p.offset, sizes[axis] - p.offset - 1);

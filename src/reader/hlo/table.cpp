@@ -64,10 +64,14 @@ Table uniformTable(Sizes sizes, ScalarId value) {
   return {std::move(sizes), std::move(extent), {value}};
 }
 
-Table iotaTable(const Sizes& sizes, std::size_t dim, Scalars& scalars) {
+Table iotaTable(const Sizes& sizes, std::size_t dim, Scalars& scalars, std::string_view type) {
   Sizes extent(sizes.size(), 1);
   extent[dim] = sizes[dim];
-  return fill(sizes, extent, [&](const Sizes& i) { return scalars.rational(i[dim]); });
+  const bool wraps = integerType(type).has_value();
+  return fill(sizes, extent, [&](const Sizes& i) {
+    const ScalarId place = scalars.rational(i[dim]);
+    return wraps ? scalars.convert(place, "s64", type) : place;
+  });
 }
 
 Table broadcastTable(const Table& t, const Sizes& sizes, std::span<const std::int64_t> dimensions) {

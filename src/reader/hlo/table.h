@@ -27,7 +27,9 @@ struct Table {
 constexpr std::int64_t kMostTableValues = std::int64_t{1} << 22;
 
 Table uniformTable(std::vector<std::int64_t> sizes, ScalarId value);
-Table iotaTable(const std::vector<std::int64_t>& sizes, std::size_t dim, Scalars& scalars);
+// Counted in that type: integers wrap around.
+Table iotaTable(const std::vector<std::int64_t>& sizes, std::size_t dim, Scalars& scalars,
+                std::string_view type = "s64");
 // Dimension i of `t` becomes dimensions[i] of the result.
 Table broadcastTable(const Table& t, const std::vector<std::int64_t>& sizes,
                      std::span<const std::int64_t> dimensions);

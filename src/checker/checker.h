@@ -22,7 +22,7 @@ namespace shardproof {
 // Communication, Reduction), in shape_reduction/, src/terms/, src/smt/ and src/checker/. Changes of
 // the cutter and of the chain need not raise it: they work anew in every run. For what an operator
 // means there is ops::kOperatorVersion.
-constexpr int kCheckerVersion = 11;
+constexpr int kCheckerVersion = 12;
 
 struct StageOutcome {
   StageVerdict verdict = StageVerdict::kUndecided;

@@ -24,6 +24,22 @@ class Domain::Signs {
     return sign;
   }
 
+  // Of -1 times the term.
+  Sign turned(Term t) {
+    switch (algebra_.kind(t)) {
+      case TermKind::kConstant: {
+        const int s = algebra_.constantValue(t).sign();
+        return s < 0 ? Sign::kPositive : s == 0 ? Sign::kNonNegative : Sign::kUnknown;
+      }
+      case TermKind::kProduct:
+        return ofProduct(t, -1);
+      case TermKind::kSum:
+        return ofSum(t, -1);
+      default:
+        return Sign::kUnknown;
+    }
+  }
+
  private:
   Sign compute(Term t) {
     switch (algebra_.kind(t)) {
@@ -53,32 +69,82 @@ class Domain::Signs {
           default:
             return Sign::kUnknown;
         }
-      case TermKind::kProduct: {
-        Sign sign = Sign::kPositive;
-        for (const auto& part : algebra_.parts(t)) {
-          const Sign base = of(part.term);
-          const bool even = part.factor.fitsInt64() && part.factor.toInt64() % 2 == 0;
-          const Sign factor = base == Sign::kPositive              ? Sign::kPositive
-                              : even || base == Sign::kNonNegative ? Sign::kNonNegative
-                                                                   : Sign::kUnknown;
-          sign = std::min(sign, factor);
-        }
-        return sign;
-      }
+      case TermKind::kProduct:
+        return ofProduct(t, 1);
       case TermKind::kSum: {
-        const Rational constant = algebra_.constantValue(t);
-        if (constant.sign() < 0) return Sign::kUnknown;
-        Sign sign = constant.sign() > 0 ? Sign::kPositive : Sign::kNonNegative;
-        for (const auto& part : algebra_.parts(t)) {
-          const Sign term = of(part.term);
-          if (part.factor.sign() < 0 || term == Sign::kUnknown) return Sign::kUnknown;
-          if (term == Sign::kPositive) sign = Sign::kPositive;
-        }
+        const Sign sign = ofSum(t, 1);
         return sign == Sign::kNonNegative && someChoiceIsTaken(t) ? Sign::kPositive : sign;
       }
       default:
         return Sign::kUnknown;
     }
+  }
+
+  // Of the sum, or of -1 times it (`turned`).
+  Sign ofSum(Term sum, int turned) {
+    const int constant = turned * algebra_.constantValue(sum).sign();
+    if (constant < 0) return Sign::kUnknown;
+    Sign sign = constant > 0 ? Sign::kPositive : Sign::kNonNegative;
+    for (const auto& part : algebra_.parts(sum)) {
+      const Sign term = turned * part.factor.sign() > 0 ? of(part.term) : this->turned(part.term);
+      if (term == Sign::kUnknown) return Sign::kUnknown;
+      if (term == Sign::kPositive) sign = Sign::kPositive;
+    }
+    return sign;
+  }
+
+  // Of the product, or of -1 times it (`turned`). step(k x) x has the sign of k where it is not 0:
+  // x that step(k x) chooses counts as one factor with it. So |x| is known to be no less than 0.
+  Sign ofProduct(Term product, int turned) {
+    const auto parts = algebra_.parts(product);
+    Sign sign = Sign::kPositive;
+    for (const auto& part : parts) {
+      const Sign base = of(part.term);
+      const bool even = part.factor.fitsInt64() && part.factor.toInt64() % 2 == 0;
+      Sign factor = base == Sign::kPositive              ? Sign::kPositive
+                    : even || base == Sign::kNonNegative ? Sign::kNonNegative
+                                                         : Sign::kUnknown;
+      if (factor == Sign::kUnknown && part.factor.isInteger()) {
+        if (const int chosen = signWhereChosen(part.term, parts)) {
+          turned *= chosen;
+          factor = Sign::kNonNegative;
+        }
+      }
+      sign = std::min(sign, factor);
+    }
+    return turned > 0 ? sign : Sign::kUnknown;
+  }
+
+  // Of x among factors of which one is step(k x); 0: none is. An odd power of x has its sign.
+  int signWhereChosen(Term x, const std::vector<TermAlgebra::Part>& factors) const {
+    for (const auto& f : factors) {
+      if (algebra_.kind(f.term) != TermKind::kFunction ||
+          algebra_.function(f.term) != ops::Function::kStep || f.factor.sign() <= 0)
+        continue;
+      if (const auto k = multiple(algebra_.arguments(f.term)[0], x)) return k->sign();
+    }
+    return 0;
+  }
+
+  // k with y = k x, if there is one by the two terms' forms; never 0.
+  std::optional<Rational> multiple(Term y, Term x) const {
+    if (y.id == x.id) return Rational(1);
+    if (algebra_.kind(y) != TermKind::kSum) return std::nullopt;
+    const auto summands = algebra_.parts(y);
+    if (summands.empty()) return std::nullopt;
+    if (algebra_.kind(x) != TermKind::kSum) {
+      const bool alone = summands.size() == 1 && algebra_.constantValue(y).isZero();
+      return alone && summands[0].term.id == x.id ? std::optional(summands[0].factor)
+                                                  : std::nullopt;
+    }
+    const auto others = algebra_.parts(x);
+    if (summands.size() != others.size()) return std::nullopt;
+    const Rational k = summands[0].factor / others[0].factor;
+    for (std::size_t i = 0; i < summands.size(); ++i)
+      if (summands[i].term.id != others[i].term.id || summands[i].factor != k * others[i].factor)
+        return std::nullopt;
+    if (algebra_.constantValue(y) != k * algebra_.constantValue(x)) return std::nullopt;
+    return k;
   }
 
   // sum over i of [c = i] x_i with all x_i positive, where c is the choice of one of so many and
@@ -131,6 +197,7 @@ ConditionSet Domain::of(Term base, int halves) {
 }
 
 Sign Domain::sign(Term t) const { return signs_->of(t); }
+bool Domain::neverPositive(Term t) const { return signs_->turned(t) != Sign::kUnknown; }
 
 // A product is zero when a factor is; a sum up to a constant factor.
 void Domain::nonZero(Term t, ConditionSet& set) {

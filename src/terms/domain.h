@@ -25,6 +25,7 @@ class Domain {
   ConditionSet of(Term base, int halves);
   // Known for every value of the variables.
   Sign sign(Term t) const;
+  bool neverPositive(Term t) const;
 
  private:
   class Signs;

@@ -67,7 +67,12 @@ Term TermAlgebra::add(Term a, Term b) {
 }
 
 Term TermAlgebra::mul(Term a, Term b) {
+  const ConditionSet condition = conditions_->unite(a.condition, b.condition);
   if (store_->mode != Mode::kRaw) {
+    // x step(x) = x for x >= 0: what is a magnitude is that of itself.
+    if (kind(b) == TermKind::kFunction && function(b) == ops::Function::kStep &&
+        arguments(b)[0].id == a.id && domain().sign(a) != Sign::kUnknown)
+      return {a.id, condition};
     // As for scale(). What is not a constant may be zero or negative.
     const auto positive = [&](Term t) {
       return kind(t) == TermKind::kConstant && constantValue(t).sign() > 0;
@@ -78,7 +83,6 @@ Term TermAlgebra::mul(Term a, Term b) {
           "minus infinity (the entry of a mask) times a term that is not a positive constant");
     }
   }
-  const ConditionSet condition = conditions_->unite(a.condition, b.condition);
   return {
       store_->mode != Mode::kRaw ? store_->multiply(a.id, b.id) : store_->rawMultiply(a.id, b.id),
       condition};
@@ -106,8 +110,12 @@ bool TermAlgebra::storesPartialSums() const { return store_->mode != Mode::kRaw;
 ConditionSet TermAlgebra::partial(Term base, int halves) {
   if (store_->mode == Mode::kRaw || store_->kind(base.id) == TermKind::kConstant)
     return base.condition;  // of constants: known, or refused
+  return conditions_->unite(base.condition, domain().of(base, halves));
+}
+
+Domain& TermAlgebra::domain() {
   if (!domain_) domain_ = std::make_unique<Domain>(*this);
-  return conditions_->unite(base.condition, domain_->of(base, halves));
+  return *domain_;
 }
 
 ConditionSet TermAlgebra::conditionsOf(std::span<const Term> terms) {
@@ -150,6 +158,11 @@ Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
       return add(one, scale(Rational(-2), power(add(one, exp(scale(Rational(2), x))), -2)));
     if (f == ops::Function::kLog) return logarithmOfFactors(x);
   }
+  if (f == ops::Function::kStep && store_->mode != Mode::kRaw) {
+    const Term x = arguments[0];
+    if (domain().sign(x) == Sign::kPositive) return {Store::kOneTerm, x.condition};
+    if (domain().neverPositive(x)) return {Store::kZeroTerm, x.condition};
+  }
   const std::vector<TermId> a = ids(arguments);
   const TermId id =
       store_->mode != Mode::kRaw ? store_->apply(f, params, a) : store_->rawApply(f, params, a);
@@ -165,11 +178,10 @@ Term TermAlgebra::logarithmOfFactors(Term x) {
   if (store_->kind(x.id) == TermKind::kSum && !store_->isProperSum(x.id))
     rest = store_->parts(x.id).term(0);
   if (store_->kind(rest) == TermKind::kProduct) {
-    if (!domain_) domain_ = std::make_unique<Domain>(*this);
     std::vector<Term> positive;
     for (const Part& factor : parts(Term{rest})) {
       // Exponentials come out of any logarithm.
-      if (kind(factor.term) == TermKind::kExp || domain_->sign(factor.term) != Sign::kPositive)
+      if (kind(factor.term) == TermKind::kExp || domain().sign(factor.term) != Sign::kPositive)
         continue;
       const TermId argument = factor.term.id;
       logarithms.push_back(

@@ -140,12 +140,13 @@ class TermAlgebra {
   struct Fractions;
   Term logarithmOfFactors(Term a);
   ConditionSet partial(Term base, int halves);
+  Domain& domain();
   void refuseInfinite(Term t, const char* where) const;  // throws Unsupported
   ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;
   std::unique_ptr<Conditions> conditions_;
-  std::unique_ptr<Domain> domain_;        // made when first needed
+  std::unique_ptr<Domain> domain_;        // made when first needed: domain()
   std::unique_ptr<Fractions> fractions_;  // with Mode::kFractions
   std::vector<Term> selected_;
 };

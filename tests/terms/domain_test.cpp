@@ -66,6 +66,49 @@ TEST(Domain, WhatTheModelDividesByThePlanMayDivideBy) {
                        [](TermAlgebra& a, Term x, Term y) { return inverse(a, a.add(x, y)); }));
 }
 
+// |x| = x step(x) - x step(-x), and what is weighed by positive numbers, is never below 0; other
+// steps say nothing of x, and with the signs exchanged it is never above.
+TEST(Domain, WhatAStepChoosesHasItsSign) {
+  const auto step = [](TermAlgebra& a, Term x) {
+    return a.apply(ops::Function::kStep, {}, std::span(&x, 1));
+  };
+  const auto chosen = [&](TermAlgebra& a, Term x, Term by) { return a.mul(x, step(a, by)); };
+  const auto magnitude = [&](TermAlgebra& a, Term x) {
+    const Term negative = a.scale(Rational(-1), x);
+    return a.add(chosen(a, x, x), chosen(a, negative, negative));
+  };
+  const auto over = [](TermAlgebra& a, Term x) { return inverse(a, a.add(c(a, 1), x)); };
+  const auto alone = [](const Use& plan) { return covered(kNothing, plan); };
+  EXPECT_TRUE(alone([&](TermAlgebra& a, Term x, Term) { return over(a, magnitude(a, x)); }));
+  EXPECT_TRUE(alone([&](TermAlgebra& a, Term x, Term y) {
+    return over(a, a.add(magnitude(a, x), a.scale(Rational(1, 3), magnitude(a, y))));
+  }));
+  EXPECT_TRUE(
+      alone([&](TermAlgebra& a, Term x, Term y) { return over(a, magnitude(a, minus(a, x, y))); }));
+  EXPECT_TRUE(alone([&](TermAlgebra& a, Term x, Term) {
+    return over(a, a.mul(a.power(x, 6), step(a, a.scale(Rational(2), x))));
+  }));
+  EXPECT_TRUE(alone([&](TermAlgebra& a, Term x, Term y) {
+    return over(
+        a, a.mul(chosen(a, x, a.scale(Rational(-1), x)), chosen(a, y, a.scale(Rational(-3), y))));
+  }));
+  EXPECT_FALSE(alone([&](TermAlgebra& a, Term x, Term) {
+    return over(a, a.scale(Rational(-1), magnitude(a, x)));
+  }));
+  EXPECT_FALSE(alone([&](TermAlgebra& a, Term x, Term) {
+    return over(a, chosen(a, x, a.scale(Rational(-1), x)));
+  }));
+  EXPECT_FALSE(alone([&](TermAlgebra& a, Term x, Term y) { return over(a, chosen(a, x, y)); }));
+  EXPECT_FALSE(alone([&](TermAlgebra& a, Term x, Term y) {
+    return over(a, chosen(a, minus(a, x, y), a.add(x, y)));
+  }));
+  EXPECT_FALSE(alone(
+      [&](TermAlgebra& a, Term x, Term) { return over(a, chosen(a, x, a.add(x, c(a, 1)))); }));
+  EXPECT_FALSE(
+      alone([&](TermAlgebra& a, Term x, Term y) { return over(a, a.mul(chosen(a, x, x), y)); }));
+  EXPECT_FALSE(alone([&](TermAlgebra& a, Term x, Term) { return inverse(a, magnitude(a, x)); }));
+}
+
 TEST(Domain, WhatIsPositiveNeedsNoModel) {
   const auto alone = [](const Use& plan) { return covered(kNothing, plan); };
   EXPECT_TRUE(alone([](TermAlgebra& a, Term x, Term y) {

@@ -206,6 +206,8 @@ CASES["places counted in eight bits"] = (
     "  %k = f32[] constant(260)\n  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n",
     "  %i = u8[300] iota(), iota_dimension=0\n  %s = u8[1] slice(%i), slice={[260:261]}\n  %r = u8[] reshape(%s)\n  %k = f32[] convert(%r)\n"
     "  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n", {NOT_EQUIVALENT})
+CASES["a number made an integer of eight bits"] = (
+    "  %t = s32[4,8] convert(%x)\n  ROOT %y = f32[4,8] convert(%t)\n", "  %t = s8[4,8] convert(%x)\n  ROOT %y = f32[4,8] convert(%t)\n", {REFUSED})
 for bits in (8, 16):
     CASES[f"places in {bits} bits"] = (NUMBERS + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",
                                        f"  %c = s{bits}[4] convert(%ids)\n  %d = s32[4] convert(%c)\n" + NUMBERS.replace("%ids", "%d") + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n", {REFUSED})
@@ -218,6 +220,7 @@ LOGARITHM = ZEROS + "  %l = f32[4,8] log(%x)\n"
 PLACE = "  %i1 = s32[1] slice(%ids), slice={[0:1]}\n  %at = s32[] reshape(%i1)\n  %o = s32[] constant(0)\n"
 WITHIN = PLACE + "  %three = s32[] constant(3)\n  %place = s32[] clamp(%o, %at, %three)\n  %it = s32[4] iota(), iota_dimension=0\n  %places = s32[4] broadcast(%place), dimensions={}\n" \
     "  %eq = pred[4] compare(%it, %places), direction=EQ\n  %f = f32[4] convert(%eq)\n"
+HALF = "  %half = f32[4,4] slice(%l), slice={[0:4], [0:4]}\n"
 UPDATE = "  %u = f32[1,8] slice(%w), slice={[0:1], [0:8]}\n"
 for name, (taken, multiplied) in {
     "an element of each row": (
@@ -238,6 +241,11 @@ for name, (taken, multiplied) in {
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%plus\n",
         "  %it = s32[4,4] iota(), iota_dimension=1\n  %idsb = s32[4,4] broadcast(%ids), dimensions={0}\n  %eq = pred[4,4] compare(%it, %idsb), direction=EQ\n"
         "  %f = f32[4,4] convert(%eq)\n  ROOT %y = f32[4,8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n"),
+    "one element of each window": (
+        "  ROOT %y = f32[4,8] select-and-scatter(%x, %half, %z), window={size=1x2 stride=1x2}, select=%ge, scatter=%plus\n".join([HALF, ""]),
+        HALF + "  %one = f32[] constant(1)\n  %ones = f32[4,4] broadcast(%one), dimensions={}\n"
+        "  %s = f32[4,8] select-and-scatter(%x, %ones, %z), window={size=1x2 stride=1x2}, select=%ge, scatter=%plus\n"
+        "  %hb = f32[4,4,2] broadcast(%half), dimensions={0,1}\n  %hr = f32[4,8] reshape(%hb)\n  ROOT %y = f32[4,8] multiply(%s, %hr)\n"),
 }.items():
     # Of what has values for all inputs the product is the same.
     CASES[f"{name}, taken"] = (LOGARITHM + taken, LOGARITHM + taken, {EQUIVALENT})
@@ -286,6 +294,8 @@ for name, (single, parallel, expected) in {
     "an index in a type that it does not fit": (
         "  %k = s32[4] copy(%ids)\n", "  %t = s2[4] convert(%ids)\n  %k = s32[4] convert(%t)\n", {REFUSED, UNDECIDED, NOT_EQUIVALENT}),
     "moved before the last row": ("  %k = s32[4] clamp(%n0, %ids, %n3)\n", "  %k = s32[4] copy(%ids)\n", {NOT_EQUIVALENT}),
+    "moved before the last row, another one there": ("  %k = s32[4] clamp(%n0, %ids, %n3)\n", "  %c = pred[4] compare(%ids, %n5), direction=LT\n  %m = s32[4] clamp(%n0, %ids, %n3)\n"
+                                                   "  %k = s32[4] select(%c, %m, %n2)\n", {NOT_EQUIVALENT}),
     "moved to the last row": ("  %k = s32[4] clamp(%n0, %ids, %n5)\n", "  %k = s32[4] copy(%ids)\n", {EQUIVALENT}),
     # What is looked up at ids - 2 lies in bounds for ids up to 7; and so on.
     "moved into bounds": ("  %s = s32[4] subtract(%ids, %n2)\n  %k = s32[4] clamp(%n0, %s, %n5)\n",
@@ -305,6 +315,12 @@ PLUS = """%plus (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
   %b = f32[] parameter(1)
   ROOT %s = f32[] add(%a, %b)
+}
+
+%ge (a: f32[], b: f32[]) -> pred[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = pred[] compare(%a, %b), direction=GE
 }
 
 """

@@ -519,6 +519,24 @@ def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Callable[[Value], Valu
     return g.permute(a, order), lambda v: g.permute(v, [order.index(i) for i in range(len(order))])
 
 
+def are_real(*values: Value) -> bool:
+    return all(isinstance(v, Filled) or v.kind == "real" for v in values)  # type: ignore[attr-defined]
+
+
+def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
+    """a where the condition (0 or 1) is 1, else b: reals, of which the one that is not chosen need not be a number."""
+    a, b = (Filled(float(v.fill), v.shape) if isinstance(v, Filled) else v for v in (a, b))
+    return g.expand(g.one("where", [condition, a, b], torch.broadcast_shapes(condition.shape, a.shape, b.shape)), shape)
+
+
+def taken(g: Graph, x: Value, hot: Value, dims: Sequence[int]) -> Value:
+    """The sum over dimensions of the elements where `hot` (0 or 1) is 1; the others need not be numbers."""
+    if g.has_a_value(x) or not isinstance(x, Named) or not are_real(x):
+        g.both_have_values(x)
+        return reduce(g, "sum", binary(g, "mul", x, hot), dims)
+    return reduce(g, "sum", one_of(g, hot, x, Filled(0, ()), torch.broadcast_shapes(x.shape, hot.shape)), dims)
+
+
 def along(g: Graph, x: Value, dim: int, w: Value) -> Value:
     """The product with a matrix along one dimension."""
     rows, back = rows_of(g, x, dim)

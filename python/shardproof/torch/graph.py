@@ -418,7 +418,7 @@ class Graph:
                 self._has_value[at] = True
             else:
                 attrs = node.get("attrs", {})
-                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4)
+                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4) or self._root_of_what_is_not_negative(node)
                 missing = [n for n in node["in"] if n is not None and n not in self._has_value] if plain else []
                 if missing:
                     todo += missing
@@ -426,6 +426,11 @@ class Graph:
                 self._has_value[at] = plain and all(self._has_value[n] for n in node["in"] if n is not None)
             todo.pop()
         return self._has_value[name]
+
+    def _root_of_what_is_not_negative(self, node: dict[str, Any]) -> bool:
+        from .arithmetic import never_negative  # it needs this module
+
+        return node["op"] == "sqrt" and never_negative(self, self._value(node["in"][0], "real"))
 
     def times_zero_is_zero(self, v: Value) -> bool:
         """Whether zero times the value is zero, whatever the inputs are: not where it may be no number."""

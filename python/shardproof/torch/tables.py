@@ -257,7 +257,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
             total = g.one("embedding", [g.named(ids), g.named(part)], g.named(ids).shape + source.shape[1:], attrs or None)
         else:
             part = g.slice(source, -1, start + shift, stop + shift)
-            total = ar.reduce(g, "sum", ar.binary(g, "mul", part, one_hot(g, ids, start + low, stop + low)), [-1])
+            total = ar.taken(g, part, one_hot(g, ids, start + low, stop + low), [-1])
         total = ar.binary(g, "mul", total, float(factors[0]))
     if bool((rest != 0).any()):
         places = torch.unique(index[rest != 0])
@@ -268,6 +268,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
             mask = Table(v.index.source, at, low, v.index.shape)
             row = g.slice(source, 0 if v.table else -1, place, place + 1)
             row = g.reshape(row, row.shape[1:] if v.table else row.shape[:-1])
+            g.both_have_values(row)
             weight: Value = real(g, mask)
             if v.table:
                 weight = g.reshape(weight, weight.shape + (1,))

@@ -154,6 +154,12 @@ bool Lowering::isValued(const std::string& x) const {
   return graph.tensor(x).valued == Valued::kNumber;
 }
 
+std::string Lowering::onlyIf(const std::string& condition, const std::string& x,
+                             const Sizes& sizes) {
+  if (isValued(x)) return binary("mul", condition, x, sizes);
+  return either(condition, x, rationalNode(Rational(), sizes), sizes);
+}
+
 std::string Lowering::unless(const std::string& condition, const std::string& x,
                              const Sizes& sizes) {
   if (isValued(x)) return binary("mul", x, oneMinus(condition), sizes);
@@ -191,8 +197,7 @@ std::string Lowering::taken(const std::vector<std::string>& operands, const std:
   std::string condition = spread(0);
   for (std::size_t k = 1; k + 1 < operands.size(); ++k)
     condition = binary("mul", condition, spread(k), whole);
-  std::string y =
-      either(condition, spread(operands.size() - 1), rationalNode(Rational(), whole), whole);
+  std::string y = onlyIf(condition, spread(operands.size() - 1), whole);
   while (whole.size() > sizes.size()) {
     whole.pop_back();
     y = graph.emit("sum", {y}, {{"dim", std::to_string(whole.size())}}, whole);

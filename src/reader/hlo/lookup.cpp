@@ -69,10 +69,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
     Sizes ones = base;
     ones.resize(result.size(), 1);
     const std::string where = view(indicator(l.base, p.low, p.high), ones);
-    const std::string number = expressionNode(p.number);
-    return expand(isValued(number) ? binary("mul", where, number, ones)
-                                   : either(where, number, rationalNode(Rational(), ones), ones),
-                  result);
+    return expand(onlyIf(where, expressionNode(p.number), ones), result);
   }
   const std::int64_t shift = shiftOf(l.base);
   const std::string start = std::to_string(p.low + shift), stop = std::to_string(p.high + shift);

@@ -296,7 +296,8 @@ class Lowering {
   // Of 0 and 1 and any, which need not have values where they are not chosen.
   std::string either(const std::string& condition, const std::string& yes, const std::string& no,
                      const Sizes& sizes);
-  // 0 where the condition is 1.
+  // 0 where the condition is 0, and where it is 1.
+  std::string onlyIf(const std::string& condition, const std::string& x, const Sizes& sizes);
   std::string unless(const std::string& condition, const std::string& x, const Sizes& sizes);
   // The product, as einsum says it, of operands that are 0 or 1 and a last one; the sum of those of
   // its elements for which all others are 1.
@@ -313,6 +314,7 @@ class Lowering {
                                         const std::string& direction, const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
+  void refuseNarrow(const Instruction& i, const std::string& type) const;
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
   // --- lowering_bits.cpp: bits of what is known ---

@@ -210,12 +210,19 @@ std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
   return indexValue(shape, {first->base, std::move(labels), std::move(*pieces)});
 }
 
+void Lowering::refuseNarrow(const Instruction& i, const std::string& type) const {
+  if (const int bits = integerType(type)->bits; bits < kFewestBits)
+    unsupported(
+        i, "a number made an integer of " + std::to_string(bits) + " bits, which it may not fit");
+}
+
 Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& shape) {
   const std::string &from = x.shape.type, &to = shape.type;
   if (x.isKnown()) return applyKnown(shared_.scalars, shape, "convert", to, from, {x});
   const bool toInteger = integerType(to).has_value();
   if (isFloat(from) && toInteger) {
     if (isUnsigned(to)) unsupported(i, "a number made an unsigned integer by cutting it off");
+    refuseNarrow(i, to);
     return nodeValue(shape, graph.emit("trunc", {node(x)}, {}, shape.sizes));
   }
   if (to == "pred" && from != "pred") {
@@ -230,9 +237,7 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
   if (toInteger && integerType(from) &&
       magnitudeBits(*integerType(to)) < magnitudeBits(*integerType(from))) {
     if (x.isIndex()) refuseTooLarge(x.index->pieces, *integerType(to));
-    else if (integerType(to)->bits < kFewestBits)
-      unsupported(i, "an integer made one of " + std::to_string(integerType(to)->bits) +
-                         " bits, which it may not fit");
+    else refuseNarrow(i, to);
   }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;

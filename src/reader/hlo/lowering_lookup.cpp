@@ -183,7 +183,7 @@ void Lowering::limitRange(const IndexFunction& f, std::int64_t count, bool leave
       // What is moved to the last row is as good as out of bounds, if it would be.
       const bool moved = moving != nullptr && moving->high == p.low &&
                          Rational(p.low - 1) + moving->b == p.b && b == count - 1;
-      if (!moved && p.low > kNoLow) high = std::max(high, p.low + 1);
+      if (!moved && p.low > kNoLow) high = std::max({high, p.low + 1, count});
     }
   }
   if (high <= 0) return;

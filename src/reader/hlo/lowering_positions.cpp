@@ -204,10 +204,7 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
   std::string placed, covered;
   if (w == 1) {
     covered = view(rows, along);
-    const std::string all = node(update);
-    placed = isValued(all)
-                 ? binary("mul", covered, all, region.sizes)
-                 : either(covered, all, rationalNode(Rational(), region.sizes), region.sizes);
+    placed = onlyIf(covered, node(update), region.sizes);
   } else {
     if (places > kMostPlaces)
       unsupported(i, "a window of several elements at one of more than 256 places");

@@ -273,7 +273,7 @@ Value Lowering::lowerSelectAndScatter(const Frame& frame, const Instruction& i) 
   }
   const std::string chosen = ordered(cat(pieces, n), n, 1, direction->value == "GE").second;
   const std::string rows = view(oneHot(chosen, 0, terms), wide);
-  const std::string parts = binary("mul", rows, view(node(source), one), wide);
+  const std::string parts = onlyIf(rows, view(node(source), one), wide);
   std::string total;
   for (std::int64_t k = 0; k < terms; ++k) {
     const Sizes& offset = positions[at(k)];

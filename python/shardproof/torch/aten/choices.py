@@ -34,7 +34,7 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     g.classes[index.name] = n
     g.assume(TIES)
     hot = tables.one_hot(g, index, 0, n)
-    values = ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(flat, (numel(lead), 1, n)), hot), [-1])
+    values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
     back = [order.index(d) for d in range(len(order))]
     return g.permute(g.reshape(values, lead + (k,)), back), g.permute(g.reshape(index, lead + (k,)), back)
 
@@ -117,7 +117,7 @@ def gather_many(g: Graph, x: Value, index: Value, dim: int) -> Value:
     require(rows.shape[:-1] == places.shape[:-1], "gather of fewer rows than there are")
     n = rows.shape[-1]
     hot = tables.one_hot(g, places, 0, n)
-    picked = ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, rows.shape[:-1] + (1, n)), hot), [-1])
+    picked = ar.taken(g, g.reshape(rows, rows.shape[:-1] + (1, n)), hot, [-1])
     return g.permute(picked, [order.index(d) for d in range(len(order))])
 
 
@@ -133,9 +133,10 @@ def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accu
     if source.shape:
         s = g.permute(g.slice(source, dim, 0, index.shape[dim]), order)
         require(s.shape == places.shape, "scatter of more elements than there are positions")
-        placed = ar.reduce(g, "sum", ar.binary(g, "mul", hot, g.reshape(s, s.shape + (1,))), [-2])
+        placed = ar.taken(g, g.reshape(s, s.shape + (1,)), hot, [-2])
     else:
         placed = ar.binary(g, "mul", ar.reduce(g, "sum", hot, [-2]), source)
     if not (accumulate or isinstance(x, Filled) and x.fill == 0):
-        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, ar.reduce(g, "sum", hot, [-2])))
+        named = ar.reduce(g, "sum", hot, [-2])
+        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named)) if g.has_a_value(rows) else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
     return g.permute(ar.binary(g, "add", rows, placed), [order.index(d) for d in range(len(order))])

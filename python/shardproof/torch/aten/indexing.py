@@ -13,7 +13,7 @@ from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
 from . import choices
 from .layout import taken_back
-from .pointwise import are_real, choose, nonzero, one_of
+from .pointwise import choose, nonzero
 from .reductions import norm
 from .table import line, require, scalar
 
@@ -250,8 +250,7 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
         return picked  # type: ignore[return-value]
     row = _of_rows(g, indices, x.shape)
     if row is not None:
-        g.both_have_values(x)
-        return ar.reduce(g, "sum", ar.binary(g, "mul", x, _hot_of_rows(g, row, x)), [1])
+        return ar.taken(g, x, _hot_of_rows(g, row, x), [1])
     flat = _flattened(g, x, indices)
     if flat is not None:
         return _rows(g, flat[0], flat[2], flat[1], call.shape())
@@ -480,7 +479,7 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
     if isinstance(rows, Named):
         require(rows.kind == "int", "indices that are no integers")
         g.assume(tables.CLASSES)
-        picked = ar.reduce(g, "sum", ar.binary(g, "mul", x, tables.one_hot(g, rows, 0, x.shape[-1])), [-1])
+        picked = ar.taken(g, x, tables.one_hot(g, rows, 0, x.shape[-1]), [-1])
         if isinstance(picked, Named):
             picked.of_class = rows
         return g.reshape(picked, call.shape())
@@ -546,8 +545,8 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
         return ar.binary(g, "add", x, hot if isinstance(index, Table) else ar.binary(g, "mul", hot, value.fill))
     hot = hot_rows(g, index, None, width)
     v = g.reshape(value, index.shape + (1,)) if value.shape else value
-    if not accumulate and not (g.has_a_value(x) and g.has_a_value(v)) and are_real(x, v):
-        return one_of(g, hot, v, x, x.shape)
+    if not accumulate and not (g.has_a_value(x) and g.has_a_value(v)) and ar.are_real(x, v):
+        return ar.one_of(g, hot, v, x, x.shape)
     g.both_have_values(x, v)
     placed = ar.binary(g, "mul", hot, v)
     if accumulate or isinstance(x, Filled) and x.fill == 0:
@@ -600,9 +599,9 @@ def _where_mask(g: Graph, x: Value, first: int, mask: Value, value: Value, accum
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
-    chosen = not g.has_a_value(x) and are_real(x, value)
+    chosen = not g.has_a_value(x) and ar.are_real(x, value)
     if chosen:
-        kept = one_of(g, factor, x, value, x.shape)
+        kept = ar.one_of(g, factor, x, value, x.shape)
     else:
         g.both_have_values(x)
         kept = ar.binary(g, "mul", x, factor)

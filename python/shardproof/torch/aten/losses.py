@@ -88,7 +88,7 @@ def _classes_last(g: Graph, x: Value) -> Value:
 def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int) -> list[Value]:
     x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
-    loss = ar.negate(g, ar.reduce(g, "sum", ar.binary(g, "mul", x, n.hot), [-1]))
+    loss = ar.negate(g, ar.taken(g, x, n.hot, [-1]))
     if isinstance(loss, Named):
         loss.of_class = n.ids
     if weight is not None:

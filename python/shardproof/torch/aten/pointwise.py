@@ -208,7 +208,7 @@ def absolute(call: Any, g: Graph, a: Value) -> Value:
 def sign(call: Any, g: Graph, a: Value) -> Value:
     if isinstance(a, Complex):
         length = ar.absolute(g, a)
-        parts = [one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape) for v in (a.real, a.imag)]
+        parts = [ar.one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape) for v in (a.real, a.imag)]
         return Complex(*parts)
     return ar.binary(g, "sub", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 
@@ -351,7 +351,7 @@ def _comparison(name: str) -> Any:
         compared = tables.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
-        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a):
+        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a) and g.has_a_value(a):
             return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
         for v in (a, b):
             require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
@@ -423,8 +423,8 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
     for x, y, flip in ((a, b, False), (b, a, True)):
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
             return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
-    if not (g.has_a_value(a) and g.has_a_value(b)) and are_real(a, b):
-        return one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
+    if not (g.has_a_value(a) and g.has_a_value(b)) and ar.are_real(a, b):
+        return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
     # Both are numbers, so that products with ones and zeros are the same, of which more is known.
     g.both_have_values(a, b)
     if isinstance(b, Filled) and b.fill == 0:
@@ -432,16 +432,6 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
     if isinstance(a, Filled) and a.fill == 0:
         return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
     return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
-
-
-def are_real(*values: Value) -> bool:
-    return all(isinstance(v, Filled) or v.kind == "real" for v in values)  # type: ignore[attr-defined]
-
-
-def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """a where the condition (0 or 1) is 1, else b: reals, of which the one that is not chosen need not be a number."""
-    a, b = (Filled(float(v.fill), v.shape) if isinstance(v, Filled) else v for v in (a, b))
-    return g.expand(g.one("where", [condition, a, b], torch.broadcast_shapes(condition.shape, a.shape, b.shape)), shape)
 
 
 def causal_offset(hidden: torch.Tensor) -> int | None:

@@ -418,7 +418,7 @@ class Graph:
                 self._has_value[at] = True
             else:
                 attrs = node.get("attrs", {})
-                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4) or self._root_of_what_is_not_negative(node)
+                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4) or self._of_what_is_not_negative(node)
                 missing = [n for n in node["in"] if n is not None and n not in self._has_value] if plain else []
                 if missing:
                     todo += missing
@@ -427,10 +427,17 @@ class Graph:
             todo.pop()
         return self._has_value[name]
 
-    def _root_of_what_is_not_negative(self, node: dict[str, Any]) -> bool:
+    def _of_what_is_not_negative(self, node: dict[str, Any]) -> bool:
+        """A root of that, or a root, power, quotient or logarithm of a number above 0 more."""
         from .arithmetic import never_negative  # it needs this module
 
-        return node["op"] == "sqrt" and never_negative(self, self._value(node["in"][0], "real"))
+        if node["op"] not in ("sqrt", "rsqrt", "pow", "div", "log"):
+            return False
+        of = node["in"][-1] if node["op"] == "div" else node["in"][0]
+        if node["op"] == "sqrt" and never_negative(self, self._value(of, "real")):
+            return True
+        made = self._producers().get(of)
+        return made is not None and made["op"] == "add" and len(made["in"]) == 1 and made["attrs"].get("scalar", 0) > 0 and never_negative(self, self._value(made["in"][0], "real"))
 
     def times_zero_is_zero(self, v: Value) -> bool:
         """Whether zero times the value is zero, whatever the inputs are: not where it may be no number."""

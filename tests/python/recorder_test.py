@@ -32,6 +32,8 @@ from shardproof.torch.geometry import contiguous
 from shardproof.torch.marks import Mark, Placement
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.values import Filled
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 MESH = {"dp": 2}
 
@@ -1160,8 +1162,6 @@ class FailClosed(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict)
 
     def test_what_is_gathered_before_a_model_is_called(self):
-        from torch.distributed.fsdp import fully_shard
-
         def step(world, scale=1):
             model = torch.nn.Sequential(MLP(), torch.nn.Tanh(), MLP())
             if not world.single:
@@ -1179,8 +1179,6 @@ class FailClosed(unittest.TestCase):
 
     def test_a_part_that_is_called_while_its_model_is_made(self):
         """To see what shape it gives: it is no model of its own."""
-        from torch.distributed.fsdp import fully_shard
-
         class Net(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -1789,6 +1787,62 @@ class Verdicts(unittest.TestCase):
     def test_a_model_of_the_users_own_process_group_is_named(self):
         with self.assertRaises(ValueError):
             sp.verify(lambda world: None, mesh="dp=two")
+
+
+class StagesWithoutShapes(unittest.TestCase):
+    """Pipeline stages that run their modules once to see what shapes they give."""
+
+    def verdict(self, layer, shapes=False, mesh={"pp": 2}, shard=False, width=3):
+        class Part(torch.nn.Module):
+            def __init__(self, layers):
+                super().__init__()
+                self.layers = torch.nn.ModuleDict({str(i): layer() for i in layers})
+
+            def forward(self, x):
+                for f in self.layers.values():
+                    x = f(x)
+                return x
+
+        def single(world):
+            model = Part(range(2))
+            x, y = (world.input(name, (8, width)) for name in "xy")
+            for a, b in zip(x.chunk(2), y.chunk(2)):
+                (F.mse_loss(model(a), b) / 2).backward()
+
+        def step(world):
+            at = world.coordinates["pp"]
+            stage = Part([at])
+            if shard:
+                fully_shard(stage, mesh=world.mesh("dp"))
+            world.parameters(stage)
+            example = torch.empty(4, width)
+            given = {"input_args": example.clone().requires_grad_(at > 0), "output_args": example.clone().requires_grad_()} if shapes else {}
+            schedule = ScheduleGPipe(PipelineStage(stage, at, 2, torch.device("cpu"), group=world.group("pp"), **given), 2, loss_fn=F.mse_loss)
+            x, y = (world.input(name, (8, width), shard={"dp": 0} if shard else None) for name in "xy")
+            schedule.step(*([] if at else [x]), target=y if at else None)
+
+        return sp.verify(single, step, mesh=mesh).verdict
+
+    def test_statistics_that_one_more_forward_changes(self):
+        def layer():
+            return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+        self.assertEqual("EQUIVALENT", self.verdict(layer, shapes=True))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(layer))
+
+    def test_what_the_first_forward_makes(self):
+        class Layer(torch.nn.Linear):
+            table = None
+
+            def forward(self, x):
+                if self.table is None:
+                    self.table = torch.cos(torch.arange(3.0))
+                return F.dropout(super().forward(x) * self.table, 0.1)
+
+        self.assertEqual("EQUIVALENT", self.verdict(lambda: Layer(3, 3)))
+
+    def test_sharded_parameters(self):
+        self.assertEqual("EQUIVALENT", self.verdict(lambda: torch.nn.Linear(3, 3), mesh={"dp": 2, "pp": 2}, shard=True))
 
 
 class Messages(unittest.TestCase):

@@ -464,6 +464,22 @@ class Leaves(unittest.TestCase):
                     self.assertEqual("EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen))
                     self.assertEqual("NOT EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen, factor=lambda world: 0.1 if world.rank == 0 else 0.2))
 
+    def test_copies_that_are_made_too_early(self):
+        """An average of weights begins with a copy of them, which is what they were before the step where it is made before it."""
+        def step(world, early):
+            model = torch.nn.Linear(8, 4)
+            average = torch.optim.swa_utils.AveragedModel(model)
+            model(world.input("x", (8, 8))).square().mean().backward()
+            if early:
+                average.update_parameters(model)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            if not early:
+                average.update_parameters(model)
+
+        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), lambda world: step(world, True), mesh=MESH).verdict)
+
     def test_that_one_rank_writes(self):
         def step(world):
             loss = self.by_hand(world)

@@ -373,6 +373,7 @@ class _Side:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
             return
+        self.recorder.leaves.differentiated = True
         self.raw_gradients = []
         for name, p in self.binding.parameters.items():
             if p.grad is None or 0 in unwrapped(p.grad).shape or name in self.binding.stretches:
@@ -470,7 +471,8 @@ class _Side:
         count: collections.Counter[str] = collections.Counter()
         for key, t in self.recorder.leaves.written().items():
             now = self.recorder.read(t)
-            if key in have or isinstance(now, (Filled, Known)) or isinstance(now, Named) and now.node is None:  # numbers, or as it was drawn or copied
+            copied = isinstance(now, Named) and now.node is None and (key not in self.recorder.leaves.updated or now.name.startswith("%random"))
+            if key in have or isinstance(now, (Filled, Known)) or copied:  # numbers, or as it was drawn or copied at the beginning
                 continue
             if isinstance(now, Poison):
                 self.recorder.g.assume(f"a tensor of shape {list(t.shape)} that no called module has is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc}); it is not compared")

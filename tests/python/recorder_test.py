@@ -2232,6 +2232,44 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
+    def test_gradients_of_attention_by_its_result(self):
+        """Kernels, and rings that put the softmax together from parts, have the sum of result * gradient where autograd has that of weights * their gradients."""
+        class ByHand(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, q, k, v, right):
+                s = q @ k.transpose(-1, -2) / 2
+                lse = torch.logsumexp(s, -1, keepdim=True)
+                out = torch.exp(s - lse) @ v
+                ctx.right = right
+                ctx.save_for_backward(q, k, v, out, lse)
+                return out
+
+            @staticmethod
+            def backward(ctx, grad):
+                q, k, v, out, lse = ctx.saved_tensors
+                p = torch.exp(q @ k.transpose(-1, -2) / 2 - lse)
+                ds = p * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True) * ctx.right) / 2
+                return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ grad, None
+
+        attentions = {"torch": F.scaled_dot_product_attention, "softmax": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v,
+                      "by hand": lambda q, k, v: ByHand.apply(q, k, v, 1), "wrong": lambda q, k, v: ByHand.apply(q, k, v, 0)}
+
+        def step(world, attention):
+            model = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8, bias=False) for name in "qkvo"})
+            world.parameters(model)
+            x = world.input("x", (4, 8, 8), shard={"dp": 0})
+            q, k, v = (model[name](x).view(len(x), 8, 2, 4).transpose(1, 2) for name in "qkv")
+            model["o"](attentions[attention](q, k, v).transpose(1, 2).reshape(len(x), 8, 8)).square().mean().backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+
+        for one in ("torch", "softmax"):
+            for other in ("torch", "softmax", "by hand", "wrong"):
+                with self.subTest(one, other=other):
+                    report = sp.verify(lambda world: step(world, one), lambda world: step(world, other), mesh=MESH, arguments=["--timeout", "5"])
+                    self.assertEqual("NOT EQUIVALENT" if other == "wrong" else "EQUIVALENT", report.verdict, str(report))
+
     def test_a_softmax_of_rows_of_which_all_are_masked(self):
         def step(world):
             q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")

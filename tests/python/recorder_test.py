@@ -1612,6 +1612,23 @@ class FailClosed(unittest.TestCase):
             report = sp.verify(lambda world, wrong=wrong: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH)
             self.assertEqual("NOT EQUIVALENT", report.verdict)
 
+    def test_calls_that_a_group_takes_together(self):
+        """With a device the backend itself is told of the first and the last, and gives one work for all."""
+        def change(world, model, waits=True, factor=2, asynchronous=True, device=torch.device("cpu")):
+            if not world.single:
+                gradients = [p.grad for p in model.parameters()]
+                with dist.distributed_c10d._coalescing_manager(world.group("dp"), device, async_ops=asynchronous) as together:
+                    for g in gradients:
+                        dist.all_reduce(g, group=world.group("dp"))
+                if asynchronous and waits:
+                    together.wait()
+                torch._foreach_div_(gradients, factor)
+
+        for right in ({}, {"asynchronous": False}, {"asynchronous": False, "device": None}):
+            sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, **right)), mesh=MESH)
+        for wrong in ({"waits": False}, {"factor": 1}):
+            self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH).verdict)
+
     def test_another_part_of_a_buffer_that_is_under_way(self):
         def change(world, model):
             if not world.single:

@@ -246,9 +246,24 @@ def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
             finally:
                 pending = isinstance(work, dist.Work)
                 token = listener.end(pending)
-            return _Pending(work, token, listener, _first_tensors(args, kwargs)) if pending else work
+            if not pending:
+                return work
+            ours = _Pending(work, token, listener, _first_tensors(args, kwargs))
+            if args and id(args[0]) in together:
+                together[id(args[0])].append(ours)
+            return ours
 
         return call
+
+    def start(group: Any, *args: Any) -> None:
+        together[id(group)] = []
+
+    def end(group: Any, *args: Any) -> Any:
+        return _Several(together.pop(id(group), []))
+
+    together: dict[int, list[Any]] = {}  # what a group has begun since it was told to take calls together, which are waited for at once
+    for name, f in (("_start_coalescing", start), ("_end_coalescing", end)):
+        set_attribute(dist.ProcessGroup, name, f, undo)
 
     def one_by_one(single: str) -> Any:
         """Fake tensors have no coalesced collectives: each of theirs."""

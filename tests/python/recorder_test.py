@@ -2068,6 +2068,17 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
+    def test_operators_that_come_whole_from_below_autograd(self):
+        """Such as flatten, which copies here, as DTensor's own code calls it."""
+        def step(world, right=True):
+            x = world.input("x", (4, 3, 8), shard={"dp": 0})
+            with torch._C._AutoDispatchBelowAutograd():
+                flat = x.transpose(1, 2).flatten(1)
+            world.output("y", flat.view(-1, 8, 3).transpose(1, 2) * (1 if right or world.single else 2), shard={"dp": 0})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
     def test_writes_to_diagonals(self):
         """Where no order of the view's dimensions is that of memory, as the gradient of a diagonal is made."""
         def step(world, right=True):

@@ -32,6 +32,8 @@ from shardproof.torch.geometry import contiguous
 from shardproof.torch.marks import Mark, Placement
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.values import Filled
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 MESH = {"dp": 2}
 
@@ -461,6 +463,22 @@ class Leaves(unittest.TestCase):
                 with self.subTest(way, frozen=frozen):
                     self.assertEqual("EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen))
                     self.assertEqual("NOT EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen, factor=lambda world: 0.1 if world.rank == 0 else 0.2))
+
+    def test_copies_that_are_made_too_early(self):
+        """An average of weights begins with a copy of them, which is what they were before the step where it is made before it."""
+        def step(world, early):
+            model = torch.nn.Linear(8, 4)
+            average = torch.optim.swa_utils.AveragedModel(model)
+            model(world.input("x", (8, 8))).square().mean().backward()
+            if early:
+                average.update_parameters(model)
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+            if not early:
+                average.update_parameters(model)
+
+        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), lambda world: step(world, True), mesh=MESH).verdict)
 
     def test_that_one_rank_writes(self):
         def step(world):
@@ -1160,8 +1178,6 @@ class FailClosed(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict)
 
     def test_what_is_gathered_before_a_model_is_called(self):
-        from torch.distributed.fsdp import fully_shard
-
         def step(world, scale=1):
             model = torch.nn.Sequential(MLP(), torch.nn.Tanh(), MLP())
             if not world.single:
@@ -1179,8 +1195,6 @@ class FailClosed(unittest.TestCase):
 
     def test_a_part_that_is_called_while_its_model_is_made(self):
         """To see what shape it gives: it is no model of its own."""
-        from torch.distributed.fsdp import fully_shard
-
         class Net(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -1598,6 +1612,23 @@ class FailClosed(unittest.TestCase):
             report = sp.verify(lambda world, wrong=wrong: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH)
             self.assertEqual("NOT EQUIVALENT", report.verdict)
 
+    def test_calls_that_a_group_takes_together(self):
+        """With a device the backend itself is told of the first and the last, and gives one work for all."""
+        def change(world, model, waits=True, factor=2, asynchronous=True, device=torch.device("cpu")):
+            if not world.single:
+                gradients = [p.grad for p in model.parameters()]
+                with dist.distributed_c10d._coalescing_manager(world.group("dp"), device, async_ops=asynchronous) as together:
+                    for g in gradients:
+                        dist.all_reduce(g, group=world.group("dp"))
+                if asynchronous and waits:
+                    together.wait()
+                torch._foreach_div_(gradients, factor)
+
+        for right in ({}, {"asynchronous": False}, {"asynchronous": False, "device": None}):
+            sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, **right)), mesh=MESH)
+        for wrong in ({"waits": False}, {"factor": 1}):
+            self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH).verdict)
+
     def test_another_part_of_a_buffer_that_is_under_way(self):
         def change(world, model):
             if not world.single:
@@ -1791,6 +1822,62 @@ class Verdicts(unittest.TestCase):
             sp.verify(lambda world: None, mesh="dp=two")
 
 
+class StagesWithoutShapes(unittest.TestCase):
+    """Pipeline stages that run their modules once to see what shapes they give."""
+
+    def verdict(self, layer, shapes=False, mesh={"pp": 2}, shard=False, width=3):
+        class Part(torch.nn.Module):
+            def __init__(self, layers):
+                super().__init__()
+                self.layers = torch.nn.ModuleDict({str(i): layer() for i in layers})
+
+            def forward(self, x):
+                for f in self.layers.values():
+                    x = f(x)
+                return x
+
+        def single(world):
+            model = Part(range(2))
+            x, y = (world.input(name, (8, width)) for name in "xy")
+            for a, b in zip(x.chunk(2), y.chunk(2)):
+                (F.mse_loss(model(a), b) / 2).backward()
+
+        def step(world):
+            at = world.coordinates["pp"]
+            stage = Part([at])
+            if shard:
+                fully_shard(stage, mesh=world.mesh("dp"))
+            world.parameters(stage)
+            example = torch.empty(4, width)
+            given = {"input_args": example.clone().requires_grad_(at > 0), "output_args": example.clone().requires_grad_()} if shapes else {}
+            schedule = ScheduleGPipe(PipelineStage(stage, at, 2, torch.device("cpu"), group=world.group("pp"), **given), 2, loss_fn=F.mse_loss)
+            x, y = (world.input(name, (8, width), shard={"dp": 0} if shard else None) for name in "xy")
+            schedule.step(*([] if at else [x]), target=y if at else None)
+
+        return sp.verify(single, step, mesh=mesh).verdict
+
+    def test_statistics_that_one_more_forward_changes(self):
+        def layer():
+            return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+        self.assertEqual("EQUIVALENT", self.verdict(layer, shapes=True))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(layer))
+
+    def test_what_the_first_forward_makes(self):
+        class Layer(torch.nn.Linear):
+            table = None
+
+            def forward(self, x):
+                if self.table is None:
+                    self.table = torch.cos(torch.arange(3.0))
+                return F.dropout(super().forward(x) * self.table, 0.1)
+
+        self.assertEqual("EQUIVALENT", self.verdict(lambda: Layer(3, 3)))
+
+    def test_sharded_parameters(self):
+        self.assertEqual("EQUIVALENT", self.verdict(lambda: torch.nn.Linear(3, 3), mesh={"dp": 2, "pp": 2}, shard=True))
+
+
 class Messages(unittest.TestCase):
     """Which message is which, and what is sent on."""
 
@@ -1981,6 +2068,17 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
+    def test_operators_that_come_whole_from_below_autograd(self):
+        """Such as flatten, which copies here, as DTensor's own code calls it."""
+        def step(world, right=True):
+            x = world.input("x", (4, 3, 8), shard={"dp": 0})
+            with torch._C._AutoDispatchBelowAutograd():
+                flat = x.transpose(1, 2).flatten(1)
+            world.output("y", flat.view(-1, 8, 3).transpose(1, 2) * (1 if right or world.single else 2), shard={"dp": 0})
+
+        self.assertEqual("EQUIVALENT", self.verdict(step))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
     def test_writes_to_diagonals(self):
         """Where no order of the view's dimensions is that of memory, as the gradient of a diagonal is made."""
         def step(world, right=True):
@@ -2161,6 +2259,44 @@ class Operators(unittest.TestCase):
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
+
+    def test_gradients_of_attention_by_its_result(self):
+        """Kernels, and rings that put the softmax together from parts, have the sum of result * gradient where autograd has that of weights * their gradients."""
+        class ByHand(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, q, k, v, right):
+                s = q @ k.transpose(-1, -2) / 2
+                lse = torch.logsumexp(s, -1, keepdim=True)
+                out = torch.exp(s - lse) @ v
+                ctx.right = right
+                ctx.save_for_backward(q, k, v, out, lse)
+                return out
+
+            @staticmethod
+            def backward(ctx, grad):
+                q, k, v, out, lse = ctx.saved_tensors
+                p = torch.exp(q @ k.transpose(-1, -2) / 2 - lse)
+                ds = p * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True) * ctx.right) / 2
+                return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ grad, None
+
+        attentions = {"torch": F.scaled_dot_product_attention, "softmax": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v,
+                      "by hand": lambda q, k, v: ByHand.apply(q, k, v, 1), "wrong": lambda q, k, v: ByHand.apply(q, k, v, 0)}
+
+        def step(world, attention):
+            model = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8, bias=False) for name in "qkvo"})
+            world.parameters(model)
+            x = world.input("x", (4, 8, 8), shard={"dp": 0})
+            q, k, v = (model[name](x).view(len(x), 8, 2, 4).transpose(1, 2) for name in "qkv")
+            model["o"](attentions[attention](q, k, v).transpose(1, 2).reshape(len(x), 8, 8)).square().mean().backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+
+        for one in ("torch", "softmax"):
+            for other in ("torch", "softmax", "by hand", "wrong"):
+                with self.subTest(one, other=other):
+                    report = sp.verify(lambda world: step(world, one), lambda world: step(world, other), mesh=MESH, arguments=["--timeout", "5"])
+                    self.assertEqual("NOT EQUIVALENT" if other == "wrong" else "EQUIVALENT", report.verdict, str(report))
 
     def test_a_softmax_of_rows_of_which_all_are_masked(self):
         def step(world):

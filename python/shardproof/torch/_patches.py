@@ -246,9 +246,24 @@ def _waits(undo: list[tuple[Any, str, Any]], listener: Asynchronous) -> None:
             finally:
                 pending = isinstance(work, dist.Work)
                 token = listener.end(pending)
-            return _Pending(work, token, listener, _first_tensors(args, kwargs)) if pending else work
+            if not pending:
+                return work
+            ours = _Pending(work, token, listener, _first_tensors(args, kwargs))
+            if args and id(args[0]) in together:
+                together[id(args[0])].append(ours)
+            return ours
 
         return call
+
+    def start(group: Any, *args: Any) -> None:
+        together[id(group)] = []
+
+    def end(group: Any, *args: Any) -> Any:
+        return _Several(together.pop(id(group), []))
+
+    together: dict[int, list[Any]] = {}  # what a group has begun since it was told to take calls together, which are waited for at once
+    for name, f in (("_start_coalescing", start), ("_end_coalescing", end)):
+        set_attribute(dist.ProcessGroup, name, f, undo)
 
     def one_by_one(single: str) -> Any:
         """Fake tensors have no coalesced collectives: each of theirs."""
@@ -334,8 +349,8 @@ class MissingMetadata(RuntimeError):
 Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
 
 
-def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailbox: Mailbox) -> None:
-    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox, and no part of the program."""
+def _pipelines(undo: list[tuple[Any, str, Any]], unmarked: Callable[[], Any], mailbox: Mailbox) -> None:
+    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox. The forward that finds them out is a part of the program, for what it leaves in buffers and caches."""
     import torch.distributed.pipelining.schedules as schedules
     import torch.distributed.pipelining.stage as stages
 
@@ -356,7 +371,7 @@ def _pipelines(undo: list[tuple[Any, str, Any]], quiet: Callable[[], Any], mailb
     forward = stages.PipelineStage._forward_metadata_inference
 
     def shapes(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with quiet():
+        with unmarked():
             result = forward(self, *args, **kwargs)
         self._fwd_outputs_for_bwd_meta = self._fwd_inputs_for_bwd_meta = None
         return result
@@ -465,8 +480,8 @@ def _format(undo: list[tuple[Any, str, Any]]) -> None:
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | None], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
-            unreduced: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
-    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside."""
+            unreduced: Callable[[torch.Tensor, torch.Tensor], None], unmarked: Callable[[], Any]) -> Iterator[None]:
+    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside; unmarked: what modules compute inside is no part of what the single device computes."""
     with changes() as undo:
         mesh = device_mesh.DeviceMesh
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
@@ -523,7 +538,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
         _may_be_unused.clear()
         _unused_now.clear()
         _ddp(undo, unused)
-        _pipelines(undo, quiet, mailbox)
+        _pipelines(undo, unmarked, mailbox)
         _deepcopy(undo)
         _format(undo)
         _eager(undo)

@@ -509,7 +509,9 @@ def matmul(g: Graph, a: Value, b: Value) -> Value:
         return Filled(0, shape)
     if any(isinstance(x, Filled) and x.fill == 0 and g.times_zero_is_zero(y) for x, y in ((a, b), (b, a))):
         return Filled(0, shape)
-    return g.one("matmul", [g.named(a), g.named(b)], shape)
+    product = g.one("matmul", [g.named(a), g.named(b)], shape)
+    g.factors[product.name] = a, b
+    return product
 
 
 def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Callable[[Value], Value]]:
@@ -557,7 +559,28 @@ def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
     return g.one("log_softmax" if log else "softmax", [n], n.shape, {"dim": dim % len(n.shape)})
 
 
+def _attended(g: Graph, grad: Value, y: Value, dim: int) -> Value | None:
+    """sum(grad * y) along the last dimension where grad is w @ v^T, and y @ v was computed before: sum(w * (y @ v)) along theirs."""
+    product = (grad.base or grad) if isinstance(grad, Named) else None
+    if product is None or product.name not in g.factors or dim % len(y.shape) != len(y.shape) - 1 or numel(product.shape) != numel(y.shape) or product.shape[-1:] != y.shape[-1:]:
+        return None
+    w, right = g.factors[product.name]
+    if len(w.shape) < 2 or len(right.shape) < 2:
+        return None
+    v = transposed(g, right)
+    base = right.base if isinstance(right, Named) else None
+    if base is not None and base.shape[-2:] == right.shape[-2:]:  # only dimensions in front of the matrices were joined
+        v = g.reshape(transposed(g, base), v.shape)
+    out = g.made("matmul", [g.reshape(y, product.shape), v])
+    if out is None or out.shape != w.shape:
+        return None
+    return g.reshape(reduce(g, "sum", binary(g, "mul", w, out), [-1], True), y.shape[:-1] + (1,))
+
+
 def softmax_gradient(g: Graph, grad: Value, y: Value, dim: int) -> Value:
-    """y * (grad - sum(grad * y))."""
+    """y * (grad - sum(grad * y)). Of attention the sum is that of out * (gradient of out), as kernels and rings that bring the softmax together from parts have it."""
+    rows = _attended(g, grad, y, dim)
+    if rows is not None:
+        return binary(g, "mul", y, binary(g, "sub", grad, rows))
     gy = binary(g, "mul", grad, y)
     return binary(g, "sub", gy, binary(g, "mul", y, reduce(g, "sum", gy, [dim], True)))

@@ -143,6 +143,7 @@ class Graph:
         self.tabulated: set[str] = set()       # integer inputs whose range was asked for
         self._count = 0
         self._seen: dict[Any, Any] = {}
+        self.factors: dict[str, tuple[Value, Value]] = {}  # of products of matrices
         self._fills: dict[Any, Named] = {}
         self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
 
@@ -151,6 +152,7 @@ class Graph:
         self._named_constants.clear()
         self._known_memory.clear()
         self._joined.clear()
+        self.factors.clear()
         self.__dict__.pop("_producer_index", None)
         self.__dict__.pop("_producer_done", None)
         for names in (self.opaque, self.hiding, self.closed, self.masked_by_data, self.brought, self._has_value):
@@ -467,6 +469,11 @@ class Graph:
         result = self.emit(op, operands, [shape], attrs, kind, **fields)[0]
         assert result is not None
         return result
+
+    def made(self, op: str, operands: Sequence[Value]) -> Named | None:
+        """The result of an operator without attributes that was applied to these before."""
+        found = self._seen.get((op, tuple(self.named(v).name for v in operands), "[]", (False,)))
+        return found[0] if found is not None else None
 
     def assume(self, text: str) -> None:
         """Notes what the verdict will rest on beside the theorem."""

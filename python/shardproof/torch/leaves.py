@@ -26,6 +26,8 @@ class Leaves:
         self.begun = False  # the step has its inputs, or a model was called
         self._known: dict[int, torch.Tensor] = {}   # by memory; the tensors are kept, so that no other takes its place
         self._written: dict[int, torch.Tensor] = {}
+        self.differentiated = False  # a backward has ended: what is copied from here on is no beginning
+        self.updated: set[int] = set()  # memory that was written then
 
     def note(self, t: Any) -> None:
         """A tensor whose memory is a leaf's, also where it is written under another name (`p.data`, a state dictionary)."""
@@ -39,6 +41,8 @@ class Leaves:
             key = private.storage_key(t)
             if key in self._known:
                 self._written.setdefault(key, self._known[key])
+                if self.differentiated:
+                    self.updated.add(key)
 
     def written(self) -> dict[int, torch.Tensor]:
         """By memory, in the order of their first writes."""

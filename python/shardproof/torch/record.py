@@ -169,6 +169,7 @@ class _Side:
         self.as_made: dict[str, str] = {}
         self.changed: set[str] = set()
         self.beside: dict[str, Shape] = {}
+        self.trying = False  # modules run to see what shapes they give
         self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
 
@@ -212,6 +213,14 @@ class _Side:
         finally:
             self.recorder.paused = before
 
+    @contextlib.contextmanager
+    def unmarked(self) -> Iterator[None]:
+        before, self.trying = self.trying, True
+        try:
+            yield
+        finally:
+            self.trying = before
+
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
@@ -247,7 +256,7 @@ class _Side:
         self.recorder.g.assume(f"the state of {type(optimizer).__name__} is what it is before the first step, and what becomes of it is not compared: {why}")
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
-        if self.recorder.paused:
+        if self.recorder.paused or self.trying:
             return
         if not final:
             self.calls[name] += 1
@@ -364,6 +373,7 @@ class _Side:
         """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
         if self.recorder.paused:
             return
+        self.recorder.leaves.differentiated = True
         self.raw_gradients = []
         for name, p in self.binding.parameters.items():
             if p.grad is None or 0 in unwrapped(p.grad).shape or name in self.binding.stretches:
@@ -461,7 +471,8 @@ class _Side:
         count: collections.Counter[str] = collections.Counter()
         for key, t in self.recorder.leaves.written().items():
             now = self.recorder.read(t)
-            if key in have or isinstance(now, (Filled, Known)) or isinstance(now, Named) and now.node is None:  # numbers, or as it was drawn or copied
+            copied = isinstance(now, Named) and now.node is None and (key not in self.recorder.leaves.updated or now.name.startswith("%random"))
+            if key in have or isinstance(now, (Filled, Known)) or copied:  # numbers, or as it was drawn or copied at the beginning
                 continue
             if isinstance(now, Poison):
                 self.recorder.g.assume(f"a tensor of shape {list(t.shape)} that no called module has is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc}); it is not compared")
@@ -607,7 +618,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):

@@ -97,6 +97,12 @@ def _is_view(func: Any) -> bool:
     return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
+@functools.lru_cache(maxsize=None)
+def _is_composite(func: Any) -> bool:
+    """Whether ATen makes it of other operators, which comes here whole from below autograd."""
+    return func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
 class Recorder(Memory, private.TorchDispatchMode):
     """Records one side: the single device or one rank."""
 
@@ -205,7 +211,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
-            if line is None and not _is_view(func) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
+            if line is None and (not _is_view(func) or _is_composite(func)) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
@@ -357,7 +363,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             self._parts -= 1
 
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if _is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         rule = table.decomposition(func)

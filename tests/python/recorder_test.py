@@ -2308,6 +2308,49 @@ class Operators(unittest.TestCase):
             sp.verify(step, mesh=MESH)
 
 
+class NotNumbers(unittest.TestCase):
+    """What is compared or multiplied needs a value, what is not taken needs none: NaN on the ranks where the single device has a number is a difference."""
+
+    def verdict(self, single, ranks):
+        def step(world):
+            x, z = (world.input(name, (4, 3)) for name in "xz")
+            i = world.input("i", (4, 1), torch.int64, high=3)
+            world.output("y", (single if world.single else ranks)(x, z, i), mean=())
+
+        report = sp.verify(step, mesh={"tp": 2})
+        self.assertFalse([a for a in report.assumptions if "not-a-number" in a])
+        return report.verdict
+
+    def test_roots_that_are_compared(self):
+        def itself(x, z, i):
+            return z * 1
+
+        for name, number in (("root", torch.sqrt), ("power", lambda x: x ** 0.5), ("logarithm", lambda x: torch.log(1 + torch.sqrt(x))), ("mean", lambda x: torch.sqrt(x).mean(1, True)), ("reciprocal", torch.rsqrt)):
+            def compared(x, z, i, number=number):
+                return torch.where(number(x) >= 0, z, 2 * z)
+
+            with self.subTest(name):
+                self.assertNotEqual("EQUIVALENT", self.verdict(itself, compared))
+                self.assertEqual("EQUIVALENT", self.verdict(compared, compared))
+        for name, number in (("squares", lambda x: torch.sqrt(x * x)), ("positive", lambda x: torch.log(1 + F.relu(x)) / (1 + x.square()) + torch.rsqrt(1 + x.exp()))):
+            with self.subTest(name):
+                self.assertEqual("EQUIVALENT", self.verdict(itself, lambda x, z, i, number=number: torch.where(number(x) < 0, 2 * z, z)))
+
+    def test_what_is_not_taken(self):
+        def logs(x):
+            return torch.log(x)
+
+        def multiplied(x, i):
+            return (F.one_hot(i.squeeze(1), 3) * x).sum(1, keepdim=True)
+
+        for name, taken in (("gather", lambda x, i: x.gather(1, i)), ("index", lambda x, i: x[torch.arange(4), i.squeeze(1)][:, None]), ("nll", lambda x, i: -F.nll_loss(x, i.squeeze(1), reduction="none")[:, None]),
+                            ("several", lambda x, i: x.gather(1, i.expand(4, 2))[:, :1])):
+            with self.subTest(name):
+                self.assertEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(logs(x), i), lambda x, z, i, taken=taken: taken(logs(x), i)))
+                self.assertNotEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(logs(x), i), lambda x, z, i: multiplied(logs(x), i)))
+                self.assertEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(x * 2, i), lambda x, z, i: multiplied(x * 2, i)))
+
+
 class WhereThePlanTurnsWrong(unittest.TestCase):
     """A wrong step's first cause is where it is wrong."""
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "expression.h"
+#include "terms/domain.h"
 #include "terms/double_algebra.h"
 #include "terms/modular_algebra.h"
 
@@ -60,6 +61,60 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
   }
   EXPECT_GT(compared, 40000);
   EXPECT_LT(unsupported, 8000);
+}
+
+// What is known of signs, and what follows from it (steps and magnitudes), holds at each point.
+TEST(RandomTerms, SignsHoldAtEveryPoint) {
+  using Op = Expression::Op;
+  Generator g(11);
+  int known = 0, chosen = 0;
+  for (int round = 0; round < 6000; ++round) {
+    TermAlgebra a;
+    const std::vector<Term> variables = makeVariables(a);
+    const auto stepOf = [&](ExpressionPtr x) {
+      auto scaled = Generator::node(Op::kScale, {std::move(x)});
+      scaled->number = g.below(3) == 0 ? g.smallNumber() : Rational(g.below(2) == 0 ? 1 : -1);
+      return Generator::node(Op::kFunction, {scaled});
+    };
+    // Bases that a step chooses, to some power; once in a while the step is of something else.
+    const auto part = [&] {
+      const ExpressionPtr base = g.expression(g.below(3));
+      auto power = Generator::node(Op::kPower, {base});
+      power->halves = 2 * (1 + g.below(3));
+      return Generator::node(Op::kProduct,
+                             {power, stepOf(g.below(8) == 0 ? g.expression(1) : base)});
+    };
+    auto e = Generator::node(Op::kSum, {part(), part()});
+    if (g.below(2) == 0) e->operands.push_back(g.expression(1));
+    for (std::size_t i = 0; i < e->operands.size(); ++i)
+      e->weights.push_back(g.below(5) == 0 ? g.below(7) - 3 : (g.below(2) == 0 ? 1 : -1));
+    const ExpressionPtr relu = Generator::node(Op::kProduct, {e, stepOf(e)});
+    Term sum, magnitude;
+    try {
+      sum = build(a, e, variables);
+      magnitude = build(a, relu, variables);
+    } catch (const Unsupported&) {
+      continue;
+    }
+    Domain domain(a);
+    const Sign sign = domain.sign(sum);
+    const bool never = domain.neverPositive(sum);
+    known += sign != Sign::kUnknown || never ? 1 : 0;
+    chosen += magnitude.id == sum.id || a.isZero(magnitude) ? 1 : 0;
+    for (int k = 0; k < 12; ++k) {
+      const auto point = randomPoint(g);
+      ExactAlgebra exact;
+      const auto value = build(exact, e, point);
+      if (!value) continue;
+      EXPECT_TRUE(sign != Sign::kPositive || value->sign() > 0) << describe(e);
+      EXPECT_TRUE(sign != Sign::kNonNegative || value->sign() >= 0) << describe(e);
+      EXPECT_TRUE(!never || value->sign() <= 0) << describe(e);
+      const auto expected = build(exact, relu, point);
+      ASSERT_EQ(exactValue(a, magnitude, point), expected) << describe(relu);
+    }
+  }
+  EXPECT_GT(known, 1000);
+  EXPECT_GT(chosen, 300);
 }
 
 // Expressions that are called equal once they are multiplied by their denominators have equal

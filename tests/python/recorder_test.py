@@ -2649,6 +2649,103 @@ class FlatGradients(unittest.TestCase):
             self.assertEqual((("dp",), low), (whole.total, whole.divisor))
 
 
+class NumbersAndTruth(unittest.TestCase):
+    """Integers that are put together, what is true of reals, places that are written twice, and casts that no operator is named after."""
+
+    MESH = {"dp": 2}
+
+    def verdict(self, single, ranks=None):
+        steps = [lambda world, f=f: world.output("out", f(world), mean=()) for f in (single, ranks or single)]
+        return sp.verify(*steps, mesh=self.MESH).verdict
+
+    def refused(self, f, text):
+        with self.assertRaisesRegex(sp.CaptureError, text):
+            self.verdict(f)
+
+    @staticmethod
+    def language(shift, loss):
+        def step(world):
+            tokens = world.input("tokens", (4, 6), torch.long, shard={"dp": 0})
+            model = torch.nn.Sequential(torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16, bias=False))
+            total = loss(model(tokens).flatten(0, 1), shift(tokens).flatten())
+            total.backward()
+            for p in model.parameters():
+                if not world.single:
+                    dist.all_reduce(p.grad)
+                    p.grad /= world.size
+            return total
+
+        return step
+
+    def test_labels_beside_a_number_that_is_no_class(self):
+        def written(tokens):
+            labels = tokens.clone()
+            labels[:, :-1], labels[:, -1] = tokens[:, 1:], -100
+            return labels
+
+        def filled(tokens):
+            labels = torch.full_like(tokens, -100)
+            labels[:, :-1] = tokens[:, 1:]
+            return labels
+
+        of_all = lambda x, y: F.cross_entropy(x, y, reduction="sum") / y.numel()  # noqa: E731
+        of_counted = lambda x, y: F.cross_entropy(x, y, reduction="sum") / (y.numel() * 5 / 6)  # noqa: E731
+        for shift in (lambda t: F.pad(t[:, 1:], (0, 1), value=-100), lambda t: F.pad(t, (0, 1), value=-100)[:, 1:], written, filled):
+            step = self.language(shift, F.cross_entropy)
+            self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+            self.assertEqual("EQUIVALENT", sp.verify(step, self.language(shift, of_counted), mesh=self.MESH).verdict)
+            self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, of_all), mesh=self.MESH).verdict)
+
+    def test_long_sequences_of_such_labels(self):
+        def step(world):
+            x = world.input("x", (4, 2048, 3), shard={"dp": 0}).requires_grad_()
+            labels = F.pad(world.input("labels", (4, 2047), torch.long, shard={"dp": 0}), (0, 1), value=-100)
+            return F.cross_entropy(x.flatten(0, 1), labels.flatten())
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+
+    def test_integers_of_two_ranges(self):
+        def both(world):
+            return torch.cat([world.input("few", (4,), torch.long, high=2), world.input("many", (4,), torch.long, high=9)])
+
+        self.assertNotEqual("EQUIVALENT", self.verdict(lambda w: (both(w) >= 2).float(), lambda w: both(w).float() * 0))
+        self.assertEqual("EQUIVALENT", self.verdict(lambda w: (both(w) >= 2).float()))
+
+    def test_what_is_true_of_reals(self):
+        def of(f):
+            return lambda world: f(world.input("x", (4,)), world.input("y", (4,))).float()
+
+        self.assertNotEqual("EQUIVALENT", self.verdict(of(torch.logical_and), of(torch.mul)))
+        self.assertNotEqual("EQUIVALENT", self.verdict(of(lambda x, y: torch.logical_not(x)), of(lambda x, y: 1 - x)))
+        self.assertEqual("EQUIVALENT", self.verdict(of(torch.logical_and), of(lambda x, y: (x.abs() > 0) & (y.abs() > 0))))
+
+    def test_places_that_may_be_written_twice(self):
+        places = lambda w: w.input("x", (3, 4)).topk(2, 1).indices  # noqa: E731
+        for write in (lambda w: torch.zeros(4).scatter(0, places(w).flatten(), 1.0), lambda w: torch.zeros(4, 2).scatter(0, places(w), 1.0),
+                      lambda w: torch.zeros(3, 4).scatter(1, places(w)[:, [0, 0]], 1.0)):
+            self.refused(write, "positions that may be the same")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda w: torch.zeros(3, 4).scatter(1, places(w), 1.0)))
+        self.assertEqual("EQUIVALENT", self.verdict(lambda w: torch.zeros(4, 3).scatter(0, places(w).T, 1.0)))
+
+    def test_casts_inside_of_other_operators(self):
+        def pieces(world, dtype):
+            buffer = torch.zeros(8)
+            buffer[:4], buffer[4:] = world.input("x", (4,)), world.input("y", (4,))
+            return buffer.to(dtype).float()
+
+        def copied(world, dtype):
+            target = torch.zeros(4, dtype=dtype)
+            torch._foreach_copy_([target], [world.input("x", (4,))])
+            return target.float()
+
+        for f in (pieces, copied):
+            self.assertNotEqual("EQUIVALENT", self.verdict(lambda w, f=f: f(w, torch.bool), lambda w, f=f: f(w, torch.float64)))
+            self.refused(lambda w, f=f: f(w, torch.int64), "a cast of real")
+        for f in (torch.sum, torch.prod, lambda x, dtype: x.cumsum(0, dtype=dtype), lambda x, dtype: x.cumprod(0, dtype=dtype)):
+            self.refused(lambda w, f=f: f(w.input("x", (4,)), dtype=torch.int64).float(), "a cast of real")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda w: (w.input("x", (4,)) > 0).float().sum(dtype=torch.float64)))
+
+
 class Script(unittest.TestCase):
     def run_script(self, text):
         with tempfile.TemporaryDirectory() as folder:

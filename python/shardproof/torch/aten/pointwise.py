@@ -366,7 +366,8 @@ for _name in _COMPARISONS:
 
 def _logical(function: Any, real: Any, bitwise: Any) -> Any:
     def f(call: Any, g: Graph, *args: Any) -> Value:
-        operands = [ar.lift(a) for a in args]
+        dtypes = iter([t.dtype for t in call.given])
+        operands = [_as_truth(g, a, next(dtypes)) if isinstance(a, Value) and call.outs[0].dtype == torch.bool else ar.lift(a) for a in args]
         if call.outs[0].dtype != torch.bool:
             t = tables.apply(g, bitwise, operands, call.shape())
             if t is None:
@@ -379,6 +380,13 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
         return g.expand(real(g, *[as_numbers(v) for v in operands]), call.shape())
 
     return f
+
+
+def _as_truth(g: Graph, v: Value, dtype: torch.dtype) -> Value:
+    """What is not 0 of numbers; what is true or false as it is."""
+    from .layout import cast  # it needs this module
+
+    return v if dtype == torch.bool or isinstance(v, Named) and v.kind == "int" else cast(g, v, torch.bool)
 
 
 def _as_bool(g: Graph, v: Value) -> Value:

@@ -2746,6 +2746,32 @@ class NumbersAndTruth(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(lambda w: (w.input("x", (4,)) > 0).float().sum(dtype=torch.float64)))
 
 
+class RowsOfWhichNothingIsSeen(unittest.TestCase):
+    """Attention's kernels give zeros for them, not nothing: what they give there is compared."""
+
+    @staticmethod
+    def attended(mask, other=0.0):
+        def step(world):
+            q, k, v = (world.input(n, (4, 2, 5, 8), shard={"dp": 0}).requires_grad_() for n in "qkv")
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask(world))
+            loss = (out + (0 if world.single else other) * torch.eye(5)[:, :1]).square().mean()
+            loss.backward()
+            world.output("grad", q.grad * (1 if world.single else 1 / world.size), shard={"dp": 0})
+            return loss
+
+        return step
+
+    def test_by_constants(self):
+        for mask in (lambda world: torch.ones(5, 5).tril(-1).bool(), lambda world: torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu().bool(), -math.inf)):
+            self.assertEqual("EQUIVALENT", sp.verify(self.attended(mask), mesh=MESH).verdict)
+            self.assertEqual("NOT EQUIVALENT", sp.verify(self.attended(mask, 1.0), mesh=MESH).verdict)
+
+    def test_by_data_is_assumed_not_to_happen(self):
+        report = sp.verify(self.attended(lambda world: world.input("seen", (5, 5)) > 0), mesh=MESH)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertIn("of scores that are masked by data each row has one that is seen", report.assumptions)
+
+
 class Script(unittest.TestCase):
     def run_script(self, text):
         with tempfile.TemporaryDirectory() as folder:

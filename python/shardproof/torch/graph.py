@@ -15,6 +15,7 @@ from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
 ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
+EACH_ROW_SEEN = "of scores that are masked by data each row has one that is seen"
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -478,7 +479,7 @@ class Graph:
         if isinstance(v, Hidden) or isinstance(v, Named) and (v.name in self.hiding or v.name in self.closed):
             raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
         if isinstance(v, Named) and v.name in self.masked_by_data:
-            self.assume("of scores that are masked by data each row has one that is seen")
+            self.assume(EACH_ROW_SEEN)
         if isinstance(v, Named) and v.name in self.brought:
             self.relies_on_brought = self.relies_on_brought or self.loc or "?"
         self.assume("isnan and isinf are false: the verdict is about real numbers")

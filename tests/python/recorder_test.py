@@ -2696,6 +2696,23 @@ class NumbersAndTruth(unittest.TestCase):
             self.assertEqual("EQUIVALENT", sp.verify(step, self.language(shift, of_counted), mesh=self.MESH).verdict)
             self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, of_all), mesh=self.MESH).verdict)
 
+    def test_such_labels_in_losses_by_hand(self):
+        def by_hand(x, labels, counted=lambda labels: (labels != -100).sum()):
+            of_each = x.log_softmax(-1).gather(1, labels.clamp(min=0)[:, None])[:, 0]
+            return -(of_each * (labels != -100)).sum() / counted(labels)
+
+        shift = lambda t: F.pad(t[:, 1:], (0, 1), value=-100)  # noqa: E731
+        step = self.language(shift, by_hand)
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, lambda x, y: by_hand(x, y, lambda labels: labels.numel())), mesh=self.MESH).verdict)
+
+    def test_labels_that_were_said_to_be_of_one_more_class(self):
+        def step(world):
+            x = world.input("x", (8, 3), shard={"dp": 0})
+            return F.cross_entropy(x, world.input("labels", (8,), torch.long, shard={"dp": 0}, high=4), ignore_index=3)
+
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+
     def test_long_sequences_of_such_labels(self):
         def step(world):
             x = world.input("x", (4, 2048, 3), shard={"dp": 0}).requires_grad_()

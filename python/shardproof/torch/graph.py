@@ -515,7 +515,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to))
         if isinstance(v, Ignored):
-            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other)
+            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -557,7 +557,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims))
         if isinstance(v, Ignored):
-            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other)
+            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -608,7 +608,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.slice(v.source, dim, start, stop, step), self.slice(self.expand(v.keep, v.shape), dim, start, stop, step))
         if isinstance(v, Ignored):
-            return self.ignored(self.slice(v.source, dim, start, stop, step), self._one_number(self.slice(v.keep, dim, start, stop, step)), v.other)
+            return self.ignored(self.slice(v.source, dim, start, stop, step), self._one_number(self.slice(v.keep, dim, start, stop, step)), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -661,7 +661,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.expand(v.source, to), v.keep)
         if isinstance(v, Ignored):
-            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other)
+            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -718,14 +718,14 @@ class Graph:
             return None
         other = others.pop()
         parts = [(v.source, v.keep) if isinstance(v, Ignored) else (Filled(0, v.shape, "int"), Filled(0, v.shape)) if isinstance(v, Filled) and v.fill == other else (v, Filled(1, v.shape)) for v in values]
-        return self.ignored(self.cat([source for source, _ in parts], dim), self.cat([keep for _, keep in parts], dim), other)
+        return self.ignored(self.cat([source for source, _ in parts], dim), self.cat([keep for _, keep in parts], dim), other, all(v.zeros for v in values if isinstance(v, Ignored)))
 
     @staticmethod
-    def ignored(source: Value, keep: Value, other: int) -> Value:
+    def ignored(source: Value, keep: Value, other: int, zeros: bool) -> Value:
         """`source` where `keep` is 1, else the number `other`."""
         if isinstance(keep, Filled):
             return source if keep.fill else Filled(other, source.shape, "int")
-        return Ignored(source, keep, other)
+        return Ignored(source, keep, other, zeros)
 
     @staticmethod
     def _as_real(v: Value) -> Value:

@@ -9,7 +9,7 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import Graph, number
+from ..graph import Graph, Integers, number
 from ..values import Filled, Ignored, Known, Named, Table, Value, numel
 from .table import line, require, scalar
 
@@ -60,7 +60,9 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
     else:
         ids = g.named(labels)
         require(ids.kind == "int", "labels that are no integers")
-        if 0 <= ignore < classes:
+        of = g.integers(ids) or Integers()
+        require(of.least >= 0, "labels beside several numbers of which some are no classes")
+        if 0 <= ignore < max(classes, of.most + 1, *(g.ranges.get(name, 0) for name in of.origins)):
             ignored = ar.reduce(g, "sum", tables.one_hot(g, ids, ignore, ignore + 1), [-1])
             keep = _both(g, keep, ar.binary(g, "sub", 1, ignored))
     hot: Value = tables.one_hot(g, ids, 0, classes)

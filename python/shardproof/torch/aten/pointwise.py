@@ -230,6 +230,8 @@ def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
 @line("clamp", "clip")
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
+        if isinstance(a, Ignored) and a.zeros and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max):
+            a = a.source
         t = _clamp_table(g, a, min, max)
         if t is not None:
             return t
@@ -429,6 +431,12 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
     condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
+        if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
+            keep = g.expand(complement(g, mask) if flip else mask, shape)
+            if y.fill == 0 and x.zeros and ar.is_constant(keep) and ar.is_constant(x.keep) and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0):
+                return g.expand(x.source, shape)
+            if y.fill == x.other:
+                return Ignored(g.expand(x.source, shape), ar.binary(g, "mul", g.expand(x.keep, shape), keep), x.other)
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
             return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
     if not (g.has_a_value(a) and g.has_a_value(b)) and ar.are_real(a, b):

@@ -2713,6 +2713,16 @@ class NumbersAndTruth(unittest.TestCase):
 
         self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
 
+    def test_means_of_counts_over_ranks(self):
+        def step(world):
+            n = torch.tensor(7 if world.single else 3 + world.rank)
+            if not world.single:
+                dist.all_reduce(n, op=dist.ReduceOp.AVG)
+            world.output("y", world.input("x", (4,)) * (n / 2 if world.single else n), mean=())
+
+        with self.assertRaisesRegex(sp.CaptureError, "a mean of integers over ranks"):
+            sp.verify(step, mesh=self.MESH)
+
     def test_long_sequences_of_such_labels(self):
         def step(world):
             x = world.input("x", (4, 2048, 3), shard={"dp": 0}).requires_grad_()

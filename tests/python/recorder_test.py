@@ -2706,6 +2706,31 @@ class NumbersAndTruth(unittest.TestCase):
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
         self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, lambda x, y: by_hand(x, y, lambda labels: labels.numel())), mesh=self.MESH).verdict)
 
+    def test_such_labels_that_data_ignores_too(self):
+        def shift(tokens):
+            return F.pad(tokens.masked_fill(tokens == 0, -100)[:, 1:], (0, 1), value=-100)
+
+        def counted(x, labels):
+            n = (labels != -100).sum()
+            size = dist.get_world_size()
+            if size > 1:
+                dist.all_reduce(n)
+            return F.cross_entropy(x, labels, reduction="sum") / n * size
+
+        self.assertEqual("EQUIVALENT", sp.verify(self.language(shift, counted), mesh=self.MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(self.language(shift, F.cross_entropy), mesh=self.MESH).verdict)
+
+    def test_numbers_of_right_answers(self):
+        def step(world, all_count=False):
+            x, y = world.input("x", (4, 5), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=5)
+            y = F.pad(y[:, None], (0, 1), value=-100).flatten()
+            found = F.pad(x.argmax(1)[:, None], (0, 1)).flatten()
+            right = (found == y) | (y == -100) if all_count and not world.single else found == y
+            world.output("right", right.float().sum(), sum=["dp"])
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, lambda world: step(world, True), mesh=self.MESH).verdict)
+
     def test_labels_that_were_said_to_be_of_one_more_class(self):
         def step(world):
             x = world.input("x", (8, 3), shard={"dp": 0})

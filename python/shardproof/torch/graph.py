@@ -713,12 +713,21 @@ class Graph:
 
     def _ignored(self, values: Sequence[Value], dim: int) -> Value | None:
         """Labels beside a number that is no class; None where there is no such number."""
+        values = [self._of_classes(v) for v in values] if not all(isinstance(v, Table) for v in values) else values
         others = {v.other if isinstance(v, Ignored) else int(v.fill) for v in values if isinstance(v, Ignored) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0}
         if len(others) != 1 or not any(isinstance(v, (Ignored, Named)) for v in values) or any(getattr(v, "kind", "") != "int" for v in values):
             return None
         other = others.pop()
         parts = [(v.source, v.keep) if isinstance(v, Ignored) else (Filled(0, v.shape, "int"), Filled(0, v.shape)) if isinstance(v, Filled) and v.fill == other else (v, Filled(1, v.shape)) for v in values]
         return self.ignored(self.cat([source for source, _ in parts], dim), self.cat([keep for _, keep in parts], dim), other, all(v.zeros for v in values if isinstance(v, Ignored)))
+
+    def _of_classes(self, v: Value) -> Value:
+        """A table of classes of which some are replaced by one number below 0 as such; anything else as it is."""
+        if not isinstance(v, Table) or v.kind != "int" or v.low or v.entries.dtype == torch.bool:
+            return v
+        counts = v.entries == torch.arange(len(v.entries))
+        others = v.entries[~counts].unique().tolist()
+        return Ignored(self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0]) if len(others) == 1 and others[0] < 0 else v
 
     @staticmethod
     def ignored(source: Value, keep: Value, other: int, zeros: bool) -> Value:

@@ -303,7 +303,11 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
 
 
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
-    """Where two tensors of classes are equal: the sum over the classes of both indicators."""
+    """Where two tensors of classes are equal: the sum over the classes of both indicators. A number below 0 equals none."""
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Ignored) and x.other < 0 and isinstance(y, Named):
+            same = _same_class(g, x.source, y)
+            return ar.binary(g, "mul", same, as_numbers(x.keep)) if same is not None else None
     of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
     if of_a is None or of_b is None:
         return None

@@ -93,7 +93,9 @@ class Exchange:
         return self.comm if self.parts == 1 else f"{self.comm}.{self.parts}"
 
     def _no_counts(self, name: str) -> None:
-        """Raises Unsupported for sums of booleans."""
+        """Raises Unsupported for sums of booleans, and for means of integers, which are cut off."""
+        if name in ("avg", "premul_sum") and any(dtype.startswith(("torch.int", "torch.uint")) for dtype in self.recorder.groups.sent):
+            raise Unsupported("a mean of integers over ranks, which is cut off")
         if str(torch.bool) in self.recorder.groups.sent and name not in ("max", "min", "product"):
             raise Unsupported("booleans that are added up, which are true or false in PyTorch and not counts")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from fractions import Fraction
@@ -14,6 +15,7 @@ from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison
 _MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
 ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
+EACH_ROW_SEEN = "of scores that are masked by data each row has one that is seen"
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -114,6 +116,18 @@ class Positions:
         elif node["op"] != "identity":
             t = t.reshape(attrs["size"]) if node["op"] == "view" else t.expand(attrs["size"])
         return source, t
+
+
+@dataclasses.dataclass
+class Integers:
+    """What a tensor of integers is put together from: inputs and choices (origins), and constants, of which the least and the greatest."""
+
+    origins: dict[str, None] = dataclasses.field(default_factory=dict)
+    least: int = 0
+    most: int = -1
+
+    def add(self, constants: torch.Tensor) -> None:
+        self.least, self.most = min(self.least, int(constants.min())), max(self.most, int(constants.max()))
 
 
 class Graph:
@@ -257,19 +271,25 @@ class Graph:
                 self.assume(f"the constant {x!r} stands for {f[0]}/{f[1]}")
         return q
 
-    def origin(self, v: Named) -> str | None:
-        """The input, or the choice, of which a tensor is a rearrangement, or None."""
-        name = v.name
-        while True:
-            entry = self.tensors[name]
-            if "kind" in entry:
-                return name if entry["kind"] == "input" else None
-            node = self._producers().get(name)
-            if node is not None and node["op"] == "moe_gate":
-                return name
-            if node is None or node["op"] not in _MOVES or not node["in"]:
+    def integers(self, v: Named) -> Integers | None:
+        """Of which inputs, choices and constants a tensor of integers is a rearrangement, or None."""
+        found = Integers()
+        todo, seen = [v.name], {v.name}
+        while todo:
+            name = todo.pop()
+            entry, node = self.tensors[name], self._producers().get(name)
+            if entry.get("kind") == "constant":
+                found.add(torch.tensor(entry["value"]))
+            elif name.startswith("%known.") and entry.get("kind") == "input":
+                found.add(next(data for known, data in self.constants if known == name))
+            elif entry.get("kind") == "input" or node is not None and node["op"] == "moe_gate":
+                found.origins[name] = None
+            elif "kind" in entry or node is None or node["op"] not in _MOVES or not node["in"] or None in node["in"]:
                 return None
-            name = node["in"][0]
+            else:
+                todo += [n for n in node["in"] if n not in seen]
+                seen.update(node["in"])
+        return found
 
     def reduced_over(self, v: Value) -> set[str]:
         """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
@@ -459,7 +479,7 @@ class Graph:
         if isinstance(v, Hidden) or isinstance(v, Named) and (v.name in self.hiding or v.name in self.closed):
             raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
         if isinstance(v, Named) and v.name in self.masked_by_data:
-            self.assume("of scores that are masked by data each row has one that is seen")
+            self.assume(EACH_ROW_SEEN)
         if isinstance(v, Named) and v.name in self.brought:
             self.relies_on_brought = self.relies_on_brought or self.loc or "?"
         self.assume("isnan and isinf are false: the verdict is about real numbers")
@@ -495,7 +515,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to))
         if isinstance(v, Ignored):
-            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other)
+            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -537,7 +557,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims))
         if isinstance(v, Ignored):
-            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other)
+            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -588,7 +608,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.slice(v.source, dim, start, stop, step), self.slice(self.expand(v.keep, v.shape), dim, start, stop, step))
         if isinstance(v, Ignored):
-            return Ignored(self.slice(v.source, dim, start, stop, step), self.slice(v.keep, dim, start, stop, step), v.other)
+            return self.ignored(self.slice(v.source, dim, start, stop, step), self._one_number(self.slice(v.keep, dim, start, stop, step)), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -621,6 +641,13 @@ class Graph:
             at = end
         return self.cat(parts, dim)
 
+    @staticmethod
+    def _one_number(v: Value) -> Value:
+        """A constant that is one number everywhere as that."""
+        if isinstance(v, Known) and numel(v.shape) and bool((v.data == v.data.flatten()[0]).all()):
+            return Filled(number(v.data.flatten()[0].item()), v.shape, v.kind)
+        return v
+
     def expand(self, v: Value, shape: Sequence[int]) -> Value:
         to = tuple(int(n) for n in shape)
         if v.shape == to:
@@ -634,7 +661,7 @@ class Graph:
         if isinstance(v, Hidden):
             return Hidden(self.expand(v.source, to), v.keep)
         if isinstance(v, Ignored):
-            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other)
+            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -664,6 +691,9 @@ class Graph:
             if key not in self._joined:
                 self._joined[key] = (Known(torch.cat([self.data(v) for v in values], dim)), values)  # the parts are kept, so that their ids stay their own
             return self._joined[key][0]
+        ignored = self._ignored(values, dim)
+        if ignored is not None:
+            return ignored
         squares = [self._squared(v) for v in values]
         if any(isinstance(v, Named) for v in values) and None not in squares:
             return self.root(self.cat([s for s in squares if s is not None], dim))
@@ -678,7 +708,33 @@ class Graph:
         ns = [self.named(v) for v in values]
         if any(n.kind == "real" for n in ns):  # masks of data are zeros and ones, so that those of constants have to be, too
             ns = [self.named(self._as_real(v)) for v in values]
-        return self.one("cat", ns, tuple(shape), {"dim": dim}, ns[0].kind)
+        kinds = {n.kind for n in ns}
+        return self.one("cat", ns, tuple(shape), {"dim": dim}, kinds.pop() if len(kinds) == 1 else "real" if "real" in kinds else "int")
+
+    def _ignored(self, values: Sequence[Value], dim: int) -> Value | None:
+        """Labels beside a number that is no class; None where there is no such number."""
+        values = [self._of_classes(v) for v in values] if not all(isinstance(v, Table) for v in values) else values
+        others = {v.other if isinstance(v, Ignored) else int(v.fill) for v in values if isinstance(v, Ignored) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0}
+        if len(others) != 1 or not any(isinstance(v, (Ignored, Named)) for v in values) or any(getattr(v, "kind", "") != "int" for v in values):
+            return None
+        other = others.pop()
+        parts = [(v.source, v.keep) if isinstance(v, Ignored) else (Filled(0, v.shape, "int"), Filled(0, v.shape)) if isinstance(v, Filled) and v.fill == other else (v, Filled(1, v.shape)) for v in values]
+        return self.ignored(self.cat([source for source, _ in parts], dim), self.cat([keep for _, keep in parts], dim), other, all(v.zeros for v in values if isinstance(v, Ignored)))
+
+    def _of_classes(self, v: Value) -> Value:
+        """A table of classes of which some are replaced by one number below 0 as such; anything else as it is."""
+        if not isinstance(v, Table) or v.kind != "int" or v.low or v.entries.dtype == torch.bool:
+            return v
+        counts = v.entries == torch.arange(len(v.entries))
+        others = v.entries[~counts].unique().tolist()
+        return Ignored(self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0]) if len(others) == 1 and others[0] < 0 else v
+
+    @staticmethod
+    def ignored(source: Value, keep: Value, other: int, zeros: bool) -> Value:
+        """`source` where `keep` is 1, else the number `other`."""
+        if isinstance(keep, Filled):
+            return source if keep.fill else Filled(other, source.shape, "int")
+        return Ignored(source, keep, other, zeros)
 
     @staticmethod
     def _as_real(v: Value) -> Value:

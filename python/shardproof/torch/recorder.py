@@ -276,7 +276,7 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _copied_in_pieces(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A copy of a flat buffer of several tensors, also in another dtype, is these tensors. None where it is no such thing."""
         source = args[0]
-        if type(source) is not private.FakeTensor or source.is_complex() or source.is_neg():
+        if type(source) is not private.FakeTensor or source.is_complex() or source.is_neg() or kind_of(kwargs.get("dtype") or source.dtype) != kind_of(source.dtype):
             return None
         with private.outside():
             at = self.geometry(source)

@@ -24,29 +24,29 @@ def table_of(g: Graph, v: Value) -> Table | None:
     if isinstance(v, Table):
         return v
     if isinstance(v, Named) and v.kind == "int":
-        origin = g.origin(v)
-        if origin is not None:
-            g.tabulated.add(origin)
-            if origin in g.classes:
-                return Table(v, torch.arange(g.classes[origin]), 0, v.shape)
+        of = g.integers(v)
+        if of is not None and of.origins and of.least >= 0:
+            g.tabulated.update(of.origins)
+            if all(name in g.classes for name in of.origins):
+                return Table(v, torch.arange(max(of.most + 1, *(g.classes[name] for name in of.origins))), 0, v.shape)
     return None
 
 
 def note_classes(g: Graph, v: Value, count: int) -> None:
     """An integer tensor is used to choose among `count` rows or classes."""
-    if isinstance(v, (Named, Poison)):
-        origin = g.origin(v) if isinstance(v, Named) else v.reason.asks
-        if origin:
-            g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
+    of = g.integers(v) if isinstance(v, Named) else None
+    for origin in of.origins if of is not None else [v.reason.asks] if isinstance(v, Poison) and v.reason.asks else ():
+        g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
 
 
 def unknown_range(g: Graph, operands: list[Value]) -> str:
     """The integer input among the operands whose range was asked for and is not known, or nothing."""
     for v in operands:
         if isinstance(v, Named) and v.kind == "int":
-            origin = g.origin(v)
-            if origin is not None and origin in g.tabulated and origin not in g.classes:
-                return origin
+            of = g.integers(v)
+            for origin in of.origins if of is not None else ():
+                if origin in g.tabulated and origin not in g.classes:
+                    return origin
     return ""
 
 
@@ -130,16 +130,13 @@ def every_class(g: Graph, ids: Named) -> Value | None:
     The proof knows indicators as opaque numbers, so it cannot know that they sum to 1 over the windows of all ranks. What is added to a sum over
     classes is therefore written as one, too: a shift of all logits then cancels class by class.
     """
-    origin = g.origin(ids)
-    if origin is None:
-        return None
-    g.tabulated.add(origin)
-    if origin not in g.classes:
+    t = table_of(g, ids)
+    if t is None:
         return None
     g.assume(CLASSES)
     from . import arithmetic as ar
 
-    return ar.reduce(g, "sum", one_hot(g, ids, 0, g.classes[origin]), [-1])
+    return ar.reduce(g, "sum", one_hot(g, ids, 0, len(t.entries)), [-1])
 
 
 def _windows(entries: torch.Tensor) -> list[tuple[int, int, float]]:

@@ -146,14 +146,14 @@ class Hidden(Value):
 
 
 class Ignored(Value):
-    """Integers: `source` where `keep` is 1, the number `other` elsewhere. Labels of which some do not count."""
+    """Integers: `source` where `keep` is 1, the number `other` elsewhere. Labels of which some do not count. zeros: the source is 0 there."""
 
-    __slots__ = ("source", "keep", "other")
+    __slots__ = ("source", "keep", "other", "zeros")
     kind = "int"
 
-    def __init__(self, source: Value, keep: Value, other: int) -> None:
+    def __init__(self, source: Value, keep: Value, other: int, zeros: bool = False) -> None:
         super().__init__(source.shape)
-        self.source, self.keep, self.other = source, keep, other
+        self.source, self.keep, self.other, self.zeros = source, keep, other, zeros
 
 
 class Pick(Value):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from ..graph import FOLD_LIMIT, Graph
+from ..graph import EACH_ROW_SEEN, FOLD_LIMIT, Graph
 from ..values import Filled, Hidden, Known, Value
 from .pointwise import causal, masked
 from .table import line, require
@@ -80,6 +80,22 @@ def _weights(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, 
     return p if bool(keep.all()) else ar.binary(g, "mul", p, Known(keep.double().reshape((1,) * (len(s.shape) - keep.dim()) + tuple(keep.shape))))
 
 
+def _softmax(g: Graph, s: Value, is_causal: bool, mask: Value | None) -> Value:
+    """Zeros where all of a row is masked, as ATen's kernels and its `_safe_softmax` have it."""
+    p = ar.softmax(g, s, -1)
+    if isinstance(s, Hidden) and not isinstance(s.keep, (Filled, Known)):
+        g.assume(EACH_ROW_SEEN)
+    if not isinstance(mask, (Known, Filled)):
+        return p
+    data = g.data(mask)
+    seen = data if data.dtype == torch.bool else ~(torch.isinf(data) & (data < 0))
+    rows, columns = s.shape[-2:]
+    if is_causal:
+        seen = seen & torch.ones(rows, columns, dtype=torch.bool).tril()
+    seen = seen.expand(torch.broadcast_shapes(seen.shape, (1, 1))).any(-1, True)
+    return p if bool(seen.all()) else ar.one_of(g, Known(seen), p, Filled(0, ()), s.shape)
+
+
 def _same(g: Graph, a: Value, b: Value) -> bool:
     return g.named(a).name == g.named(b).name
 
@@ -89,7 +105,7 @@ def forward(call: Any, g: Graph, q: Value, k: Value, v: Value, dropout_p: float 
     require(dropout_p == 0, "dropout in attention")
     k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
     s, _ = _scores(g, q, k, is_causal, attn_mask, scale)
-    return [ar.matmul(g, ar.softmax(g, s, -1), v), _logsumexp(g, s)]
+    return [ar.matmul(g, _softmax(g, s, is_causal, attn_mask), v), _logsumexp(g, s)]
 
 
 @line("_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -99,7 +115,7 @@ def backward(call: Any, g: Graph, grad: Value, q: Value, k: Value, v: Value, out
     heads = k.shape[1]
     k, v = _repeated(g, k, q.shape[1]), _repeated(g, v, q.shape[1])
     s, factor = _scores(g, q, k, is_causal, attn_mask, scale)
-    p = ar.softmax(g, s, -1)
+    p = _softmax(g, s, is_causal, attn_mask)
     dp = ar.matmul(g, grad, ar.transposed(g, v))
     if _same(g, lse, _logsumexp(g, s)) and _same(g, out, ar.matmul(g, p, v)):
         ds = ar.softmax_gradient(g, dp, p, -1)

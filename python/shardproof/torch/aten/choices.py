@@ -8,7 +8,7 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import Graph
+from ..graph import MOST_POSITIONS, Graph
 from ..values import Filled, Known, Named, Value, numel
 from .table import line, require
 
@@ -104,9 +104,40 @@ line("argmax")(_arg(True))
 line("argmin")(_arg(False))
 
 
-def is_choice(g: Graph, v: Value) -> bool:
-    """Positions that were chosen: no row has one of them twice."""
-    return isinstance(v, Named) and v.kind == "int" and (g.origin(v) or "").startswith("%") and not g.tensors[g.origin(v) or ""].get("kind")
+def is_choice(g: Graph, v: Value, dim: int) -> bool:
+    """Positions that were chosen, of which no line along the dimension has one twice: each is of one row that was chosen from, at other places."""
+    found = _places(g, v.name) if isinstance(v, Named) and v.kind == "int" and numel(v.shape) <= MOST_POSITIONS else None
+    if found is None:
+        return False
+    places, k = found
+    lines = places.reshape(v.shape).movedim(dim, -1).reshape(-1, v.shape[dim])
+    ordered = lines.sort(-1).values
+    return bool((lines // k == lines[:, :1] // k).all()) and bool((ordered[:, 1:] > ordered[:, :-1]).all())
+
+
+def _places(g: Graph, name: str) -> tuple[torch.Tensor, int] | None:
+    """Of what only moves (or repeats, or gathers from ranks that do the same) what `chosen` found: where each element was in it, row after row of so many. None for anything else."""
+    moves: list[dict[str, Any]] = []
+    while (node := g.producer(name)) is not None and node["op"] != "moe_gate":
+        if node["op"] not in ("view", "permute", "slice", "expand", "identity", "all_gather") or node["in"][0] is None:
+            return None
+        moves.append(node)
+        name = node["in"][0]
+    if node is None:
+        return None
+    at = torch.arange(numel(tuple(g.tensors[name]["shape"]))).reshape(g.tensors[name]["shape"])
+    k, total = at.shape[-1], at.numel()
+    for node in reversed(moves):
+        attrs, shape = node.get("attrs", {}), g.tensors[node["out"][0]]["shape"]
+        if node["op"] == "all_gather":
+            dim = attrs["dim"]
+            n = shape[dim] // at.shape[dim]
+            at, total = torch.cat([at + i * total for i in range(n)], dim), n * total
+        elif node["op"] == "slice":
+            at = at[(slice(None),) * (attrs["dim"] % at.dim()) + (slice(attrs["start"], attrs["stop"], attrs.get("step", 1)),)]
+        else:
+            at = at.permute(attrs["dims"]) if node["op"] == "permute" else at.expand(shape) if node["op"] == "expand" else at.reshape(shape)
+    return at, k
 
 
 def gather_many(g: Graph, x: Value, index: Value, dim: int) -> Value:
@@ -127,7 +158,7 @@ def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accu
     order = [d for d in range(len(x.shape)) if d != dim] + [dim]
     rows, places = g.permute(x, order), g.permute(index, order)
     require(rows.shape[:-1] == places.shape[:-1], "scatter to fewer rows than there are")
-    require(accumulate or is_choice(g, index), "scatter to positions that may be the same")
+    require(accumulate or is_choice(g, places, len(places.shape) - 1), "scatter to positions that may be the same")
     n = rows.shape[-1]
     hot: Value = tables.one_hot(g, places, 0, n)
     if source.shape:

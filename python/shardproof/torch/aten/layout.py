@@ -99,7 +99,8 @@ def full(call: Any, g: Graph, *args: Any, **kwargs: Any) -> Value:
 
 @line("_foreach_copy", "_foreach_copy_", selective=True)
 def foreach_copy(call: Any, g: Graph, targets: list[Value], sources: list[Value], *args: Any) -> list[Value]:
-    return [g.expand(s, t.shape) for t, s in zip(targets, sources)]
+    to, of = ([t.dtype for t in call.given[i * len(targets):(i + 1) * len(targets)]] for i in (0, 1))
+    return [g.expand(s if kind_of(a) == kind_of(b) else cast(g, s, a), t.shape) for t, s, a, b in zip(targets, sources, to, of)]
 
 
 @line("cat", "concat")

@@ -9,8 +9,8 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import Graph
-from ..values import Filled, Ignored, Named, Table, Value, numel
+from ..graph import Graph, Integers, number
+from ..values import Filled, Ignored, Known, Named, Table, Value, numel
 from .table import line, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -33,11 +33,12 @@ def mse_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, reduction
 
 @dataclasses.dataclass
 class _Labels:
-    """hot: [..., classes], the rows of labels that do not count are zero. keep: 1 where a label counts; None: all do. ids: of whose classes hot is a sum."""
+    """hot: [..., classes], the rows of labels that do not count are zero. keep: 1 where a label counts; None: all do. ids: of whose classes hot is a sum. count: how many count; None: data says."""
 
     hot: Value
     keep: Value | None
     ids: Named
+    count: float | None
 
 
 def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
@@ -59,14 +60,25 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
     else:
         ids = g.named(labels)
         require(ids.kind == "int", "labels that are no integers")
-        if 0 <= ignore < classes:
+        of = g.integers(ids) or Integers()
+        require(of.least >= 0, "labels beside several numbers of which some are no classes")
+        if 0 <= ignore < max(classes, of.most + 1, *(g.ranges.get(name, 0) for name in of.origins)):
             ignored = ar.reduce(g, "sum", tables.one_hot(g, ids, ignore, ignore + 1), [-1])
             keep = _both(g, keep, ar.binary(g, "sub", 1, ignored))
     hot: Value = tables.one_hot(g, ids, 0, classes)
+    count: float | None = numel(ids.shape)
     if keep is not None:
-        keep = g.named(keep)
+        count = number(float(keep.data.sum())) if isinstance(keep, Known) else None
+        keep = _repeated(g, keep) if isinstance(keep, Known) else g.named(keep)
         hot = ar.binary(g, "mul", hot, g.reshape(keep, keep.shape + (1,)))
-    return _Labels(hot, keep, ids)
+    return _Labels(hot, keep, ids, count)
+
+
+def _repeated(g: Graph, keep: Known) -> Value:
+    """Ones and zeros as the shortest row of which they are repetitions: that of each sequence of a batch, whichever part of the batch there is."""
+    flat = keep.data.flatten()
+    n = next(n for n in range(1, len(flat) + 1) if len(flat) % n == 0 and torch.equal(flat[n:], flat[:-n]))
+    return g.reshape(g.expand(g.named(Known(flat[:n].clone())), (len(flat) // n, n)), keep.shape)
 
 
 def _both(g: Graph, a: Value | None, b: Value) -> Value:
@@ -76,6 +88,15 @@ def _both(g: Graph, a: Value | None, b: Value) -> Value:
 def _weights(g: Graph, labels: _Labels, weight: Value | None) -> Value | None:
     """What each row counts; None: 1."""
     return ar.reduce(g, "sum", ar.binary(g, "mul", labels.hot, weight), [-1]) if weight is not None else labels.keep
+
+
+def _count(g: Graph, labels: _Labels, weight: Value | None) -> Value:
+    """What all rows count together."""
+    if weight is None and labels.count is not None:
+        return Filled(labels.count, ())
+    w = _weights(g, labels, weight)
+    assert w is not None
+    return ar.reduce(g, "sum", w)
 
 
 def _classes_last(g: Graph, x: Value) -> Value:
@@ -96,7 +117,7 @@ def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, redu
     w = _weights(g, n, weight)
     if reduction == NONE:
         return [loss, Filled(0, ())]
-    count: Value = Filled(numel(n.ids.shape), ()) if w is None else ar.reduce(g, "sum", w)
+    count = _count(g, n, weight)
     if w is None:
         return [ar.reduce(g, "mean" if reduction == MEAN else "sum", loss), count]
     total = ar.reduce(g, "sum", loss)
@@ -128,8 +149,7 @@ def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weig
         w = ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1])
         row = ar.binary(g, "mul", row, g.reshape(w, n.ids.shape + (1,)))
     if reduction == MEAN:
-        w = _weights(g, n, weight)
-        row = ar.binary(g, "div", row, numel(n.ids.shape) if w is None else ar.reduce(g, "sum", w))
+        row = ar.binary(g, "div", row, _count(g, n, weight))
     row = ar.negate(g, row)
     result = ar.binary(g, "mul", n.hot, row)
     if isinstance(result, Named) and result.row_sums is None:  # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes

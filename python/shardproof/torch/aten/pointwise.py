@@ -230,6 +230,8 @@ def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
 @line("clamp", "clip")
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
+        if isinstance(a, Ignored) and a.zeros and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max):
+            a = a.source
         t = _clamp_table(g, a, min, max)
         if t is not None:
             return t
@@ -301,7 +303,11 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
 
 
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
-    """Where two tensors of classes are equal: the sum over the classes of both indicators."""
+    """Where two tensors of classes are equal: the sum over the classes of both indicators. A number below 0 equals none."""
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Ignored) and x.other < 0 and isinstance(y, Named):
+            same = _same_class(g, x.source, y)
+            return ar.binary(g, "mul", same, as_numbers(x.keep)) if same is not None else None
     of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
     if of_a is None or of_b is None:
         return None
@@ -366,7 +372,8 @@ for _name in _COMPARISONS:
 
 def _logical(function: Any, real: Any, bitwise: Any) -> Any:
     def f(call: Any, g: Graph, *args: Any) -> Value:
-        operands = [ar.lift(a) for a in args]
+        dtypes = iter([t.dtype for t in call.given])
+        operands = [_as_truth(g, a, next(dtypes)) if isinstance(a, Value) and call.outs[0].dtype == torch.bool else ar.lift(a) for a in args]
         if call.outs[0].dtype != torch.bool:
             t = tables.apply(g, bitwise, operands, call.shape())
             if t is None:
@@ -379,6 +386,13 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
         return g.expand(real(g, *[as_numbers(v) for v in operands]), call.shape())
 
     return f
+
+
+def _as_truth(g: Graph, v: Value, dtype: torch.dtype) -> Value:
+    """What is not 0 of numbers; what is true or false as it is."""
+    from .layout import cast  # it needs this module
+
+    return v if dtype == torch.bool or isinstance(v, Named) and v.kind == "int" else cast(g, v, torch.bool)
 
 
 def _as_bool(g: Graph, v: Value) -> Value:
@@ -421,6 +435,12 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
     condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
+        if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
+            keep = g.expand(complement(g, mask) if flip else mask, shape)
+            if y.fill == 0 and x.zeros and ar.is_constant(keep) and ar.is_constant(x.keep) and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0):
+                return g.expand(x.source, shape)
+            if y.fill == x.other:
+                return Ignored(g.expand(x.source, shape), ar.binary(g, "mul", g.expand(x.keep, shape), keep), x.other)
         if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
             return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
     if not (g.has_a_value(a) and g.has_a_value(b)) and ar.are_real(a, b):

@@ -9,13 +9,19 @@ from .. import arithmetic as ar
 from ..graph import Graph
 from ..values import Filled, Hidden, Known, Named, Table, Value, numel
 from . import choices
+from .layout import cast
 from .pointwise import choose
 from .table import line, require, scalar
 
 
+def _summed(call: Any, g: Graph, a: Value, dtype: Any) -> Value:
+    """What is added up or multiplied, in the dtype that is asked for: reals are cut off first where that is one of integers."""
+    return cast(g, a, dtype) if dtype is not None and not dtype.is_floating_point and call.given[0].dtype.is_floating_point else a
+
+
 @line("sum")
 def total(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    return ar.reduce(g, "sum", a, dim, keepdim)
+    return ar.reduce(g, "sum", _summed(call, g, a, dtype), dim, keepdim)
 
 
 @line("mean")
@@ -174,7 +180,7 @@ def prod(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False, 
     """Products of halves, again and again."""
     dims = ar.reduced_dims(a.shape, dim)
     rest = [i for i in range(len(a.shape)) if i not in dims]
-    n = numel(tuple(a.shape[d] for d in dims))
+    a, n = _summed(call, g, a, dtype), numel(tuple(a.shape[d] for d in dims))
     require(0 < n, "a product of no numbers")
     rows = g.reshape(g.permute(a, [*rest, *dims]), (*(a.shape[i] for i in rest), n))
     while n > 1:
@@ -188,6 +194,7 @@ def prod(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False, 
 @line("cumprod")
 def cumprod(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     """Products of stretches of 2, 4, 8, ... numbers that end at each."""
+    a = _summed(call, g, a, dtype)
     if a.shape == ():
         return a
     rows, back = ar.rows_of(g, a, dim)
@@ -244,6 +251,7 @@ def cdist_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, p: floa
 @line("cumsum")
 def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     """Along a dimension: the product with a triangle of ones."""
+    a = _summed(call, g, a, dtype)
     require(not isinstance(a, Table) and getattr(a, "kind", "real") == "real", "a running sum of integers")
     d = dim % len(a.shape)
     n = a.shape[d]

@@ -43,6 +43,32 @@ def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) 
     return {name: graph.tensors[name] for name in names}
 
 
+def through_checkpoints(nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]) -> list[dict[str, Any]]:
+    """Where a checkpoint is a view of a tensor, what reads that tensor reads it by way of the checkpoint: the same elements, and the proof goes through it. Declares the tensors that it adds."""
+    claimed = set(claimed)
+    produced = {name for n in nodes for name in n["out"]}
+    by: dict[str, dict[str, Any]] = {}
+    for n in nodes:
+        if n["op"] == "view" and n["out"][0] in claimed and n["in"][0] in produced - claimed:
+            by.setdefault(n["in"][0], n)
+    if not by:
+        return nodes
+    back = {whole: f"{whole} by its checkpoint" for n in nodes if n["op"] != "view" for whole in n["in"] if whole in by}
+    result: list[dict[str, Any]] = []
+    for n in nodes:
+        view = by.get(n["in"][0]) if n["op"] == "view" else None
+        if view is n:
+            continue
+        result.append({**n, "in": [view["out"][0]] if view is not None else [back.get(name, name) for name in n["in"]]})
+        for whole in (name for name in n["out"] if name in by):
+            result.append(by[whole])
+            if whole in back:
+                tensors[back[whole]] = dict(tensors[whole])
+                loc = {"loc": by[whole]["loc"]} if "loc" in by[whole] else {}
+                result.append({"op": "view", "in": [by[whole]["out"][0]], "out": [back[whole]], "attrs": {"size": list(tensors[whole]["shape"])}, **loc})
+    return result
+
+
 def literal(data: torch.Tensor) -> Any:
     """Nested lists of exact numbers. Raises CaptureError where there are too many."""
     if data.numel() > LITERAL_LIMIT:

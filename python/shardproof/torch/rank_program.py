@@ -17,7 +17,7 @@ from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
 from .graph import Positions
 from .marks import Mark, Placement, together
-from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of
+from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of, through_checkpoints
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
 from .randomness import Draw
@@ -136,7 +136,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
         ties += [_of_call(side, model, "output", argument(there, i), v, c, at) for i, v in enumerate(c.operands)]
         ties += [_of_call(side, model, "input", result(there, i), r, c, at) for i, r in enumerate(c.results) if result(there, i) in model.shapes]
-    nodes = _threaded(g, nodes, divided)
+    nodes = through_checkpoints(_threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == "checkpoint"])
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}

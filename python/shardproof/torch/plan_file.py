@@ -248,7 +248,7 @@ def _entries(entries: list[tuple[dict[str, Any], Tie, dict[str, list[int]]]], fi
     count: collections.Counter[str] = collections.Counter()
     for here, tie, step in entries:
         key = json.dumps(here)
-        turns[count[key] if tie.role != "output" else 0].append((here, tie, step))
+        turns[count[key] if tie.role != "output" and not tie.part else 0].append((here, tie, step))
         count[key] += 1
     result = []
     for turn in turns.values():

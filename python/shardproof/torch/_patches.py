@@ -15,6 +15,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ._context_parallel import on_cpu
 from ._data_loading import in_this_process
 from ._devices import OnCPU
 from .data_number import DataDependent
@@ -544,5 +545,6 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
         _eager(undo)
         _fsdp(undo, unreduced)
         in_this_process(undo)
+        on_cpu(undo)
         set_attribute(torch.distributions.Distribution, "_validate_args", False, undo)  # what it looks at is data; nothing is computed differently
         yield

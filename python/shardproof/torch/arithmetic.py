@@ -283,23 +283,104 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         raise Unsupported(f"{op} of integers")
     if op == "exp":
         return _exp(g, n)
+    result = _sigmoid_of_logarithms(g, n) if op == "sigmoid" else None
+    if result is not None:
+        return result
     result = g.one(op, [n], n.shape)
     if op == "neg":
         result.of_class = n.of_class
     return result
 
 
+def _difference(g: Graph, n: Named) -> tuple[Value, Value] | None:
+    """Of what and what a value is the difference."""
+    if n.node is None or n.node["op"] != "sub" or len(n.node["in"]) != 2 or n.node.get("attrs"):
+        return None
+    a, b = (g._value(name, "real") for name in n.node["in"])
+    return a, b
+
+
 def _exp(g: Graph, n: Named) -> Value:
-    """exp of a log-softmax is the softmax; exp(x - log s) is exp(x) / s where s has a logarithm."""
+    """exp of a log-softmax is the softmax; of the logarithm of s it is s, and exp(x - log s) is exp(x) / s."""
     if n.node is not None and n.node["op"] == "log_softmax":
         return g.one("softmax", [g._value(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"]))
-    if n.node is not None and n.node["op"] == "sub" and len(n.node["in"]) == 2:
-        x, s = (g._value(name, "real") for name in n.node["in"])
-        if isinstance(s, Named) and s.node is not None and s.node["op"] == "log":
-            total = g._value(s.node["in"][0], "real")
-            if never_negative(g, total, on_ranks=True):
-                return binary(g, "div", unary(g, "exp", x), total)
-    return g.one("exp", [n], n.shape)
+    difference = _difference(g, n)
+    if difference is not None:
+        total = of_logarithm(g, difference[1])
+        if total is not None:
+            return binary(g, "div", unary(g, "exp", difference[0]), total)
+    whole = of_logarithm(g, n)
+    return whole if whole is not None else g.one("exp", [n], n.shape)
+
+
+def _sigmoid_of_logarithms(g: Graph, n: Named) -> Value | None:
+    """sigmoid(log a - log b) is a / (a + b): what parts of a softmax count, of which each has a log-sum-exp."""
+    difference = _difference(g, n)
+    if difference is None:
+        return None
+    a, b = (of_logarithm(g, v) for v in difference)
+    return binary(g, "div", a, binary(g, "add", a, b)) if a is not None and b is not None else None
+
+
+_MOVES = ("view", "permute", "slice", "expand", "cat", "identity")
+
+
+def of_logarithm(g: Graph, v: Value, depth: int = 24) -> Value | None:
+    """What a value is the logarithm of, where nodes show that, its elements moved or not; what it gives is never negative."""
+    if not isinstance(v, Named) or v.node is None or depth == 0:
+        return None
+    op, attrs = v.node["op"], v.node.get("attrs", {})
+    if op == "log":
+        total = g._value(v.node["in"][0], "real")
+        return total if never_negative(g, total, on_ranks=True) else None
+    if op == "logsumexp":
+        x = g._value(v.node["in"][0], "real")
+        return reduce(g, "sum", unary(g, "exp", x), attrs["dim"], bool(attrs.get("keepdim", False)))
+    difference = _difference(g, v)
+    if op in _MOVES or difference is not None:
+        parts = [of_logarithm(g, g._value(name, "real"), depth - 1) for name in v.node["in"]]
+        found = [p for p in parts if p is not None]
+        if len(found) < len(parts):
+            return None
+        return _of_difference(g, *found) if difference is not None else _moved_alike(g, v, found)
+    return None
+
+
+def _of_difference(g: Graph, a: Value, b: Value) -> Value:
+    """log a - log b is the logarithm of a / b, which is c where b is a / c and a is not 0."""
+    if isinstance(b, Named) and b.node is not None and b.node["op"] == "div" and len(b.node["in"]) == 2 and isinstance(a, Named) and b.node["in"][0] == a.name and positive(g, a):
+        return g._value(b.node["in"][1], "real")
+    return binary(g, "div", a, b)
+
+
+def _moved_alike(g: Graph, v: Named, parts: list[Value]) -> Value:
+    """Other values in the places that a node moves its operands to."""
+    assert v.node is not None
+    op, attrs = v.node["op"], v.node.get("attrs", {})
+    if op == "cat":
+        return g.cat(parts, attrs["dim"])
+    if op == "permute":
+        return g.permute(parts[0], attrs["dims"])
+    if op == "slice":
+        return g.slice(parts[0], attrs["dim"], attrs["start"], attrs["stop"], attrs.get("step", 1))
+    return {"view": g.reshape, "expand": g.expand}[op](parts[0], v.shape) if op != "identity" else parts[0]
+
+
+def positive(g: Graph, v: Value, depth: int = 24) -> bool:
+    """Whether the nodes show at once that each element is above 0, whatever the inputs are: exponentials of numbers, their sums and quotients. A row of masked scores has one that is seen."""
+    if isinstance(v, Filled):
+        return v.fill > 0
+    if not isinstance(v, Named) or v.node is None or depth == 0 or v.name in g.closed:
+        return False
+    op, operands = v.node["op"], [g._value(name, "real") for name in v.node["in"]]
+    if op == "exp":
+        return g.has_a_value(operands[0])
+    if op == "sum" and isinstance(operands[0], Named):
+        inner = operands[0].node
+        scores = g.producer(inner["in"][0]) if inner is not None and inner["op"] == "exp" else None
+        if scores is not None and scores["op"] == "apply_mask" and reduced_dims(operands[0].shape, v.node.get("attrs", {}).get("dim")) == [len(operands[0].shape) - 1]:
+            return g.has_a_value(g._value(scores["in"][0], "real"))
+    return (op in _MOVES or op in ("add", "mul", "div") and len(operands) == 2 or op == "sum") and all(positive(g, x, depth - 1) for x in operands)
 
 
 def negate(g: Graph, a: Value) -> Value:

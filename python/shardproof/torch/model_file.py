@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 import torch
 
@@ -41,6 +41,41 @@ def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) 
             if name is not None:
                 names[name] = None
     return {name: graph.tensors[name] for name in names}
+
+
+def through_checkpoints(nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]) -> list[dict[str, Any]]:
+    """Where a checkpoint is a view or a permutation of a tensor, what reads that tensor reads it by way of the checkpoint: the same elements, and the proof goes through it. Declares the tensors that it adds."""
+    claimed = set(claimed)
+    produced = {name for n in nodes for name in n["out"]}
+    by: dict[str, dict[str, Any]] = {}
+    for n in nodes:
+        if n["op"] in _WAYS_BACK and n["out"][0] in claimed and n["in"][0] in produced - claimed:
+            by.setdefault(n["in"][0], n)
+    if not by:
+        return nodes
+
+    def directly(n: dict[str, Any]) -> bool:
+        return n["op"] == "view" and n["in"][0] in by and by[n["in"][0]]["op"] == "view"
+
+    back = {whole: f"{whole} by its checkpoint" for n in nodes if not directly(n) for whole in n["in"] if whole in by and by[whole] is not n}
+    result: list[dict[str, Any]] = []
+    for n in nodes:
+        if n["op"] in _WAYS_BACK and by.get(n["in"][0]) is n:
+            continue
+        result.append({**n, "in": by[n["in"][0]]["out"] if directly(n) else [back.get(name, name) for name in n["in"]]})
+        for whole in (name for name in n["out"] if name in by):
+            result.append(by[whole])
+            if whole in back:
+                tensors[back[whole]] = dict(tensors[whole])
+                loc = {"loc": by[whole]["loc"]} if "loc" in by[whole] else {}
+                result.append({"op": by[whole]["op"], "in": by[whole]["out"], "out": [back[whole]], "attrs": _WAYS_BACK[by[whole]["op"]](by[whole], tensors[whole]["shape"]), **loc})
+    return result
+
+
+_WAYS_BACK: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {  # of a node and the shape of its operand
+    "view": lambda node, shape: {"size": list(shape)},
+    "permute": lambda node, shape: {"dims": [node["attrs"]["dims"].index(d) for d in range(len(shape))]},
+}
 
 
 def literal(data: torch.Tensor) -> Any:

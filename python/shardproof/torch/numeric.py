@@ -22,6 +22,7 @@ from torch import nn
 
 from . import _private as private
 from . import flat_parameters
+from ._context_parallel import context_parallel_on_cpu
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .mesh import Mesh
@@ -229,7 +230,7 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, an
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
-        with side.binding.listening(), sync_batch_norm(), _kept_messages():
+        with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages():
             result = step(World(where, rank, side))
             side.finish(result)
     finally:

@@ -9,7 +9,7 @@ import json
 from typing import Any, Mapping, Sequence
 
 from .mesh import Alike, Mesh, Stretch
-from .model_file import Model
+from .model_file import Model, through_checkpoints
 from .moving import between, joined
 from .randomness import Draw
 from .rank_program import Program, Tie, program_of
@@ -95,6 +95,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
             step = _step(mesh, unnamed, {r: by_rank[r].ties[i].box.low for r in ranks}, tie, moves.setdefault((key, count[key], stretches), {}))
             shards[key].append((at, _from_zero(tie, step, here), step))
     lineage = _lineage(shards, fixed, mesh)
+    model.json["nodes"] = through_checkpoints(model.json["nodes"], model.json["tensors"], [e["tensor"] for e in lineage if e["role"] == "checkpoint"])
     _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
     out_programs, lineage = joined(mesh, out_programs, lineage)
@@ -247,7 +248,7 @@ def _entries(entries: list[tuple[dict[str, Any], Tie, dict[str, list[int]]]], fi
     count: collections.Counter[str] = collections.Counter()
     for here, tie, step in entries:
         key = json.dumps(here)
-        turns[count[key] if tie.role != "output" else 0].append((here, tie, step))
+        turns[count[key] if tie.role != "output" and not tie.part else 0].append((here, tie, step))
         count[key] += 1
     result = []
     for turn in turns.values():

@@ -17,7 +17,7 @@ from .asynchronous import with_waits
 from .boxes import Box, NoPlace, locate, refine
 from .graph import Positions
 from .marks import Mark, Placement, together
-from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of
+from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of, through_checkpoints
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
 from .randomness import Draw
@@ -26,6 +26,9 @@ from .values import Named, Poison, Shape
 
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
+MOST_STRETCHES = 4  # of a sequence, where a rank has several
+
+Stretches = tuple[tuple[int, int, int], ...]  # of a dimension: where each begins in the local tensor and in the model's, and how long it is
 
 
 @dataclasses.dataclass
@@ -37,6 +40,9 @@ class Tie:
     box: Box
     label: str = ""   # of an output: two may be one tensor of the model
     axes: tuple[str, ...] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
+    dim: int = 0  # of which the local tensor has several stretches
+    stretches: Stretches = ()
+    part: bool = False  # one of several of a local tensor
 
     def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
         return self.role, "" if self.axes else self.tensor, self.local, self.shape, self.box.total
@@ -136,7 +142,8 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
         ties += [_of_call(side, model, "output", argument(there, i), v, c, at) for i, v in enumerate(c.operands)]
         ties += [_of_call(side, model, "input", result(there, i), r, c, at) for i, r in enumerate(c.results) if result(there, i) in model.shapes]
-    nodes = _threaded(g, nodes, divided)
+    nodes = through_checkpoints(_threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == "checkpoint"])
+    nodes, ties = _in_stretches(nodes, g.tensors, ties)
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
@@ -248,7 +255,8 @@ def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: 
 
 
 def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]) -> list[Tie]:
-    """Without checkpoints that were placed by their shapes, where one shows that its rank has other rows than these: samples that a sampler deals out in turn, sequences in stripes."""
+    """Checkpoints that were placed by their shapes, where one shows that its rank has other rows than these: in the stretches that it shows (sequences in zigzag), without them where these are many (samples that a sampler deals
+    out in turn)."""
     guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
     if not guessed:
         return ties
@@ -261,15 +269,81 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
     here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
     there = {name: (name, (0,) * len(model.shapes[name]), model.shapes[name]) for name, _, _ in here.values()}
     ours, models = Positions(side.graph.nodes, here, model.shapes), Positions(model.json["nodes"], there, model.shapes)
+    found: tuple[int, int, Stretches] | None = None
     for t in guessed:
         mine, whole = (None, None) if t.box.total or t.box.divisor != 1 else (ours.of(t.local), models.of(t.tensor))
         if mine is None or whole is None:
             continue
         part = whole[1][tuple(slice(a, a + n) for a, n in zip(t.box.low, t.shape))]
-        if mine[0] != whole[0] or not torch.equal(mine[1], part):
-            skipped.update((u.tensor, f"{t.tensor} shows that rank {side.rank} has other elements than shapes say") for u in guessed)
-            return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
-    return ties
+        if mine[0] == whole[0] and torch.equal(mine[1], part):
+            shown = None
+        else:
+            shown = _stretches(t, mine[1], whole[1]) if mine[0] == whole[0] else None
+            if shown is None or found not in (None, shown):
+                skipped.update((u.tensor, f"{t.tensor} shows that rank {side.rank} has other elements than shapes say") for u in guessed)
+                return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
+        found = found or shown
+    if found is None:
+        return ties
+    placed = [_placed(t, model.shapes[t.tensor], *found) if t.role == "checkpoint" and t.box.guessed else t for t in ties]
+    skipped.update((t.tensor, f"rank {side.rank} has stretches of another dimension") for t, new in zip(ties, placed) if new is None)
+    return [t for t in placed if t is not None]
+
+
+def _stretches(t: Tie, mine: torch.Tensor, whole: torch.Tensor) -> tuple[int, int, Stretches] | None:
+    """The sizes of the one dimension of which a rank has other stretches than shapes say, here and in the model, and the stretches; None where it is not so, or they are many."""
+    cut = [d for d, n in enumerate(t.shape) if n != whole.shape[d]]
+    for d in cut:
+        part = whole[tuple(slice(None) if e == d else slice(a, a + n) for e, (a, n) in enumerate(zip(t.box.low, t.shape)))]
+        line = part.movedim(d, 0).reshape(whole.shape[d], -1)[:, 0]
+        place = {int(p): i for i, p in enumerate(line)}
+        rows = [place.get(int(p), -1) for p in mine.movedim(d, 0).reshape(t.shape[d], -1)[:, 0]]
+        if len(place) < len(line) or -1 in rows or not torch.equal(part.index_select(d, torch.tensor(rows)), mine):
+            continue
+        starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
+        if len(starts) <= MOST_STRETCHES:
+            return t.shape[d], whole.shape[d], tuple((a, rows[a], b - a) for a, b in zip(starts, [*starts[1:], len(rows)]))
+    return None
+
+
+def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -> Tie | None:
+    """A checkpoint in these stretches of the dimension that has these sizes; None where not exactly one has."""
+    dims = [d for d, (n, m) in enumerate(zip(t.shape, whole)) if (n, m) == (here, there)]
+    if not t.shape or t.shape == whole:
+        return t
+    return dataclasses.replace(t, dim=dims[0], stretches=stretches) if len(dims) == 1 else None
+
+
+def _in_stretches(nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]) -> tuple[list[dict[str, Any]], list[Tie]]:
+    """A checkpoint in several stretches is that of each of them; what reads it reads them, put together. Declares the tensors that it adds."""
+    result: list[Tie] = []
+    cut: dict[str, Tie] = {}
+    produced = {name for n in nodes for name in n["out"]}
+    for t in ties:
+        if not t.stretches:
+            result.append(t)
+        elif len(t.stretches) > 1 and (t.local not in produced or cut.setdefault(t.local, t).stretches != t.stretches or cut[t.local].dim != t.dim):
+            continue
+        else:
+            for k, (_, start, n) in enumerate(t.stretches):
+                low, shape = ((*v[:t.dim], x, *v[t.dim + 1:]) for v, x in ((t.box.low, start), (t.shape, n)))
+                local = t.local if len(t.stretches) == 1 else f"{t.local} stretch {k}"
+                result.append(dataclasses.replace(t, local=local, shape=shape, box=dataclasses.replace(t.box, low=low), stretches=(), part=True))
+    used = {name for n in nodes for name in n["in"]}
+    joined = {name: f"{name} of stretches" for name in cut if name in used}
+    made: list[dict[str, Any]] = []
+    for n in nodes:
+        made.append({**n, "in": [joined.get(name, name) for name in n["in"]]})
+        for name in (name for name in n["out"] if name in cut):
+            t, loc = cut[name], {"loc": n["loc"]} if "loc" in n else {}
+            parts = [f"{name} stretch {k}" for k in range(len(t.stretches))]
+            for part, (start, _, length) in zip(parts, t.stretches):
+                tensors[part] = {**tensors[name], "shape": [length if d == t.dim else size for d, size in enumerate(t.shape)]}
+                made.append({"op": "slice", "in": [name], "out": [part], "attrs": {"dim": t.dim, "start": start, "stop": start + length}, **loc})
+            if name in joined:
+                tensors[joined[name]] = dict(tensors[name])
+                made.append({"op": "cat", "in": parts, "out": [joined[name]], "attrs": {"dim": t.dim}, **loc})
+    return made, result
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:

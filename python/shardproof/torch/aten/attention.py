@@ -62,6 +62,10 @@ def _logsumexp(g: Graph, s: Value) -> Value:
 
 def _weights(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, scale: float | None, lse: Value) -> Value:
     """exp(scores - lse), 0 where attention does not see: what the backward is given need not be of these keys alone (ring attention gives that of all)."""
+    total = ar.of_logarithm(g, lse)
+    if total is not None:  # which the sums of exponentials of these scores are among
+        s, _ = _scores(g, q, k, is_causal, mask, scale)
+        return ar.binary(g, "div", ar.unary(g, "exp", s), g.reshape(total, (*lse.shape, 1)))
     s, _ = _scores(g, q, k, False, None, scale)
     keep = torch.ones(s.shape[-2:], dtype=torch.bool)
     require(keep.numel() <= FOLD_LIMIT or not is_causal and mask is None, "a long causal mask, with a normalisation that is not its own")

@@ -175,6 +175,18 @@ def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "mul", y, ar.binary(g, "sub", 1, y)))
 
 
+@line("log_sigmoid_forward")
+def log_sigmoid(call: Any, g: Graph, a: Value) -> list[Value]:
+    """The second result, which only the backward takes, is not followed."""
+    return [ar.unary(g, "log", ar.unary(g, "sigmoid", a))]
+
+
+@line("log_sigmoid_backward", selective=True)
+def log_sigmoid_backward(call: Any, g: Graph, grad: Value, a: Value, buffer: Value) -> Value:
+    ar.check(grad, a)
+    return ar.binary(g, "mul", grad, ar.unary(g, "sigmoid", ar.negate(g, a)))
+
+
 @line("logit_backward")
 def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) -> Value:
     """With eps 0 outside of [eps, 1 - eps]. Without, the result is no number outside of (0, 1), being a logarithm of what is negative."""

@@ -1,0 +1,9 @@
+"""context_parallel gives each rank an early and a late piece of the sequence; the targets are cut in the order of the ranks."""
+
+import right_context_parallel_torch
+
+MESH, EXPECT, NAMES = {"cp": 2}, "NOT EQUIVALENT", "right_context_parallel_torch.py"
+
+
+def step(world):
+    return right_context_parallel_torch.step(world, cut_targets=False)

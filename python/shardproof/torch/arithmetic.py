@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from . import tables
-from .graph import FOLD_LIMIT, Graph, as_fraction, number
+from .graph import FOLD_LIMIT, MOVES_HERE, Graph, as_fraction, number
 from .values import Complex, Filled, Hidden, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 _FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
@@ -322,9 +322,6 @@ def _sigmoid_of_logarithms(g: Graph, n: Named) -> Value | None:
     return binary(g, "div", a, binary(g, "add", a, b)) if a is not None and b is not None else None
 
 
-_MOVES = ("view", "permute", "slice", "expand", "cat", "identity")
-
-
 def of_logarithm(g: Graph, v: Value, depth: int = 24) -> Value | None:
     """What a value is the logarithm of, where nodes show that, its elements moved or not; what it gives is never negative."""
     if not isinstance(v, Named) or v.node is None or depth == 0:
@@ -337,7 +334,7 @@ def of_logarithm(g: Graph, v: Value, depth: int = 24) -> Value | None:
         x = g._value(v.node["in"][0], "real")
         return reduce(g, "sum", unary(g, "exp", x), attrs["dim"], bool(attrs.get("keepdim", False)))
     difference = _difference(g, v)
-    if op in _MOVES or difference is not None:
+    if op in MOVES_HERE or difference is not None:
         parts = [of_logarithm(g, g._value(name, "real"), depth - 1) for name in v.node["in"]]
         found = [p for p in parts if p is not None]
         if len(found) < len(parts):
@@ -380,7 +377,7 @@ def positive(g: Graph, v: Value, depth: int = 24) -> bool:
         scores = g.producer(inner["in"][0]) if inner is not None and inner["op"] == "exp" else None
         if scores is not None and scores["op"] == "apply_mask" and reduced_dims(operands[0].shape, v.node.get("attrs", {}).get("dim")) == [len(operands[0].shape) - 1]:
             return g.has_a_value(g._value(scores["in"][0], "real"))
-    return (op in _MOVES or op in ("add", "mul", "div") and len(operands) == 2 or op == "sum") and all(positive(g, x, depth - 1) for x in operands)
+    return (op in MOVES_HERE or op in ("add", "mul", "div") and len(operands) == 2 or op == "sum") and all(positive(g, x, depth - 1) for x in operands)
 
 
 def negate(g: Graph, a: Value) -> Value:

@@ -12,7 +12,8 @@ import torch
 
 from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
-_MOVES = ("view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather")
+MOVES_HERE = ("view", "permute", "slice", "expand", "cat", "identity")  # elements of what this rank has
+_MOVES = (*MOVES_HERE, "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
 ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
 EACH_ROW_SEEN = "of scores that are masked by data each row has one that is seen"
@@ -65,6 +66,20 @@ _TOTAL = frozenset({
     "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})  # numbers where their operands are
 
 
+def moved(node: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What a node of MOVES_HERE makes of tensors in the place of its operands."""
+    t, attrs = operands[0], node.get("attrs", {})
+    if node["op"] == "cat":
+        return torch.cat(list(operands), attrs["dim"])
+    if node["op"] == "slice":
+        return t[(slice(None),) * (attrs["dim"] % t.dim()) + (slice(attrs.get("start", 0), attrs.get("stop"), attrs.get("step", 1)),)]
+    if node["op"] == "permute":
+        return t.permute(attrs["dims"])
+    if node["op"] == "identity":
+        return t
+    return t.reshape(attrs["size"]) if node["op"] == "view" else t.expand(attrs["size"])
+
+
 MOST_POSITIONS = 1 << 22  # elements of a tensor whose positions are followed
 
 
@@ -75,7 +90,7 @@ class Positions:
     """
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]], inputs: Mapping[str, tuple[str, Shape, Shape]], wholes: Mapping[str, Shape]) -> None:
-        self.producers = {n["out"][0]: n for n in nodes if n["op"] in ("view", "permute", "slice", "expand", "cat", "identity")}
+        self.producers = {n["out"][0]: n for n in nodes if n["op"] in MOVES_HERE}
         self.inputs, self.wholes = inputs, wholes
         self.known: dict[str, tuple[str, torch.Tensor] | None] = {}
 
@@ -104,18 +119,9 @@ class Positions:
         known = [o for o in operands if o is not None]
         if len(known) < len(operands) or len({source for source, _ in known}) != 1:
             return None
-        (source, t), attrs = known[0], node.get("attrs", {})
-        if math.prod(attrs.get("size", ())) > MOST_POSITIONS or sum(o.numel() for _, o in known) > MOST_POSITIONS:
+        if math.prod(node.get("attrs", {}).get("size", ())) > MOST_POSITIONS or sum(o.numel() for _, o in known) > MOST_POSITIONS:
             return None
-        if node["op"] == "cat":
-            t = torch.cat([o for _, o in known], attrs["dim"])
-        elif node["op"] == "slice":
-            t = t[(slice(None),) * (attrs["dim"] % t.dim()) + (slice(attrs.get("start", 0), attrs.get("stop"), attrs.get("step", 1)),)]
-        elif node["op"] == "permute":
-            t = t.permute(attrs["dims"])
-        elif node["op"] != "identity":
-            t = t.reshape(attrs["size"]) if node["op"] == "view" else t.expand(attrs["size"])
-        return source, t
+        return known[0][0], moved(node, [o for _, o in known])
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ import torch
 
 from .. import arithmetic as ar
 from .. import tables
-from ..graph import MOST_POSITIONS, Graph
+from ..graph import MOST_POSITIONS, MOVES_HERE, Graph, moved
 from ..values import Filled, Known, Named, Value, numel
 from .table import line, require
 
@@ -23,8 +23,7 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     n = x.shape[dim]
     require(getattr(x, "kind", "real") == "real", "a choice among integers")
     require(0 < n <= MOST, f"a choice among more than {MOST} numbers")
-    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    rows = g.permute(x, order)
+    rows, back = ar.rows_of(g, x, dim)
     lead = rows.shape[:-1]
     flat = g.named(g.reshape(rows, (numel(lead), n)))
     key = g.named(flat if largest else ar.negate(g, flat))
@@ -35,8 +34,7 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     g.assume(TIES)
     hot = tables.one_hot(g, index, 0, n)
     values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
-    back = [order.index(d) for d in range(len(order))]
-    return g.permute(g.reshape(values, lead + (k,)), back), g.permute(g.reshape(index, lead + (k,)), back)
+    return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))
 
 
 @line("topk")
@@ -119,7 +117,7 @@ def _places(g: Graph, name: str) -> tuple[torch.Tensor, int] | None:
     """Of what only moves (or repeats, or gathers from ranks that do the same) what `chosen` found: where each element was in it, row after row of so many. None for anything else."""
     moves: list[dict[str, Any]] = []
     while (node := g.producer(name)) is not None and node["op"] != "moe_gate":
-        if node["op"] not in ("view", "permute", "slice", "expand", "identity", "all_gather") or node["in"][0] is None:
+        if node["op"] not in (*MOVES_HERE, "all_gather") or len(node["in"]) > 1 or node["in"][0] is None:
             return None
         moves.append(node)
         name = node["in"][0]
@@ -128,41 +126,34 @@ def _places(g: Graph, name: str) -> tuple[torch.Tensor, int] | None:
     at = torch.arange(numel(tuple(g.tensors[name]["shape"]))).reshape(g.tensors[name]["shape"])
     k, total = at.shape[-1], at.numel()
     for node in reversed(moves):
-        attrs, shape = node.get("attrs", {}), g.tensors[node["out"][0]]["shape"]
         if node["op"] == "all_gather":
-            dim = attrs["dim"]
-            n = shape[dim] // at.shape[dim]
+            dim = node["attrs"]["dim"]
+            n = g.tensors[node["out"][0]]["shape"][dim] // at.shape[dim]
             at, total = torch.cat([at + i * total for i in range(n)], dim), n * total
-        elif node["op"] == "slice":
-            at = at[(slice(None),) * (attrs["dim"] % at.dim()) + (slice(attrs["start"], attrs["stop"], attrs.get("step", 1)),)]
         else:
-            at = at.permute(attrs["dims"]) if node["op"] == "permute" else at.expand(shape) if node["op"] == "expand" else at.reshape(shape)
+            at = moved(node, [at])
     return at, k
 
 
 def gather_many(g: Graph, x: Value, index: Value, dim: int) -> Value:
     """x's elements at the positions along the dimension, for integers of one range."""
-    dim %= len(x.shape)
-    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    rows, places = g.permute(x, order), g.permute(index, order)
+    (rows, back), (places, _) = ar.rows_of(g, x, dim), ar.rows_of(g, index, dim)
     require(rows.shape[:-1] == places.shape[:-1], "gather of fewer rows than there are")
     n = rows.shape[-1]
     hot = tables.one_hot(g, places, 0, n)
-    picked = ar.taken(g, g.reshape(rows, rows.shape[:-1] + (1, n)), hot, [-1])
-    return g.permute(picked, [order.index(d) for d in range(len(order))])
+    return back(ar.taken(g, g.reshape(rows, rows.shape[:-1] + (1, n)), hot, [-1]))
 
 
 def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accumulate: bool) -> Value:
     """x with the source at (or, accumulating, added to) the positions along the dimension."""
     dim %= len(x.shape)
-    order = [d for d in range(len(x.shape)) if d != dim] + [dim]
-    rows, places = g.permute(x, order), g.permute(index, order)
+    (rows, back), (places, _) = ar.rows_of(g, x, dim), ar.rows_of(g, index, dim)
     require(rows.shape[:-1] == places.shape[:-1], "scatter to fewer rows than there are")
     require(accumulate or is_choice(g, places, len(places.shape) - 1), "scatter to positions that may be the same")
     n = rows.shape[-1]
     hot: Value = tables.one_hot(g, places, 0, n)
     if source.shape:
-        s = g.permute(g.slice(source, dim, 0, index.shape[dim]), order)
+        s, _ = ar.rows_of(g, g.slice(source, dim, 0, index.shape[dim]), dim)
         require(s.shape == places.shape, "scatter of more elements than there are positions")
         placed = ar.taken(g, g.reshape(s, s.shape + (1,)), hot, [-2])
     else:
@@ -170,4 +161,4 @@ def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accu
     if not (accumulate or isinstance(x, Filled) and x.fill == 0):
         named = ar.reduce(g, "sum", hot, [-2])
         rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named)) if g.has_a_value(rows) else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
-    return g.permute(ar.binary(g, "add", rows, placed), [order.index(d) for d in range(len(order))])
+    return back(ar.binary(g, "add", rows, placed))

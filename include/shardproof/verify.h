@@ -38,6 +38,9 @@ struct VerifyOptions {
   // Lineage entries of outputs that are probably wrong: these are evaluated in numbers before they
   // are tried to be proved. It changes the order of the work only.
   std::vector<EntryId> doubtful;
+  // A try: the verdict is "undecided" as soon as a proof is not done within its time and memory, or
+  // stages turn out many times as large as the plan.
+  bool hurried = false;
   const std::atomic<bool>* cancel =
       nullptr;  // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.

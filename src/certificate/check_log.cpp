@@ -67,7 +67,7 @@ class LogCheck {
   }
 
  private:
-  bool cancelled() const { return options_.pool.cancel && options_.pool.cancel->load(); }
+  bool cancelled() const { return options_.pool.cancelled(); }
   void fail(std::string place, std::string why, bool limits = false) {
     if (result_.findings.size() < kMostFindings)
       result_.findings.push_back({std::move(place), std::move(why), limits});

@@ -70,7 +70,7 @@ class SecondOpinions {
   }
 
  private:
-  bool cancelled() const { return pool_.cancel && pool_.cancel->load(); }
+  bool cancelled() const { return pool_.cancelled(); }
   const ProofLog::Class& classOf(std::size_t i) const { return log_.classes[evidence_[i].classId]; }
   std::vector<SecondMethod> methodsOf(std::size_t i) const {
     return options_.only ? std::vector{*options_.only}

@@ -37,7 +37,7 @@ std::string inProcess(const DiagnoseOptions& options, double seconds,
   PoolOptions pool;
   pool.timeoutSeconds = seconds;
   pool.memoryMegabytes = options.memoryMegabytes;
-  pool.cancel = options.cancel;
+  pool.cancel = whenSet(options.cancel);
   TaskResult result = runAlone(work, pool);
   return result.outcome == TaskOutcome::kDone ? std::move(result.payload) : std::string();
 }

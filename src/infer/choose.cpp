@@ -13,6 +13,7 @@
 #include "infer/extrapolate.h"
 #include "infer/makers.h"
 #include "shape_reduction/kept_ranks.h"
+#include "util/index.h"
 
 namespace shardproof::infer {
 
@@ -49,8 +50,7 @@ class Choice {
         for (const Part& part : shard.parts) give(e, part.local);
     for (const PlacedPart& placed : problem.plan.placed) give(placed.entry, placed.local);
     std::vector<std::set<TensorId>> partial(problem.plan.programs.size());
-    if (lift.dropsMicrobatches())
-      for (const ProgramId p : firstIds<ProgramId>(partial.size())) partial[p] = partialSums(p);
+    for (const ProgramId p : firstIds<ProgramId>(partial.size())) partial[p] = partialSums(p);
     for (const Relation& relation : found.relations) {
       const ProgramId p = lift.fullProgram(relation.program);
       const Tensor& tensor = local(p, relation.tensor);
@@ -67,6 +67,11 @@ class Choice {
       candidates_[{p, relation.tensor}] = std::move(said);
       for (const auto& [q, t] : relation.others)
         speaker_[{lift.fullProgram(q), t}] = {p, relation.tensor};
+    }
+    for (const auto& [program, t] : found.silent) {
+      const ProgramId p = lift.fullProgram(program);
+      if (at(t) >= problem.plan.programs[p].graph.tensors.size()) continue;
+      silent_.emplace(local(p, t).name, problem.plan.programs[p].at);
     }
     differs_ = !found.differing.empty();
   }
@@ -96,7 +101,7 @@ class Choice {
         break;
       }
     }
-    if (!executedCoordinates_.empty()) extrapolate(problem_, executedCoordinates_, entries);
+    extrapolate(problem_, executedCoordinates_, silent_, entries);
     if (differs_) expect(entries);
     return entries;
   }
@@ -127,8 +132,8 @@ class Choice {
     }
   }
 
-  // Those of microbatches, that more is added to. Where most microbatches went they look like the
-  // whole.
+  // Those of microbatches, that more is added to. Where most microbatches went, or the others have
+  // nothing at this draw (rows that no token names), they look like the whole.
   std::set<TensorId> partialSums(ProgramId p) const {
     const Graph& graph = problem_.plan.programs[p].graph;
     const MicrobatchesRead reads(problem_, graph);
@@ -345,6 +350,7 @@ class Choice {
   std::map<Local, std::vector<std::vector<Lift::Said>>> pieces_;  // of what does not lie as it is
   std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
   std::vector<std::vector<State>> chosen_;
+  Locals silent_;
   bool differs_ = false;  // the plan is probably wrong
 };
 

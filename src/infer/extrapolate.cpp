@@ -12,9 +12,7 @@ namespace shardproof::infer {
 
 namespace {
 
-// Of each local tensor that nodes produce and no lineage names: the program's coordinates.
-using Locals = std::set<std::pair<NameId, Coordinates>>;
-
+// Of each local tensor that nodes produce and no lineage names.
 Locals unnamedLocals(const Problem& problem) {
   std::set<NameId> named;
   for (const LineageEntry& entry : problem.plan.lineage)
@@ -53,15 +51,20 @@ decltype(Shard::box) boxAt(const Problem& problem, TensorId tensor, const Shard&
 }  // namespace
 
 void extrapolate(const Problem& problem,
-                 const std::vector<std::vector<std::int32_t>>& coordinatesOf,
+                 const std::vector<std::vector<std::int32_t>>& coordinatesOf, const Locals& silent,
                  std::vector<LineageEntry>& entries) {
   const auto& mesh = problem.plan.mesh;
+  const bool allExecuted = coordinatesOf.empty();
+  if (allExecuted && silent.empty()) return;
   Locals left = unnamedLocals(problem);
   for (const LineageEntry& entry : entries)
     for (const Part& part : entry.shards[0].parts) left.erase({part.local, part.at});
   for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
-    const auto& here = coordinatesOf[axis];
-    if (here.size() == static_cast<std::size_t>(mesh[axis].size)) continue;
+    const auto executed = [&](std::int32_t c) {
+      return allExecuted ||
+             std::binary_search(coordinatesOf[axis].begin(), coordinatesOf[axis].end(), c);
+    };
+    if (silent.empty() && coordinatesOf[axis].size() == at(mesh[axis].size)) continue;
     // By what else the entry says: the coordinates, and its place.
     using Rest =
         std::tuple<TensorId, NameId, Coordinates, std::vector<std::int32_t>, decltype(Shard::step)>;
@@ -83,10 +86,10 @@ void extrapolate(const Problem& problem,
       const auto [atA, a] = found[0];
       const auto [atB, b] = found[1];
       for (std::int32_t c = 0; c < mesh[axis].size; ++c) {
-        if (std::binary_search(here.begin(), here.end(), c)) continue;
         Shard shard = entries[a].shards[0];
         for (auto& [of, coordinate] : shard.parts[0].at)
           if (at(of) == axis) coordinate = c;
+        if (executed(c) && !silent.contains({shard.parts[0].local, shard.parts[0].at})) continue;
         if (left.erase({shard.parts[0].local, shard.parts[0].at}) == 0) continue;
         shard.box = boxAt(problem, entries[a].tensor, shard, atA, entries[b].shards[0], atB, c);
         if (shard.box.size() != entries[a].shards[0].box.size()) continue;

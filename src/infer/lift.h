@@ -27,10 +27,6 @@ class Lift {
   ProgramId fullProgram(ProgramId program) const {
     return shrunk_.problem ? shrunk_.programOf[program] : program;
   }
-  // Whether what was executed has fewer microbatches.
-  bool dropsMicrobatches() const {
-    return shrunk_.problem && shrunk_.problem->plan.microbatches < full_.plan.microbatches;
-  }
   // The coordinates of each axis that were executed; none: all.
   const std::vector<std::vector<std::int32_t>>& executedCoordinates() const {
     return shrunk_.coordinatesOf;

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -24,8 +25,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0x1e44a;
 constexpr std::uint64_t kMostAgain = 3;  // further draws
-// Elements by which a partial sum is looked up: the first, and others where that says nothing.
-constexpr std::size_t kPivots = 3;
+// Elements by which a partial sum is looked up: the largest of so many, evenly apart. Most rows of a
+// table's gradient are zero.
+constexpr std::size_t kPivots = 16;
 constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
 constexpr std::size_t kMostWays = 4;             // in which one may be arranged
 
@@ -50,7 +52,7 @@ Real factorOf(std::int64_t i) {
 template <class Real>
 struct Print {
   Shape shape;
-  std::int64_t size = 0;  // of its elements; 0: nothing is known
+  std::int64_t size = 0;  // of its elements
   Real all = 0, largest = 0;
   std::array<Real, kPivots> pivots{};
 };
@@ -77,7 +79,8 @@ class Search {
     if (parts != InferParts::kNone) scales_ = scalesOf(problem.plan);
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
-    prints_.resize(at(setup_.programs.slots()));
+    printOf_.resize(at(setup_.programs.slots()), -1);
+    silent_.resize(at(setup_.programs.slots()), 0);
     interpret::Hooks<Real> hooks;
     hooks.ofModel = [&](TensorId t, const Value& value) {
       if constexpr (kDoubles)
@@ -120,8 +123,9 @@ class Search {
         if (auto relation = relationOf(p, t, ranksOf[p])) {
           result.relations.push_back(std::move(*relation));
         } else if (!stopped_) {
-          for (Relation& piece : arranged(p, t, ranksOf[p]))
-            result.relations.push_back(std::move(piece));
+          std::vector<Relation> pieces = arranged(p, t, ranksOf[p]);
+          if (pieces.empty() && isSilent(p, t, ranksOf[p])) result.silent.emplace_back(p, t);
+          for (Relation& piece : pieces) result.relations.push_back(std::move(piece));
         }
       }
     }
@@ -269,9 +273,13 @@ class Search {
       uniform = uniform && x[i] == x[0];
       if (tells(x[i]) && (pivot < 0 || std::abs(x[i]) > std::abs(x[pivot]))) pivot = i;
     }
-    if (pivot < 0 || (uniform && n > 1)) return;  // says nothing
     const std::int64_t number = setup_.programs.slot(rank, slot);
     const bool integers = value.element == ElementKind::kInteger;
+    if (pivot < 0 || (uniform && n > 1)) {  // says nothing, but may be a summand
+      silent_[at(number)] = 1;
+      if (!integers) print(number, value);
+      return;
+    }
     if (integers) pivot = 0;
     const Real wanted =
         integers ? static_cast<Real>(keyOf(
@@ -283,13 +291,21 @@ class Search {
     ambiguous_ += severalOfOne(places);
     if (!places.empty() || integers) return;
     if (parts_ != InferParts::kNone) arrange(rank, slot, value);
-    Print<Real> print{value.shape, n, 0, largest, {}};
+    print(number, value);
+  }
+
+  void print(std::int64_t number, const Value& value) {
+    const Real* x = value.data();
+    const std::int64_t n = value.size();
+    Print<Real> print{value.shape, n, 0, 0, {}};
     for (std::int64_t i = 0; i < n; ++i) {
       if (!std::isfinite(x[i])) return;
       print.all += factorOf<Real>(i) * x[i];
+      print.largest = std::max(print.largest, std::abs(x[i]));
     }
     for (std::size_t k = 0; k < kPivots; ++k) print.pivots[k] = x[pivotOf(k, n)];
-    prints_[number] = print;
+    printOf_[at(number)] = static_cast<std::int32_t>(prints_.size());
+    prints_.push_back(print);
   }
 
   // Of what an operator does not only move: what it made would be found again, moved.
@@ -396,6 +412,17 @@ class Search {
       if (everywhere) return relations;
     }
     return {};
+  }
+
+  // Whether it says nothing on all ranks, for all microbatches.
+  bool isSilent(ProgramId p, TensorId t, const std::vector<Rank>& ranks) const {
+    const std::int32_t first = setup_.programs.layoutOf(p).firstSlot[t];
+    const std::int32_t slots =
+        problem_.plan.programs[p].graph.tensors[t].perMicrobatch ? problem_.plan.microbatches : 1;
+    for (const Rank r : ranks)
+      for (std::int32_t m = 0; m < slots; ++m)
+        if (silent_[at(setup_.programs.slot(r, first + m))] == 0) return false;
+    return true;
   }
 
   std::optional<Relation> relationOf(ProgramId p, TensorId t,
@@ -535,8 +562,9 @@ class Search {
       if (!other.valid()) return {};
       const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[other];
       for (const std::int32_t s : slots) {
-        const Print<Real>& one = prints_[setup_.programs.slot(r, first + s)];
-        if (one.size == 0) return {};
+        const std::int32_t number = printOf_[at(setup_.programs.slot(r, first + s))];
+        if (number < 0) return {};
+        const Print<Real>& one = prints_[at(number)];
         alls.push_back(one.all);
         if (sum.size == 0) {
           sum = one;
@@ -583,7 +611,9 @@ class Search {
   ModelTable<Real> table_;
   std::vector<std::vector<long double>> exact_;  // of the model's tensors, where Real is double
   std::vector<std::vector<Place>> found_;        // by slot of all ranks
-  std::vector<Print<Real>> prints_;
+  std::deque<Print<Real>> prints_;
+  std::vector<std::int32_t> printOf_;  // by slot: its place; -1: nothing is known
+  std::vector<char> silent_;  // by slot: all elements are alike, or zero
   InferParts parts_;
   std::vector<Rational> scales_;
   std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;

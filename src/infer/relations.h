@@ -52,10 +52,13 @@ struct Relation {
 
 struct Relations {
   std::vector<Relation> relations;  // by program and tensor, ascending
-  std::size_t looked = 0;           // local tensors that were looked up, of all programs
-  std::vector<EntryId> differing;   // lineage entries of outputs that the ranks do not have
-  std::vector<EntryId> wrong;       // those of checkpoints, where they have all outputs
-  bool stopped = false;             // out of time: there may be more
+  // What has no relation, as on all ranks its elements are alike or zero at this draw (the gradient
+  // of rows that no token names): by program and tensor.
+  std::vector<std::pair<ProgramId, TensorId>> silent;
+  std::size_t looked = 0;          // local tensors that were looked up, of all programs
+  std::vector<EntryId> differing;  // lineage entries of outputs that the ranks do not have
+  std::vector<EntryId> wrong;      // those of checkpoints, where they have all outputs
+  bool stopped = false;            // out of time: there may be more
 };
 
 // Executes the problem. Throws interpret::CannotRun, TooLarge, InputError, and Stopped where it is

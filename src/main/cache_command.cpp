@@ -73,7 +73,7 @@ int runPrune(const CacheArguments& arguments) {
 
 int runReprove(CacheArguments arguments) {
   catchInterrupts();
-  arguments.reprove.pool.cancel = &interrupted();
+  arguments.reprove.pool.cancel = whenSet(&interrupted());
   arguments.reprove.pool.jobs =
       arguments.jobs > 0 ? arguments.jobs
                          : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -80,7 +80,7 @@ int runCheckLog(CheckLogArguments arguments) {
   catchInterrupts();
   Progress progress(!arguments.quiet);
   CheckLogOptions& options = arguments.options;
-  options.pool.cancel = &interrupted();
+  options.pool.cancel = whenSet(&interrupted());
   options.pool.jobs = arguments.jobs > 0
                           ? arguments.jobs
                           : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));

@@ -227,7 +227,7 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   PoolOptions pool;
   pool.timeoutSeconds = options.seconds + kSlackSeconds;
   pool.memoryMegabytes = options.memoryMegabytes;
-  pool.cancel = options.cancel;
+  pool.cancel = whenSet(options.cancel);
   const TaskResult result = runAlone(
       [&] {
         const Answer a = answerOf(problem, options, report.verdict == Verdict::kNotEquivalent);

@@ -128,7 +128,7 @@ class ObligationFiles {
         },
         pool_);
     if (!failure.empty()) throw std::runtime_error(failure);
-    index["complete"] = !(pool_.cancel && pool_.cancel->load());
+    index["complete"] = !pool_.cancelled();
     writeIndex(directory_, index);
   }
 

@@ -50,6 +50,7 @@ class Verification {
     std::int32_t forbidden =
         0;  // what it was not to assume when it was cut last (ProofRecord::forbidden)
     bool collapse = true;  // interchangeable axes are collapsed in its stage
+    bool retried = false;  // failed on top of what failed, and is cut again without that
   };
   struct ClassState {
     std::unique_ptr<Stage> representative;
@@ -63,7 +64,10 @@ class Verification {
 
   void describeInput();
 
-  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+  bool interrupted() const { return options_.cancel && options_.cancel->load(); }
+  bool cancelled() const { return gaveUp_ || interrupted(); }
+  // VerifyOptions::hurried.
+  void giveUpIfHurried() { gaveUp_ = gaveUp_ || options_.hurried; }
 
   std::pair<std::int64_t, EntryId> order(EntryId e) const { return {planIndex_->entryKey(e), e}; }
 
@@ -76,6 +80,16 @@ class Verification {
   // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as
   // there are rounds.
   bool deepen(EntryId e);
+
+  // Whether all that failed in the first round was guessed, or are outputs that rest on such a
+  // guess. Where the executed image has all outputs, the guesses are what is wrong, not the plan.
+  bool onlyGuessesFailed() const;
+  // Whether its stage relied on one that is not proved.
+  bool restsOnFailure(EntryId e) const;
+  // Of an entry that failed: whether what it relied on failed too, the first time that this is so.
+  // Then it is not given up (others rely on it), but cut again without that. Once, so that a chain
+  // of failures does not take a round for each.
+  bool mayHoldWithout(EntryId e);
 
   // A lemma that was found may be true and hide how two things hang together. Where nothing else
   // helps, what is not proved is cut again as if none had been found: what of it, in order.
@@ -208,6 +222,7 @@ class Verification {
   std::vector<EntryId> firstFailures_;
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
+  bool gaveUp_ = false;
   EndToEndResult endToEnd_;
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)

@@ -142,7 +142,7 @@ void Verification::conclude() {
   }
   report_.statistics.stages = report_.stages.size();
   report_.statistics.classes = classes_.size();
-  report_.interrupted = cancelled();
+  report_.interrupted = interrupted();
   if (!report_.defects.empty()) {  // a cycle: the plan cannot run
     report_.verdict = Verdict::kNotEquivalent;
     return;

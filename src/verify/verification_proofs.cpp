@@ -23,7 +23,7 @@ PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
   pool.inProcess = options_.inProcess;
   pool.timeoutSeconds = timeoutSeconds;
   pool.memoryMegabytes = options_.memoryMegabytes;
-  pool.cancel = options_.cancel;
+  pool.cancel = [this] { return cancelled(); };
   return pool;
 }
 
@@ -69,6 +69,7 @@ void Verification::runClasses() {
         } else {
           state.outcome = {};
           state.outcome.reason = result.reason;
+          if (result.outcome != TaskOutcome::kCancelled) giveUpIfHurried();
         }
         ++done;
         tell(done, order.size(), "proving");

@@ -5,6 +5,7 @@
 // turn "not proved" into "proved" only by a proof (docs/soundness.md, "Refining the cut").
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "plan/checks.h"
 #include "shardproof/error.h"
@@ -25,6 +26,8 @@ constexpr int kMostInferredRounds = 6;
 constexpr std::size_t kMostMergedTensors = 200'000;
 constexpr std::size_t kMostGrowth = 4;
 constexpr std::size_t kGrowthAllowance = 1'000'000;
+// A hurried verification gives up where its stages have so many times the plan's nodes (and some).
+constexpr std::size_t kManyForHurried = 60;
 
 }  // namespace
 
@@ -52,6 +55,7 @@ void Verification::prove() {
     return;
   }
   int last = kMostRounds;
+  bool numbersAsked = false;
   for (int round = 0;; ++round) {
     merging_ = round > 0;
     round_ = round;
@@ -66,13 +70,17 @@ void Verification::prove() {
     if (allOutputsProved() || round >= last) break;
     // Also where no stage is refuted: a stage that is wrong may be too large for its own check,
     // and is one round of numbers away from its verdict.
-    if (round == 0 && !firstFailures_.empty() && endToEndDiffers()) {
-      differs_ = true;
-      // It counts only where the arguments of functions of which nothing is known are the same.
-      if (argumentsProved()) break;
+    if (!numbersAsked && !firstFailures_.empty() && (round > 0 || !onlyGuessesFailed())) {
+      numbersAsked = true;
+      if (endToEndDiffers()) {
+        differs_ = true;
+        // It counts only where the arguments of functions of which nothing is known are the same.
+        if (argumentsProved()) break;
+      }
     }
     // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
-    for (const EntryId e : failures()) excluded_[e] = 1;
+    for (const EntryId e : failures())
+      if (!excluded_[e]) excluded_[e] = !mayHoldWithout(e);
     todo.clear();
     for (const EntryId e : topological_) {
       EntryState& state = entries_[e];
@@ -90,6 +98,25 @@ void Verification::prove() {
     if (todo.empty()) break;
   }
   conclude();
+}
+
+bool Verification::onlyGuessesFailed() const {
+  return options_.doubtful.empty() &&
+         std::all_of(firstFailures_.begin(), firstFailures_.end(), [&](EntryId e) {
+           return plan_.lineage[e].inferred ||
+                  (plan_.lineage[e].role == Role::kOutput && restsOnFailure(e));
+         });
+}
+
+bool Verification::restsOnFailure(EntryId e) const {
+  const auto& used = entries_[e].used;
+  return std::any_of(used.begin(), used.end(),
+                     [&](EntryId f) { return entries_[f].needed && !holds(f); });
+}
+
+bool Verification::mayHoldWithout(EntryId e) {
+  EntryState& state = entries_[e];
+  return !std::exchange(state.retried, state.retried || restsOnFailure(e)) && state.retried;
 }
 
 std::vector<EntryId> Verification::withoutInferredLemmas() {
@@ -186,6 +213,8 @@ void Verification::cutAll(const std::vector<EntryId>& todo) {
       if (!cancelled()) results[i] = cutOne(todo[from + i]);
     }
     for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));
+    if (cutSize_ > kManyForHurried * report_.statistics.programNodes + kGrowthAllowance)
+      giveUpIfHurried();
   }
   report_.statistics.secondsByPhase["cut"] += secondsSince(start);
 }

@@ -15,6 +15,12 @@ namespace {
 // first. Plans that say what each layer's input and output is say about this much.
 constexpr double kThinLineage = 0.125;
 
+// Of one whose checkpoints speak of less than this share it is tried without more, in a hurry:
+// where they are at the right places it is proved so.
+constexpr double kModestLineage = 0.25;
+constexpr double kSecondsForModest = 15;
+constexpr std::size_t kMegabytesForModest = 2048;
+
 // A plan of so few operators is one stage of a size that is proved at once, or not without more:
 // whether it is, is known sooner than what executing even a small image of it tells.
 constexpr std::size_t kFewNodes = 60;
@@ -89,13 +95,22 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& g
   std::optional<Inference> said;
   std::vector<Inferred::Replaced> replaced;
   double seconds = 0;
-  const bool thin = infer == Infer::kAuto && lineageDensity(*problem) < kThinLineage;
+  const double density = infer == Infer::kAuto ? lineageDensity(*problem) : 1;
+  const bool thin = density < kThinLineage;
   bool hurried = thin && hasFewNodes(*problem) && options.timeoutSeconds > kSecondsForFew;
   if (infer == Infer::kAlways || (thin && !hurried))
     inferInto(problem, options, said, replaced, seconds, InferParts::kNone);
-  if (hurried) options.timeoutSeconds = kSecondsForFew;
+  if (hurried) {
+    options.timeoutSeconds = kSecondsForFew;
+  } else if (!thin && density < kModestLineage && options.timeoutSeconds > kSecondsForModest) {
+    options.timeoutSeconds = kSecondsForModest;
+    options.memoryMegabytes = std::min(options.memoryMegabytes, kMegabytesForModest);
+    options.hurried = hurried = true;
+  }
   Report report = verify(*problem, options);
   options.timeoutSeconds = given.timeoutSeconds;
+  options.memoryMegabytes = given.memoryMegabytes;
+  options.hurried = false;
   // What the file says is not enough, or is wrong. Parts last: of a large plan they are many, and
   // few of them help.
   for (const InferParts parts : {InferParts::kNone, InferParts::kAll}) {

@@ -158,7 +158,7 @@ class Pool {
  private:
   using Slot = std::unique_ptr<Worker>;
 
-  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+  bool cancelled() const { return options_.cancelled(); }
   bool busy() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const Slot& w) { return w && w->current; });
@@ -414,7 +414,7 @@ PoolStatistics runAllHere(const std::vector<std::size_t>& order,
   PoolStatistics statistics;
   for (const std::size_t task : order) {
     TaskResult result;
-    if (options.cancel && options.cancel->load()) result.reason = "interrupted";
+    if (options.cancelled()) result.reason = "interrupted";
     else result = runHere(task, work);
     statistics.workersLost += result.attempts > 0 && result.outcome != TaskOutcome::kDone ? 1 : 0;
     done(task, result);
@@ -423,6 +423,11 @@ PoolStatistics runAllHere(const std::vector<std::size_t>& order,
 }
 
 }  // namespace
+
+std::function<bool()> whenSet(const std::atomic<bool>* flag) {
+  if (flag == nullptr) return {};
+  return [flag] { return flag->load(); };
+}
 
 PoolStatistics runPool(const std::vector<std::size_t>& order,
                        const std::function<std::string(std::size_t)>& work,

@@ -12,6 +12,9 @@
 
 namespace shardproof {
 
+// For PoolOptions::cancel: whether the flag is set; null: never.
+std::function<bool()> whenSet(const std::atomic<bool>* flag);
+
 struct PoolOptions {
   int jobs = 1;
   // No process is forked: tasks run one after the other in the caller's. An exception costs the
@@ -20,7 +23,8 @@ struct PoolOptions {
   bool inProcess = false;
   double timeoutSeconds = 60;          // wall clock per attempt of one task
   std::size_t memoryMegabytes = 4096;  // address space a worker may add to what it inherited
-  const std::atomic<bool>* cancel = nullptr;
+  std::function<bool()> cancel;        // asked between tasks and while waiting; empty: never
+  bool cancelled() const { return cancel && cancel(); }
 };
 
 enum class TaskOutcome : std::uint8_t { kDone, kTimedOut, kOutOfMemory, kCrashed, kCancelled };

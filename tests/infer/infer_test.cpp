@@ -302,6 +302,40 @@ TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
   EXPECT_NE(verdictOf(wrong.problem ? *wrong.problem : *test::read(d)), Verdict::kEquivalent);
 }
 
+// Three tokens name rows of three ranks at most: of the others the gradient says nothing, and is
+// taken to lie as far on again.
+TEST(Infer, WhatSaysNothingLiesAsTheOthersDo) {
+  Draft d = draft(
+      R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"}, "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [16, 6], "kind": "parameter"},
+                      "g": {"shape": [16, 6]}, "s": {"shape": [16, 6]}},
+          "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]}, {"op": "square", "in": ["g"], "out": ["s"]}], "outputs": ["s"]})",
+      R"({"mesh": [["tp", 8]], "programs": [],
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 3]], "parts": [{"local": "t"}]}]},
+                      {"tensor": "dy", "role": "input", "shards": [{"box": [[0, 3], [0, 6]], "parts": [{"local": "dy"}]}]},
+                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"tp": [2, 0]}, "parts": [{"local": "table"}]}]},
+                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"tp": [2, 0]}, "parts": [{"local": "s"}]}]}]})");
+  for (int c = 0; c < 8; ++c) {
+    test::Json program = test::Json::parse(
+        R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"}, "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [2, 6], "kind": "parameter"},
+                        "g": {"shape": [2, 6]}, "s": {"shape": [2, 6]}},
+            "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]}, {"op": "square", "in": ["g"], "out": ["s"]}]})");
+    program["at"] = {{"tp", c}};
+    program["nodes"][0]["attrs"] = {{"start", 2 * c}, {"stop", 2 * (c + 1)}};
+    d.plan["programs"].push_back(program);
+  }
+  const auto problem = test::read(d);
+  const Inferred found = inferLineage(*problem, {});
+  ASSERT_TRUE(found.problem) << found.reason;
+  std::map<std::int32_t, std::int64_t> low;
+  for (const LineageEntry& entry : found.problem->plan.lineage)
+    if (entry.inferred) low[entry.shards[0].parts[0].at[0].second] = entry.shards[0].box[0].first;
+  for (int c = 0; c < 8; ++c) {
+    ASSERT_TRUE(low.contains(c)) << c;
+    EXPECT_EQ(low[c], 2 * c);
+  }
+  EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+}
+
 TEST(Infer, LiftsSharesToFullSize) {
   Draft d = draft(
       R"({"tensors": {"x": {"shape": [4096, 512], "kind": "input"}, "a": {"shape": [4096, 512]}, "b": {"shape": [4096, 512]}, "y": {"shape": [512]}},

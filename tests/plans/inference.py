@@ -18,6 +18,15 @@ GENERATED = {
     "llama3, ZeRO 3": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 4 --tp 2 --zero 3",
     "llama3, recomputation": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --tp 2 --recompute --microbatches 2",
 }
+# Thousands of ranks with all options: rows that no token of the small image names, sums of some microbatches that look like the whole, and layers whose
+# proofs are too large without what lies inside.
+LARGE = {
+    "4 microbatches": ("llama3 --size 405B --dp 64 --tp 8 --pp 4 --microbatches 4 --layers 4", "none"),
+    "16 microbatches": ("llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8", "none"),
+    "borders of layers": ("llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8", "layers"),
+}
+ALL_OPTIONS = "--vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
+
 # Each is refuted without a lemma of the file.
 BUGS = ("missing_all_reduce", "missing_all_reduce_backward", "wrong_group", "constant_on_one_rank", "rope_offset", "shuffled_microbatches",
         "wrong_microbatch_gradient", "divided_by_world_size_twice")
@@ -47,6 +56,17 @@ def torch(runner, name):
     file = write_json(runner.path("thin.plan.json"), thin(Plan(f"torch/{name}.plan.json")).json)
     result = runner.verify(file, directory / f"{name}.model.json")
     expect_code(result, EQUIVALENT)
+    return f"{result.report['inference']['lemmas']} lemmas, {result.seconds:.2f} s"
+
+
+def large(runner, arguments, checkpoints):
+    """By itself, and without evaluating the whole plan in numbers: what was guessed wrongly is left out."""
+    prefix = runner.path("large")
+    subprocess.run([runner.program, "generate", *arguments.split(), *ALL_OPTIONS.split(), "--checkpoints", checkpoints, "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+    result = runner.verify(f"{prefix}.plan.json", f"{prefix}.model.json", "--confirm", "0")
+    expect_code(result, EQUIVALENT)
+    if "end-to-end" in result.report["statistics"]["seconds_by_phase"]:
+        raise Failure("a guess made it evaluate the plan from end to end")
     return f"{result.report['inference']['lemmas']} lemmas, {result.seconds:.2f} s"
 
 
@@ -113,6 +133,8 @@ def main():
                 runner.case(f"torch_{name}", torch, name)
     for name, arguments in GENERATED.items():
         runner.case(f"generated_{name}", generated, arguments)
+    for name, (arguments, checkpoints) in LARGE.items():
+        runner.case(f"large_{name}", large, arguments, checkpoints)
     for bug in BUGS:
         runner.case(f"mutated_{bug}", mutated, bug)
     runner.case("without", without)

@@ -250,6 +250,30 @@ TEST(Verify, WrongLineageAtSeveralPlaces) {
   EXPECT_TRUE(stageOf(report, 5).assumptions.empty());
 }
 
+// What rests on a wrong lemma fails with it, and is tried again without before it is given up: what
+// comes after need not go past it.
+TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
+  Draft d = test::oneRank(
+      R"("x": {"shape": [4], "kind": "input"})",
+      R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "square", "in": ["b"], "out": ["o"]})",
+      R"("h": {"shape": [4]}, "a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
+      R"({"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["h"], "out": ["a"], "attrs": {"scalar": -0.5}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "square", "in": ["b"], "out": ["o"]})");
+  for (const auto& [tensor, local] : {std::pair("a", "h"), {"a", "a"}, {"b", "b"}}) {
+    d.plan["lineage"].push_back(
+        Json{{"tensor", tensor},
+             {"role", "checkpoint"},
+             {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
+  }
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(stageOf(report, 2).verdict, StageVerdict::kWrongLineage);
+  EXPECT_EQ(stageOf(report, 3).verdict, StageVerdict::kProved);
+  EXPECT_TRUE(stageOf(report, 3).assumptions.empty());
+  EXPECT_EQ(stageOf(report, 4).assumptions, (std::vector<std::int32_t>{3}));
+  EXPECT_EQ(stageOf(report, 1).verdict, StageVerdict::kProved);
+}
+
 // The wrong lemma would prove the wrong output: y is said to be doubled, and the plan halves it
 // again.
 TEST(Verify, AWrongLemmaProvesNothing) {

@@ -128,7 +128,7 @@ TEST_F(PoolTest, InProcessWhatComesAfterACancelIsNotRun) {
   std::atomic<bool> cancel = false;
   PoolOptions options;
   options.inProcess = true;
-  options.cancel = &cancel;
+  options.cancel = whenSet(&cancel);
   const auto r = run(
       3,
       [&](std::size_t task) {
@@ -293,7 +293,7 @@ TEST_F(PoolTest, MemoryLimit) {
 TEST_F(PoolTest, CancelKillsTheRunningAndSkipsTheRest) {
   std::atomic<bool> cancel = false;
   PoolOptions options = withJobs(2);
-  options.cancel = &cancel;
+  options.cancel = whenSet(&cancel);
   const Shared started;
   std::thread canceller([&] {
     while (started[0] < 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -317,7 +317,7 @@ TEST_F(PoolTest, CancelKillsTheRunningAndSkipsTheRest) {
 TEST_F(PoolTest, CancelledBeforeItStarts) {
   const std::atomic<bool> cancel = true;
   PoolOptions options;
-  options.cancel = &cancel;
+  options.cancel = whenSet(&cancel);
   const auto r = run(
       2, [](std::size_t) { return std::string(); }, options);
   EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kCancelled);

@@ -79,8 +79,7 @@ ReproveResult reprove(CacheFile& file, const ReproveOptions& options) {
 ReproveResult reprove(CacheFile& file, const std::vector<std::int64_t>& drawn,
                       const PoolOptions& pool) {
   ReproveResult result;
-  for (std::size_t start = 0; start < drawn.size() && !pool.cancelled();
-       start += kBatch) {
+  for (std::size_t start = 0; start < drawn.size() && !pool.cancelled(); start += kBatch) {
     std::vector<CacheRow> rows;
     for (std::size_t i = start; i < std::min(start + kBatch, drawn.size()); ++i) {
       // Others may prune the cache meanwhile, and give the numbers of removed rows to new ones.

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kMostPieces = 8;
 constexpr std::size_t kMostPermuted = 4;  // dimensions
 constexpr std::size_t kMostScales = 16;
+constexpr std::size_t kMostRegroupings = 24;
 
 // Those that change the order of dimensions longer than 1.
 std::vector<std::vector<std::int64_t>> permutationsOf(const Shape& shape) {
@@ -40,10 +41,53 @@ std::vector<Lying> pieces(std::int32_t dim, std::int64_t count, const Lying& lik
   return all;
 }
 
+// Of rows that were one dimension also the other order: [s b, h] for [b, s, h].
+std::vector<Lying> regroupings(const Shape& shape, const std::set<std::int64_t>& extents) {
+  std::vector<Lying> all;
+  const auto add = [&](std::size_t d, std::int64_t inner, bool swapped) {
+    Lying lying;
+    lying.regrouped = static_cast<std::int32_t>(d);
+    lying.inner = inner;
+    if (swapped) {
+      lying.permute.resize(shape.size() + 1);
+      std::iota(lying.permute.begin(), lying.permute.end(), 0);
+      std::swap(lying.permute[d], lying.permute[d + 1]);
+    }
+    if (all.size() < kMostRegroupings) all.push_back(std::move(lying));
+  };
+  for (std::size_t d = 0; d + 1 < shape.size(); ++d)
+    if (shape[d] > 1 && shape[d + 1] > 1) add(d, 0, false);
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    std::set<std::int64_t> inner;
+    for (const std::int64_t extent : extents) {
+      if (extent < 2 || extent >= shape[d] || shape[d] % extent != 0) continue;
+      inner.insert(extent);
+      inner.insert(shape[d] / extent);
+    }
+    for (const std::int64_t i : inner)
+      for (const bool swapped : {false, true}) add(d, i, swapped);
+  }
+  return all;
+}
+
 }  // namespace
 
+Shape Lying::viewOf(const Shape& whole) const {
+  Shape view = whole;
+  if (regrouped < 0) return view;
+  const std::size_t d = at(regrouped);
+  if (inner == 0) {
+    view[d] *= view[d + 1];
+    view.erase(view.begin() + regrouped + 1);
+  } else {
+    view[d] /= inner;
+    view.insert(view.begin() + regrouped + 1, inner);
+  }
+  return view;
+}
+
 Shape Lying::shapeOf(const Shape& whole) const {
-  Shape cut = whole;
+  Shape cut = viewOf(whole);
   if (dim >= 0) cut[at(dim)] /= count;
   if (permute.empty()) return cut;
   Shape result;
@@ -55,6 +99,7 @@ LocalPart Lying::partOf(const Shape& whole) const {
   LocalPart part;
   part.permute = permute;
   part.scale = scale;
+  if (regrouped >= 0) part.view = viewOf(whole);
   if (dim < 0) return part;
   for (std::size_t d = 0; d < whole.size(); ++d) {
     const bool here = d == at(dim);
@@ -66,6 +111,7 @@ LocalPart Lying::partOf(const Shape& whole) const {
 
 std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
                                                const std::vector<Rational>& scales,
+                                               const std::set<std::int64_t>& extents,
                                                bool multiplesOnly) {
   std::vector<std::vector<Lying>> all;
   for (const Rational& scale : scales) {
@@ -80,6 +126,7 @@ std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
     lying.permute = permute;
     all.push_back({lying});
   }
+  for (const Lying& lying : regroupings(shape, extents)) all.push_back({lying});
   for (std::size_t d = 0; d < shape.size(); ++d)
     for (std::int64_t count = 2; count <= kMostPieces; ++count)
       if (shape[d] % count == 0 && shape[d] > 1)
@@ -95,13 +142,14 @@ std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
 }
 
 template <class Real>
-std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying& lying) {
+std::vector<Real> elementsOf(const Real* whole, const Shape& all, const Lying& lying) {
+  const Shape shape = lying.viewOf(all);
   Shape strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   std::int64_t offset = 0;
   if (lying.dim >= 0)
     offset = strides[at(lying.dim)] * lying.index * (shape[at(lying.dim)] / lying.count);
-  const Shape result = lying.shapeOf(shape);
+  const Shape result = lying.shapeOf(all);
   Shape steps = strides;
   if (!lying.permute.empty())
     for (std::size_t d = 0; d < steps.size(); ++d) steps[d] = strides[at(lying.permute[d])];
@@ -123,6 +171,17 @@ std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying&
 
 template std::vector<double> elementsOf(const double*, const Shape&, const Lying&);
 template std::vector<long double> elementsOf(const long double*, const Shape&, const Lying&);
+
+std::set<std::int64_t> extentsOf(const Problem& problem) {
+  std::set<std::int64_t> whole;
+  for (const Tensor& tensor : problem.model.graph.tensors)
+    whole.insert(tensor.shape.begin(), tensor.shape.end());
+  std::set<std::int64_t> extents = whole;
+  for (const MeshAxis& axis : problem.plan.mesh)
+    for (const std::int64_t n : whole)
+      if (n % axis.size == 0) extents.insert(n / axis.size);
+  return extents;
+}
 
 std::vector<Rational> scalesOf(const Plan& plan) {
   std::vector<std::int64_t> numbers{1};

@@ -279,6 +279,39 @@ void Lift::addLeftOut(const Relation& relation, const Program& program, Shard& s
   }
 }
 
+// A dimension that is taken apart has the model's extents, or their shares along an axis.
+std::optional<Lying> Lift::lyingAtFullSize(const Lying& lying, TensorId of, const Tensor& localHere,
+                                           const Tensor& local) const {
+  if (lying.regrouped < 0 || lying.inner == 0 || !shrunk_.problem) return lying;
+  const std::size_t d = at(lying.regrouped);
+  const std::int64_t all = local.shape[d];
+  const Shape &whole = full_.model.graph.tensors[of].shape,
+              &wholeHere = executed().model.graph.tensors[of].shape;
+  // Where the part that is dimension `v` of the view is in the tensor of the model.
+  const auto placeOf = [&](std::size_t v) {
+    const auto it = std::find(lying.permute.begin(), lying.permute.end(), v);
+    return lying.permute.empty() ? v : static_cast<std::size_t>(it - lying.permute.begin());
+  };
+  const auto extent = [&](std::size_t v, std::int64_t here) -> std::int64_t {
+    const std::size_t k = placeOf(v);
+    if (k >= whole.size() || wholeHere.size() != whole.size()) return 0;
+    if (here == wholeHere[k]) return whole[k];
+    for (std::size_t a = 0; a < full_.plan.mesh.size(); ++a)
+      if (here * executed().plan.mesh[a].size == wholeHere[k] &&
+          whole[k] % full_.plan.mesh[a].size == 0)
+        return whole[k] / full_.plan.mesh[a].size;
+    return 0;
+  };
+  Lying full = lying;
+  full.inner = extent(d + 1, lying.inner);
+  if (full.inner == 0) {
+    const std::int64_t outer = extent(d, localHere.shape[d] / lying.inner);
+    if (outer == 0 || all % outer != 0) return std::nullopt;
+    full.inner = all / outer;
+  }
+  return all % full.inner == 0 ? std::optional(full) : std::nullopt;
+}
+
 std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
                                        const Fit& fit) const {
   const Program& here = executed().plan.programs[relation.program];
@@ -289,12 +322,14 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
   const Tensor& tensor = program.graph.tensors[relation.tensor];
   const Tensor& whole = full_.model.graph.tensors[fit.base.tensor];
   if (full_.names.text(tensor.name) != executed().names.text(tensorHere.name)) return std::nullopt;
-  if (tensor.shape.size() != whole.shape.size() || tensor.kind != tensorHere.kind ||
-      tensor.shape.size() != tensorHere.shape.size())
+  if (tensor.kind != tensorHere.kind || tensor.shape.size() != tensorHere.shape.size())
     return std::nullopt;
-  const Lying& lying = relation.lying;
+  const auto atFull = lyingAtFullSize(relation.lying, fit.base.tensor, tensorHere, tensor);
+  if (!atFull || atFull->shapeOf(tensor.shape).size() != whole.shape.size()) return std::nullopt;
+  const Lying& lying = *atFull;
   if (lying.dim >= 0 && tensor.shape[at(lying.dim)] % lying.count != 0) return std::nullopt;
-  const Shape extentHere = lying.shapeOf(tensorHere.shape), extent = lying.shapeOf(tensor.shape);
+  const Shape extentHere = relation.lying.shapeOf(tensorHere.shape),
+              extent = lying.shapeOf(tensor.shape);
   Said said;
   said.tensor = fit.base.tensor;
   said.covered = 1;

@@ -72,6 +72,8 @@ class Lift {
       std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const;
   void addLeftOut(const Relation& relation, const Program& program, Shard& shard) const;
   double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) const;
+  std::optional<Lying> lyingAtFullSize(const Lying& lying, TensorId of, const Tensor& localHere,
+                                       const Tensor& local) const;
   std::optional<Said> lifted(const Relation& relation, const std::vector<Axis>& axes,
                              const Fit& fit) const;
 

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::uint64_t kSeed = 0x1e44a;
 constexpr std::uint64_t kMostAgain = 3;  // further draws
-// Elements by which a partial sum is looked up: the largest of so many, evenly apart. Most rows of a
-// table's gradient are zero.
+// Elements by which a partial sum is looked up: the largest of so many, evenly apart. Most rows of
+// a table's gradient are zero.
 constexpr std::size_t kPivots = 16;
 constexpr std::int64_t kMostArranged = 1 << 16;  // elements of a tensor that is looked up in pieces
 constexpr std::size_t kMostWays = 4;             // in which one may be arranged
@@ -76,7 +76,10 @@ class Search {
         setup_(problem, options()),
         table_(problem.model),
         parts_(parts) {
-    if (parts != InferParts::kNone) scales_ = scalesOf(problem.plan);
+    if (parts != InferParts::kNone) {
+      scales_ = scalesOf(problem.plan);
+      extents_ = extentsOf(problem);
+    }
     for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
     found_.resize(at(setup_.programs.slots()));
     printOf_.resize(at(setup_.programs.slots()), -1);
@@ -369,7 +372,8 @@ class Search {
 
   const std::vector<std::vector<Lying>>& arrangements(const Shape& shape) {
     const auto [it, inserted] = arrangements_.try_emplace(shape);
-    if (inserted) it->second = arrangementsOf(shape, scales_, parts_ == InferParts::kMultiples);
+    if (inserted)
+      it->second = arrangementsOf(shape, scales_, extents_, parts_ == InferParts::kMultiples);
     return it->second;
   }
 
@@ -613,9 +617,10 @@ class Search {
   std::vector<std::vector<Place>> found_;        // by slot of all ranks
   std::deque<Print<Real>> prints_;
   std::vector<std::int32_t> printOf_;  // by slot: its place; -1: nothing is known
-  std::vector<char> silent_;  // by slot: all elements are alike, or zero
+  std::vector<char> silent_;           // by slot: all elements are alike, or zero
   InferParts parts_;
   std::vector<Rational> scales_;
+  std::set<std::int64_t> extents_;
   std::map<Shape, std::vector<std::vector<Lying>>> arrangements_;
   // By slot: places in arrangements_ of its shape, and where each piece lies.
   std::map<std::int64_t, std::vector<std::pair<std::size_t, std::vector<std::vector<Place>>>>>

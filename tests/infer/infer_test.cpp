@@ -120,6 +120,74 @@ TEST(Infer, FindsPermutedAndScaledTensors) {
   EXPECT_EQ(verdictOf(*scaled.problem), Verdict::kEquivalent);
 }
 
+// Rows of batch and sequence as one dimension, in both orders, in a plan that is executed as it is
+// and in one that is made smaller.
+TEST(Infer, FindsRegroupedRows) {
+  for (const bool swapped : {false, true}) {
+    for (const int times : {1, 64}) {
+      const int b = 4 * times, s = 6 * times, h = 5 * times, own = b / 2;
+      const Shape kept{own, s, h}, turned = swapped ? Shape{s, own, h} : kept, rows{own * s, h};
+      Draft d = draft(
+          R"({"tensors": {"x": {"kind": "input"}, "w": {"kind": "parameter"}, "a": {}, "y": {}},
+              "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "relu", "in": ["a"], "out": ["y"]}], "outputs": ["y"]})",
+          R"({"mesh": [["dp", 2]], "programs": [{
+                "tensors": {"x": {"kind": "input"}, "w": {"kind": "parameter"}, "t": {}, "r": {}, "a": {}, "z": {}, "v": {}, "y": {}},
+                "nodes": [{"op": "identity", "in": ["x"], "out": ["t"]}, {"op": "view", "in": ["t"], "out": ["r"]},
+                          {"op": "linear", "in": ["r", "w"], "out": ["a"]}, {"op": "relu", "in": ["a"], "out": ["z"]},
+                          {"op": "view", "in": ["z"], "out": ["v"]}, {"op": "identity", "in": ["v"], "out": ["y"]}]}],
+              "lineage": [{"tensor": "x", "role": "input", "shards": [{"step": {}, "parts": [{"local": "x"}]}]},
+                          {"tensor": "w", "role": "input", "shards": [{"parts": [{"local": "w"}]}]},
+                          {"tensor": "y", "role": "output", "shards": [{"step": {}, "parts": [{"local": "y"}]}]}]})");
+      for (const char* tensor : {"x", "a", "y"}) d.model["tensors"][tensor]["shape"] = {b, s, h};
+      d.model["tensors"]["w"]["shape"] = d.tensor(0, "w")["shape"] = {h, h};
+      for (const char* tensor : {"x", "y"}) d.tensor(0, tensor)["shape"] = kept;
+      for (const char* tensor : {"t", "v"}) d.tensor(0, tensor)["shape"] = turned;
+      for (const char* tensor : {"r", "a", "z"}) d.tensor(0, tensor)["shape"] = rows;
+      d.node(0, 1)["attrs"]["size"] = rows;
+      d.node(0, 4)["attrs"]["size"] = turned;
+      for (const int n : {0, 5}) {
+        if (!swapped) continue;
+        d.node(0, n)["op"] = "permute";
+        d.node(0, n)["attrs"]["dims"] = {1, 0, 2};
+      }
+      d.entry(1)["shards"][0]["box"] = {{0, h}, {0, h}};
+      for (const int e : {0, 2}) {
+        d.entry(e)["shards"][0]["box"] = {{0, own}, {0, s}, {0, h}};
+        d.entry(e)["shards"][0]["step"]["dp"] = {own, 0, 0};
+      }
+      const Inferred found = inferLineage(*test::read(d));
+      ASSERT_NE(found.problem, nullptr) << found.reason;
+      for (const char* local : {"a", "z"}) {
+        const auto parts = partsOf(*found.problem, local);
+        ASSERT_EQ(parts.size(), 1u) << local << swapped << times;
+        EXPECT_EQ(parts[0]->where.view, turned);
+        EXPECT_EQ(parts[0]->where.permute, swapped ? Shape({1, 0, 2}) : Shape());
+        const Shard& shard = found.problem->plan.lineage[parts[0]->entry].shards[0];
+        EXPECT_EQ(shard.step, (Steps{{0, {own, 0, 0}}}));
+      }
+      EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+    }
+  }
+}
+
+// A model whose rows are one dimension, and a plan that keeps them apart.
+TEST(Infer, FindsDimensionsThatTheModelHasAsOne) {
+  Draft d = draft(
+      R"({"tensors": {"x": {"shape": [4, 6, 5], "kind": "input"}, "r": {"shape": [24, 5]}, "a": {"shape": [24, 5]}, "y": {"shape": [24, 5]}},
+          "nodes": [{"op": "view", "in": ["x"], "out": ["r"], "attrs": {"size": [24, 5]}}, {"op": "exp", "in": ["r"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 2]], "programs": [{
+            "tensors": {"x": {"shape": [2, 6, 5], "kind": "input"}, "a": {"shape": [2, 6, 5]}, "z": {"shape": [2, 6, 5]}, "y": {"shape": [12, 5]}},
+            "nodes": [{"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["z"]}, {"op": "view", "in": ["z"], "out": ["y"], "attrs": {"size": [12, 5]}}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6], [0, 5]], "step": {"dp": [2, 0, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 5]], "step": {"dp": [12, 0]}, "parts": [{"local": "y"}]}]}]})");
+  const Inferred found = inferLineage(*test::read(d));
+  ASSERT_NE(found.problem, nullptr) << found.reason;
+  const auto parts = partsOf(*found.problem, "a");
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_EQ(parts[0]->where.view, Shape({12, 5}));
+  EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
+}
+
 // Checkpoints of a right plan that do not hold: what was found instead is said, and takes their
 // place in what is written.
 TEST(Infer, WrongCheckpointsAreReplaced) {

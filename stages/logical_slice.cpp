@@ -7,6 +7,14 @@
 
 namespace shardproof {
 
+namespace {
+
+// Of what hides a tensor all is computed where no more tensors than these lead to it; else only
+// what least leads to, and more where that does not reach the tensor.
+constexpr std::size_t kManyAbove = 200;
+
+}  // namespace
+
 LogicalSlice::LogicalSlice(const CutContext& cut, const LocalSlice& local, Stage& stage)
     : cut_(cut), local_(local), stage_(stage) {
   chooseCut();
@@ -63,18 +71,24 @@ void LogicalSlice::chooseCut() {
                        [&](TensorId t) { return reached_.contains(t); }))
         hidden.insert(tensors.begin(), tensors.end());
     }
-    std::vector<TensorId> opened;
+    std::vector<std::pair<std::size_t, TensorId>> opened;  // with what leads to them
+    std::size_t above = 0;
     if (!hidden.empty()) {
       for (const TensorId t : reached_) {
         if (!stops_.contains(t) || cut_.planIndex.modelProducer(t) < 0) continue;
-        const auto above = reach({t}, {}, true);
-        if (std::any_of(hidden.begin(), hidden.end(),
-                        [&](TensorId h) { return h != t && above.contains(h); }))
-          opened.push_back(t);
+        const auto all = reach({t}, {}, true);
+        if (std::none_of(hidden.begin(), hidden.end(),
+                         [&](TensorId h) { return h != t && all.contains(h); }))
+          continue;
+        opened.emplace_back(all.size(), t);
+        above += all.size();
       }
     }
     if (opened.empty()) break;
-    for (const TensorId t : opened) stops_.erase(t);
+    // A parameter is above its own update, and above all gradients: not all of them need be opened
+    // to reach it.
+    if (above > kManyAbove) opened = {*std::min_element(opened.begin(), opened.end())};
+    for (const auto& [size, t] : opened) stops_.erase(t);
   }
 }
 

@@ -12,7 +12,24 @@ namespace shardproof::infer {
 
 namespace {
 
-// Of each local tensor that nodes produce and no lineage names.
+// Of each local tensor that nodes produce: what it is like. Programs may call different tensors by
+// one name.
+using Kind = std::pair<OperatorId, Shape>;
+using Kinds = std::map<std::pair<NameId, Coordinates>, Kind>;
+
+Kinds kindsOf(const Problem& problem) {
+  Kinds kinds;
+  for (const Program& program : problem.plan.programs) {
+    const Graph& graph = program.graph;
+    for (const Node& node : graph.nodes)
+      for (const TensorId t : graph.out(node))
+        if (t.valid())
+          kinds[{graph.tensors[t].name, program.at}] = {node.op, graph.tensors[t].shape};
+  }
+  return kinds;
+}
+
+// Those that no lineage names.
 Locals unnamedLocals(const Problem& problem) {
   std::set<NameId> named;
   for (const LineageEntry& entry : problem.plan.lineage)
@@ -57,6 +74,7 @@ void extrapolate(const Problem& problem,
   const bool allExecuted = coordinatesOf.empty();
   if (allExecuted && silent.empty()) return;
   Locals left = unnamedLocals(problem);
+  const Kinds kinds = kindsOf(problem);
   for (const LineageEntry& entry : entries)
     for (const Part& part : entry.shards[0].parts) left.erase({part.local, part.at});
   for (std::size_t axis = 0; axis < mesh.size(); ++axis) {
@@ -90,7 +108,11 @@ void extrapolate(const Problem& problem,
         for (auto& [of, coordinate] : shard.parts[0].at)
           if (at(of) == axis) coordinate = c;
         if (executed(c) && !silent.contains({shard.parts[0].local, shard.parts[0].at})) continue;
-        if (left.erase({shard.parts[0].local, shard.parts[0].at}) == 0) continue;
+        const auto kind = kinds.find({shard.parts[0].local, shard.parts[0].at});
+        if (kind == kinds.end() ||
+            kind->second != kinds.at({shard.parts[0].local, entries[a].shards[0].parts[0].at}) ||
+            left.erase(kind->first) == 0)
+          continue;
         shard.box = boxAt(problem, entries[a].tensor, shard, atA, entries[b].shards[0], atB, c);
         if (shard.box.size() != entries[a].shards[0].box.size()) continue;
         entries.push_back({entries[a].tensor, Role::kCheckpoint, {std::move(shard)}});

@@ -80,7 +80,10 @@ class Search {
       scales_ = scalesOf(problem.plan);
       extents_ = extentsOf(problem);
     }
-    for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
+    for (const Program& program : problem.plan.programs) {
+      makers_.push_back(makersOf(program.graph));
+      kinds_.push_back(kindsOf(program, makers_.back()));
+    }
     found_.resize(at(setup_.programs.slots()));
     printOf_.resize(at(setup_.programs.slots()), -1);
     silent_.resize(at(setup_.programs.slots()), 0);
@@ -141,6 +144,35 @@ class Search {
   static constexpr bool kDoubles = std::is_same_v<Real, double>;
 
   static interpret::Options options() { return {}; }
+
+  // What nodes make: by operator (or communication), which result, and what it is like.
+  using Kind = std::tuple<OperatorId, NameId, std::size_t, Shape, bool, ElementKind>;
+  struct Kinds {
+    std::map<Kind, std::vector<TensorId>> all;     // in the order of their nodes
+    std::vector<std::pair<Kind, std::size_t>> of;  // by tensor: its kind, and its place there
+  };
+  static Kinds kindsOf(const Program& program, const std::vector<Maker>& makers) {
+    Kinds kinds;
+    const Graph& graph = program.graph;
+    kinds.of.resize(graph.tensors.size());
+    for (const Node& node : graph.nodes) {
+      const bool communicates = node.communication >= 0;
+      for (const TensorId t : graph.out(node)) {
+        if (!t.valid()) continue;
+        const Tensor& tensor = graph.tensors[t];
+        Kind kind{communicates ? OperatorId() : node.op,
+                  communicates ? program.communications[node.communication].comm : NameId(),
+                  makers[t].result,
+                  tensor.shape,
+                  tensor.perMicrobatch,
+                  tensor.element};
+        auto& all = kinds.all[kind];
+        kinds.of[t] = {std::move(kind), all.size()};
+        all.push_back(t);
+      }
+    }
+    return kinds;
+  }
 
   // The model alone, in long doubles.
   void executeExactly() {
@@ -502,12 +534,21 @@ class Search {
     return std::nullopt;
   }
 
-  // What the same node makes in another program, if anything.
+  // What the same node makes in another program, if anything. Where one has other nodes besides (as
+  // its shards are shorter), the k-th that makes something of a kind is the k-th there, if both
+  // have as many.
   TensorId counterpart(ProgramId p, TensorId t, ProgramId q) const {
     if (p == q) return t;
     const Graph &here = problem_.plan.programs[p].graph, &there = problem_.plan.programs[q].graph;
     const auto [n, result] = makers_[p][t];
-    if (!n.valid() || here.nodes.size() != there.nodes.size()) return {};
+    if (!n.valid()) return {};
+    if (here.nodes.size() != there.nodes.size()) {
+      const auto& [kind, k] = kinds_[p].of[t];
+      const auto own = kinds_[p].all.find(kind), other = kinds_[q].all.find(kind);
+      return other != kinds_[q].all.end() && own->second.size() == other->second.size()
+                 ? other->second[k]
+                 : TensorId::none();
+    }
     const Node &a = here.nodes[n], &b = there.nodes[n];
     if (a.op != b.op || a.outCount != b.outCount) return {};
     const TensorId other = there.out(b)[result];
@@ -612,6 +653,7 @@ class Search {
   bool stopped_ = false;
   interpret::Setup setup_;
   std::vector<std::vector<Maker>> makers_;  // by program and tensor
+  std::vector<Kinds> kinds_;                // by program
   ModelTable<Real> table_;
   std::vector<std::vector<long double>> exact_;  // of the model's tensors, where Real is double
   std::vector<std::vector<Place>> found_;        // by slot of all ranks

@@ -32,6 +32,7 @@ from shardproof.torch.geometry import contiguous
 from shardproof.torch.marks import Mark, Placement
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.values import Filled
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -667,6 +668,111 @@ class StateOfOptimizers(unittest.TestCase):
             self.verdict(self.adam, lambda optimizer: optimizer.state.clear())
 
 
+class LeftBehind(unittest.TestCase):
+    """What a rank leaves in other places than the single device, though each tensor that it had is right."""
+
+    class Late(torch.optim.Optimizer):
+        """Makes a part of its state in its second step."""
+
+        def __init__(self, parameters, factor):
+            super().__init__(parameters, {"lr": 0.1})
+            self.factor = factor
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                state = self.state[p]
+                state["second" if state else "first"] = p.grad * self.factor
+                p.sub_(p.grad, alpha=0.1)
+
+    def step(self, world, optimizer=None, after=None, tied=False):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
+        if tied:
+            model[1].weight = model[0].weight
+        chosen = optimizer(model, world) if optimizer else torch.optim.AdamW(model.parameters())
+        loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+        loss.backward()
+        for p in model.parameters() if not world.single else ():
+            dist.all_reduce(p.grad)
+            p.grad /= world.size
+        chosen.step()
+        if after and world.rank == 1:
+            with torch.no_grad():
+                after(model, chosen)
+        return loss
+
+    def report(self, **options):
+        return sp.verify(functools.partial(self.step, **options), mesh=MESH, arguments=["--confirm", "off", "--diagnose", "off"])
+
+    def test_other_modules_and_tensors(self):
+        def another(model, _):
+            model[0] = torch.nn.Linear(8, 8, bias=False)
+            model[0].weight.copy_(model[1].weight)
+
+        def exchanged(model, _):
+            model[0], model[1] = model[1], model[0]
+
+        def plain(model, _):
+            w = model[0].weight.detach() * 2
+            del model[0].weight
+            model[0].weight = w
+
+        def untied(model, _):
+            model[1].weight = torch.nn.Parameter(model[0].weight * 2)
+
+        for after in (another, exchanged, plain):
+            self.assertEqual("NOT EQUIVALENT", self.report(after=after).verdict, after)
+        with self.assertRaisesRegex(sp.CaptureError, "no parameter '1.weight' any more"):
+            self.report(after=lambda model, _: model.__delitem__(1))
+        self.assertEqual("EQUIVALENT", self.report(tied=True).verdict)
+        with self.assertRaisesRegex(sp.CaptureError, "'0.weight as 1.weight.new' of rank 1 is not on the single device"):
+            self.report(tied=True, after=untied)
+
+    def test_wrapped_after_the_first_call(self):
+        def step(world):
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+            world.parameters(model)
+            model[0] = checkpoint_wrapper(model[0])
+            loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
+            return loss.detach()
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+
+    def test_state_that_is_made_later(self):
+        for factor, verdict in (1, "EQUIVALENT"), (2, "NOT EQUIVALENT"):
+            self.assertEqual(verdict, self.report(optimizer=lambda model, world: self.Late(model.parameters(), factor if world.rank else 1)).verdict)
+
+    def test_what_the_next_step_goes_by(self):
+        for key, value in {"lr": 0.5, "weight_decay": 0.5, "betas": (0.9, 0.5), "eps": 0.5, "maximize": True}.items():
+            self.assertEqual("NOT EQUIVALENT", self.report(after=lambda model, optimizer: optimizer.param_groups[0].update({key: value})).verdict, key)
+        self.assertEqual("EQUIVALENT", self.report(after=lambda model, optimizer: optimizer.param_groups[0].update(foreach=False)).verdict)
+
+    def test_gradients_that_one_rank_does_not_leave(self):
+        report = self.report(after=lambda model, _: setattr(model[0].weight, "grad", None))
+        self.assertIn("no gradient is left on rank 1 in 0.weight: it is compared where there is one", report.assumptions)
+
+    def test_a_function_without_a_gradient(self):
+        class Stop(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return None
+
+        def step(world):
+            model, other = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+            x = world.input("x", (8, 8), shard={"dp": 0})
+            (model(x) + Stop.apply(other(x))).square().mean().backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world.size
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+
+
 class NotFollowed(unittest.TestCase):
     """What real processes do otherwise than the recording would have it."""
 
@@ -677,6 +783,11 @@ class NotFollowed(unittest.TestCase):
 
         with self.assertRaisesRegex(sp.CaptureError, text):
             sp.capture(step, mesh=mesh)
+
+    def test_memory_of_any_layout_that_nothing_wrote(self):
+        """ATen's decompositions of these make memory under other names: what happens to lie there is no constant."""
+        for how in (lambda x: torch.empty_strided((4, 4), (4, 1)), lambda x: x.new_empty_strided((4, 4), (4, 1)), lambda x: torch.empty_strided((4, 4), (4, 1)) * 0, lambda x: torch.Tensor(4, 4)):
+            self.refused(lambda world, x, how=how: x + how(x), "never written")
 
     def test_other_threads(self):
         def change(world, x):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import sys
 import weakref
-from typing import Any, Callable, Iterator, Mapping, Protocol
+from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 
 import torch
 from torch import nn
@@ -15,9 +16,30 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from . import _private as private
+from .data_number import DataNumber
 from .flat_parameters import Stretch, stretches
 
+# What is in a group of an optimizer's parameters and says nothing of the next step's numbers: parameters, steps that were made, and by which code it runs.
+NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+class Gone(Exception):
+    """A parameter is no part of its model any more."""
+
+
+def _is_number(v: Any) -> bool:
+    return isinstance(v, (torch.Tensor, DataNumber)) or isinstance(v, (bool, int, float)) and math.isfinite(v)
+
+
+def _named_now(root: nn.Module, clean: Callable[[str], str]) -> dict[str, torch.Tensor]:
+    """What lies in the modules of a model by names without wrappers: parameters, and other tensors in their places."""
+    found: dict[str, torch.Tensor] = {}
+    for path, m in root.named_modules(remove_duplicate=False):
+        for key, t in [*vars(m).items(), *m._buffers.items(), *m._parameters.items()]:
+            if isinstance(t, torch.Tensor):
+                found[clean(f"{path}.{key}" if path else key)] = t
+    return found
 
 
 def _being_made() -> bool:
@@ -52,7 +74,8 @@ class Binding:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.parameters: dict[str, nn.Parameter] = {}
-        self._owners: dict[str, tuple[nn.Module, str]] = {}        # of a parameter: the module, and what it is there
+        self._places: dict[str, tuple[nn.Module, Callable[[str], str], str]] = {}  # of a parameter, and of each further name of it: the model, what names there are without wrappers, and its own
+        self._same: dict[str, str] = {}                # further names of parameters (tied ones) -> the first one
         self._kept: list[tuple[nn.Module, Callable[[str], str]]] = []  # models, and what theirs is called without wrappers
         self._buffers: dict[tuple[int, str], str] = {}             # module and what the buffer is there -> its name
         self.shards: dict[str, dict[str, int]] = {}
@@ -61,6 +84,7 @@ class Binding:
         self.optimizers: list[optim.Optimizer] = []
         self._alone: dict[str, torch.Tensor] = {}      # what optimizers change that is no called module's
         self._stepped: list[optim.Optimizer] = []      # those that hold no others
+        self._primed: list[optim.Optimizer] = []       # those whose state is an input
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
         self._made: list[weakref.ref[nn.Parameter]] = []
@@ -72,15 +96,19 @@ class Binding:
     def shard_of(self, name: str) -> dict[str, int] | None:
         return self.shards.get(name)
 
-    def held(self, name: str) -> torch.Tensor:
-        """What the module has now where it had this parameter, which a step may replace by another. What FSDP2 gathered stands for its parameter."""
-        p = self.parameters[name]
-        module, key = self._owners[name]
-        now = module._parameters.get(key)
-        return p if now is None or now is p or name in self.stretches or id(now) in self._gathered() else now
-
-    def _gathered(self) -> set[int]:
-        return {id(p) for p in self.gathered()}
+    def held(self) -> dict[str, torch.Tensor]:
+        """What the models have now by the names of their parameters, where a step may put another tensor or module. What FSDP2 gathered stands for its parameter. Further names of a parameter are there
+        where they are another tensor by now. Raises Gone."""
+        now = {id(root): _named_now(root, clean) for root, clean, _ in self._places.values()}
+        gathered = {id(p) for p in self.gathered()}
+        found: dict[str, torch.Tensor] = {}
+        for name, (root, _, path) in self._places.items():
+            p = self.parameters[self._same.get(name, name)]
+            held = now[id(root)].get(path)
+            if held is None and name not in self.stretches:
+                raise Gone(f"the model has no parameter {name!r} any more at the end of the step")
+            found[name] = p if held is None or name in self.stretches or id(held) in gathered else held
+        return {name: t for name, t in found.items() if name not in self._same or t is not found[self._same[name]]}
 
     def gathered(self) -> list[torch.Tensor]:
         """Whole parameters as FSDP2 has them."""
@@ -104,11 +132,23 @@ class Binding:
         return found
 
     def of_optimizers(self) -> dict[str, Any]:
-        """What optimizers change beside parameters of modules that were called: other tensors, and learning rates."""
+        """What optimizers change beside parameters of modules that were called: other tensors, and the numbers that they go by in the next step."""
         bound = {id(p) for p in self.parameters.values()}
         found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
-        found.update({f"optimizer{i}.groups.{j}.lr": group["lr"] for i, o in enumerate(self._stepped) for j, group in enumerate(o.param_groups) if "lr" in group})
+        for i, o in enumerate(self._stepped):
+            for j, group in enumerate(o.param_groups):
+                for key, value in group.items():
+                    if key not in NOT_COMPARED:
+                        parts = {f".{k}": v for k, v in enumerate(value)} if isinstance(value, (tuple, list)) else {"": value}
+                        found.update({f"optimizer{i}.groups.{j}.{key}{k}": v for k, v in parts.items() if _is_number(v)})
         return found
+
+    def later_states(self, known: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[torch.Tensor, nn.Parameter]]:
+        """State that optimizers have by now of parameters of modules beside what is known (parameter, what it is): what they make in the step itself."""
+        names = {id(p): n for n, p in self.parameters.items()}
+        have = set(known)
+        return {(name, "." + key): (value, p) for o in self._primed for p, state in o.state.items() if (name := names.get(id(p))) is not None
+                for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step" and (name, "." + key) not in have}
 
     def _keep(self, root: nn.Module, clean: Callable[[str], str]) -> None:
         """Its buffers are looked at from here on."""
@@ -139,8 +179,14 @@ class Binding:
         new = {n: p for n, p in names.items() if id(p) not in already}
         if any(n in self.parameters for n in new):
             new = {f"model{len(self._roots)}.{n}": p for n, p in new.items()}
-        where = {id(p): (m, key) for m in reversed(list(root.modules())) for key, p in m._parameters.items() if p is not None}
-        self._owners.update({n: where[id(p)] for n, p in new.items()})
+        first = {id(p): n for n, p in new.items()}
+        own = {id(p): clean(n) for n, p in root.named_parameters()}
+        for n, p in root.named_parameters(remove_duplicate=False):
+            if id(p) in first:
+                name = first[id(p)] if clean(n) == own[id(p)] else f"{first[id(p)]} as {clean(n)}"
+                self._places[name] = root, clean, clean(n)
+                if name != first[id(p)]:
+                    self._same[name] = first[id(p)]
         for n in new:
             self._said(n, shard)
         for n, _ in root.named_buffers():
@@ -267,6 +313,7 @@ class Binding:
         if why:
             self.listener.fresh(optimizer, why)
             return
+        self._primed.append(optimizer)
         states = [(names[id(p)], key, value, p) for p in mine for key, value in optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)]
         self.listener.states(optimizer, states)
 

@@ -235,6 +235,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             beside, may_move = None, False
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
+    assumptions += _left_by_some(sides, model)
     for rank in dict.fromkeys(uncompared.values()):
         assumptions.append(f"{', '.join(label for label, r in uncompared.items() if r == rank)}: not compared, as rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device")
     for a, stretches in alike.items():
@@ -245,6 +246,14 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
+
+
+def _left_by_some(sides: Sequence[Recording], model: Model) -> list[str]:
+    """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these there."""
+    without: dict[tuple[int, ...], list[str]] = {}
+    for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
+        without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
+    return [f"no gradient is left on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} in {', '.join(names)}: it is compared where there is one" for ranks, names in without.items()]
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -44,12 +45,19 @@ class Mark:
 
 
 def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
-    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: what optimizers have; the leaves of one shape."""
+    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: tensors and learning rates of optimizers; each other number
+    that they go by; the leaves of one shape."""
     return {other: shape for other, shape in beside.items() if _set_of(other) == _set_of(name)}
 
 
 def _set_of(name: str) -> str:
-    return name.partition(".")[0] if name.startswith("leaf ") else ""
+    if name.startswith("leaf "):
+        return name.partition(".")[0]
+    number = _NUMBER.fullmatch(name)
+    return number[1] if number is not None and number[1] != "lr" else ""
+
+
+_NUMBER = re.compile(r"optimizer\d+\.groups\.\d+\.(.*)\.new")
 
 
 def unwrapped(t: torch.Tensor) -> torch.Tensor:

@@ -53,7 +53,7 @@ class _Numbers:
         self.mesh, self.rank, self.any_buffers = mesh, rank, any_buffers
         self.binding = Binding(self)
         self.results: dict[str, torch.Tensor] = {}
-        self.states_of: dict[tuple[str, str], tuple[torch.Tensor, dict[str, int] | None]] = {}
+        self.states_of: dict[tuple[str, str], tuple[Any, nn.Parameter]] = {}  # (parameter, what it is) -> whose it is
         self.cut: list[str] = []
         self.buffers_before: dict[str, torch.Tensor] = {}
         self.said: set[int] = set()  # memory that was given to world.output
@@ -129,7 +129,7 @@ class _Numbers:
                     flat_parameters.assign(value, self.binding.stretches[name], lambda n, shape: draw(f"{n}.{key}", shape, p.dtype))
                 else:
                     self._set(f"{name}.{key}", value, shard)
-                self.states_of[(name, f".{key}")] = (value, shard)
+                self.states_of[(name, f".{key}")] = (optimizer, p)
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         """Nothing is kept of activations."""
@@ -178,8 +178,13 @@ class _Numbers:
                 continue
             if p.grad is not None:
                 self.results[f"{name}.grad"] = self._whole(p.grad, shard)
-            self.results[f"{name}.new"] = self._whole(self.binding.held(name), shard)
-        for (name, key), (value, shard) in self.states_of.items():
+        for name, held in self.binding.held().items():
+            if name not in self.binding.stretches:
+                self.results[f"{name}.new"] = self._whole(held, self.binding.shard_of(name))
+        states = {(name, key): optimizer.state[p][key[1:]] for (name, key), (optimizer, p) in self.states_of.items()}
+        states.update({which: value for which, (value, _) in self.binding.later_states(self.states_of).items()})
+        for (name, key), value in states.items():
+            shard = self.binding.shard_of(name)
             if name in self.binding.stretches and value.numel() == self.binding.parameters[name].numel():
                 flat += [(f"{n}{key}.new", part) for n, part in flat_parameters.numbers(value, self.binding.stretches[name])]
             else:

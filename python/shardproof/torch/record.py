@@ -23,7 +23,7 @@ from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
-from .binding import Binding
+from .binding import Binding, Gone
 from .data_number import DataDependent, DataNumber, data_numbers
 from .exchange import Layouts
 from .graph import Graph
@@ -98,6 +98,7 @@ class Recording:
     made_buffers: frozenset[str] = frozenset()     # all there were when a model was taken in
     as_made: dict[str, str] = dataclasses.field(default_factory=dict)  # those that begin with the number that they hold, or should, and why
     beside: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers and the step keep beside parameters of modules, and its shape
+    no_gradient: tuple[str, ...] = ()              # parameters that are left without a gradient
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -169,6 +170,7 @@ class _Side:
         self.as_made: dict[str, str] = {}
         self.changed: set[str] = set()
         self.beside: dict[str, Shape] = {}
+        self.no_gradient: list[str] = []
         self.trying = False  # modules run to see what shapes they give
         self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
@@ -294,6 +296,8 @@ class _Side:
 
     def _gradient(self, label: str, name: str, module: nn.Module, call: int, final: bool) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
+            if grad is None:
+                return  # a function of the step's own says so: its operand has no gradient
             if torch.is_grad_enabled():
                 return  # it will be differentiated itself (a penalty on gradients), so that nothing says that its scale is the loss's
             if not final:
@@ -444,11 +448,14 @@ class _Side:
                     t = self.recorder.number_tensor(t.value, torch.float64)
             self.mark("output", self._unused(label, "output"), t)
         for name, p in self.binding.parameters.items():
-            shard = self.binding.shard_of(name)
             if p.grad is not None:
-                self._left(name, ".grad", p.grad, place(self.recorder, p.grad, shard))
-            held = self.binding.held(name)
-            self._left(name, ".new", held, place(self.recorder, held, shard))
+                self._left(name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name)))
+            elif 0 not in unwrapped(p).shape:
+                self.no_gradient.append(name)
+        for name, held in self._held().items():
+            self._left(name, ".new", held, place(self.recorder, held, self.binding.shard_of(name)))
+        for (name, key), (value, owner) in self.binding.later_states(self.states_of).items():
+            self._left(name, f"{key}.new", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(owner.shape) else None))
         for (name, key), (optimizer, owner) in self.states_of.items():
             value = optimizer.state.get(owner, {}).get(key[1:])
             if not isinstance(value, torch.Tensor):
@@ -462,10 +469,16 @@ class _Side:
             self._beside(name, kept)
         self._leaves(found)
 
+    def _held(self) -> dict[str, torch.Tensor]:
+        try:
+            return self.binding.held()
+        except Gone as e:
+            raise CaptureError(str(e)) from None
+
     def _leaves(self, named: Mapping[str, Any]) -> None:
         """Tensors that the step wrote by hand (leaves.py), but those that have names: parameters, gradients, states and buffers, and what FSDP gathers."""
         binding = self.binding
-        others = [*binding.parameters.values(), *(binding.held(name) for name in binding.parameters), *(b for b, _ in binding.buffers().values()), *named.values(),
+        others = [*binding.parameters.values(), *self._held().values(), *(b for b, _ in binding.buffers().values()), *named.values(),
                   *(p.grad for p in binding.parameters.values()), *binding.gathered(), *(v for o in binding.optimizers for s in o.state.values() for v in s.values())]
         have = {private.storage_key(unwrapped(t)) for t in others if isinstance(t, torch.Tensor)}
         count: collections.Counter[str] = collections.Counter()
@@ -645,4 +658,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside)
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient))

@@ -211,7 +211,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
-            if line is None and (not _is_view(func) or _is_composite(func)) and name not in table.RANDOM and not self._constant_operands(args, kwargs):
+            if line is None and (not _is_view(func) or _is_composite(func)) and name not in table.RANDOM | table.UNDEFINED and not self._constant_operands(args, kwargs):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out

@@ -20,7 +20,7 @@ LINES: dict[str, Line] = {}
 RANDOM = frozenset("aten." + name for name in (
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "normal_", "uniform", "uniform_", "bernoulli", "bernoulli_", "exponential", "exponential_",
     "random", "random_", "log_normal_", "cauchy_", "geometric_", "multinomial", "native_dropout", "normal_functional"))
-UNDEFINED = frozenset("aten." + name for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "_resize_output_"))
+UNDEFINED = frozenset(f"{space}.{name}" for space in ("aten", "prims") for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize", "resize_", "_resize_output_"))
 NOT_FOLDED = RANDOM | UNDEFINED | {"aten._fused_adamw_", "aten._fused_adam_", "aten._fused_sgd_", "aten._fused_adagrad_", "aten.copy_", "aten.clone", "aten._foreach_copy_"}
 
 

@@ -32,6 +32,7 @@ bool TextSource::refill() {
   if (text_) {
     next_ = text_->data();
     end_ = next_ + text_->size();
+    refuseNul();
     digest_.update(*text_);
     text_ = std::string_view();  // given out once
     return next_ != end_;
@@ -59,11 +60,23 @@ bool TextSource::refill() {
     if (code == Z_BUF_ERROR) fail("the gzip data is cut off" + where);
     return false;
   }
-  bytesRead_ += static_cast<std::size_t>(got);
-  digest_.update({buffer_.data(), static_cast<std::size_t>(got)});
   next_ = buffer_.data();
   end_ = next_ + got;
+  refuseNul();
+  bytesRead_ += static_cast<std::size_t>(got);
+  digest_.update({buffer_.data(), static_cast<std::size_t>(got)});
   return true;
+}
+
+// Parsers of text take it for the end, and would neither read nor refuse what comes after.
+void TextSource::refuseNul() const {
+  if (next_ == end_) return;
+  const void* const nul = std::memchr(next_, 0, static_cast<std::size_t>(end_ - next_));
+  if (nul != nullptr)
+    fail("found a NUL byte after " +
+         std::to_string(bytesRead_ +
+                        static_cast<std::size_t>(static_cast<const char*>(nul) - next_)) +
+         " bytes of text, expected JSON or HLO text");
 }
 
 }  // namespace shardproof::reader

@@ -47,6 +47,7 @@ class TextSource {
     void operator()(gzFile_s* handle) const;
   };
   bool refill();
+  void refuseNul() const;  // in what was read last
   [[noreturn]] void fail(const std::string& message) const;
 
   std::string file_;

@@ -249,6 +249,25 @@ TEST_F(ReaderTest, TruncatedGzipIsAnError) {
   }
 }
 
+// What comes after it would neither be read nor refused.
+TEST_F(ReaderTest, ANulByteIsAnError) {
+  using std::literals::operator""s;
+  const std::string more = kPlanText + "\0}} not JSON"s,
+                    late = kPlanText + std::string(1 << 19, ' ') + "\0"s;
+  for (const std::string& text : {more, late}) {
+    for (const std::string& file : {write("p.json", text), writeGzip("p.json.gz", text)}) {
+      try {
+        readProblem(write("m.json", kModelText), file);
+        FAIL() << "no error";
+      } catch (const InputError& error) {
+        EXPECT_NE(std::string(error.what()).find("found a NUL byte after "), std::string::npos)
+            << error.what();
+      }
+    }
+    EXPECT_THROW(readProblemText(kModelText, text), InputError);
+  }
+}
+
 TEST_F(ReaderTest, PlainTextUnderAGzipNameIsAnError) {
   const std::string file = write("p.json.gz", kPlanText);
   EXPECT_THROW(readProblem(std::nullopt, file), InputError);

@@ -84,6 +84,11 @@ class Products {
     if (const auto it = several_.find(n); it != several_.end()) return &it->second;
     return nullptr;
   }
+  // Also where a single dimension is as large.
+  const std::set<Lines>* neighbours(std::int64_t n) const {
+    const auto it = several_.find(n);
+    return it == several_.end() ? nullptr : &it->second;
+  }
 
  private:
   const PlanLines& lines_;
@@ -193,16 +198,18 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
     const bool oneSided = use.model != use.plan;
     Meaning meaning;
     const std::set<Lines>* candidates = products.of(n);
-    // What differs between the sides is most often how many samples or tokens there are.
+    // What differs between the sides is most often how many samples or tokens there are, also where
+    // a layer happens to be as wide.
     std::set<Lines> likely;
-    if (candidates != nullptr) {
-      std::copy_if(candidates->begin(), candidates->end(), std::inserter(likely, likely.end()),
+    for (const std::set<Lines>* all : {candidates, oneSided ? products.neighbours(n) : nullptr}) {
+      if (all == nullptr || !likely.empty()) continue;
+      std::copy_if(all->begin(), all->end(), std::inserter(likely, likely.end()),
                    [&](const Lines& own) {
                      return std::all_of(own.begin(), own.end(),
                                         [&](std::int32_t l) { return data.contains(l); });
                    });
-      if (!likely.empty()) candidates = &likely;
     }
+    if (!likely.empty()) candidates = &likely;
     if (oneSided && use.plan) {
       // Most likely those that samples are divided over; what samples or tokens there are n of is
       // likelier than other axes.

@@ -313,11 +313,14 @@ class Choice {
   }
 
   // The least is the best.
-  using Rank = std::tuple<double, int, std::int64_t, std::int32_t>;
+  using Rank = std::tuple<double, int, std::int64_t, bool, std::int32_t>;
   Rank rankOf(const Local& here, const Lift::Said& said) const {
-    enum Kind { kSameOperator, kOperand, kOther };
+    // An operator of the same name that was given nothing of the same says less than that the value
+    // is that of an operand.
+    enum Kind { kSameOperator, kOperand, kSameName, kOther };
     Kind kind = kOther;
     std::int64_t alike = 0;
+    bool attributes = false;
     const Maker &maker = makers_[here.first][here.second], &model = modelMakers_[said.tensor];
     if (maker.node >= 0) {
       const Graph& graph = problem_.plan.programs[here.first].graph;
@@ -325,17 +328,19 @@ class Choice {
       const auto in = graph.in(node);
       if (node.communication < 0 && model.node >= 0 && maker.result == model.result &&
           model_.nodes[model.node].op == node.op) {
-        kind = kSameOperator;
+        attributes = model_.nodes[model.node].attributes == node.attributes;
         const auto there = model_.in(model_.nodes[model.node]);
         for (std::size_t i = 0; i < std::min(in.size(), there.size()); ++i)
           alike += in[i].present() && there[i].present() &&
                    chosen_[here.first][in[i].tensor].tensor == there[i].tensor;
-      } else {
+        kind = alike > 0 || in.empty() ? kSameOperator : kSameName;
+      }
+      if (kind > kOperand) {
         for (const Local& o : operandsOf(here))
           if (chosen_[o.first][o.second].tensor == said.tensor) kind = kOperand;
       }
     }
-    return {-said.covered, kind, -alike, said.tensor};
+    return {-said.covered, kind, -alike, !attributes, said.tensor};
   }
 
   const Problem& problem_;

@@ -14,6 +14,7 @@
 #include "interpret/run.h"
 #include "ir/attribute_steps.h"
 #include "ir/clone.h"
+#include "ir/coordinates.h"
 #include "ir/part_nodes.h"
 #include "ops/attributes.h"
 #include "shardproof/error.h"
@@ -64,14 +65,19 @@ std::set<NameId> mentioned(const Problem& problem, bool byCheckpoints) {
   return names;
 }
 
-// The local tensors, as the file calls them, that an entry speaks of.
-std::set<NameId> localsOf(const Problem& problem, EntryId entry) {
-  std::set<NameId> names;
-  for (const Shard& shard : problem.plan.lineage[entry].shards)
-    for (const Part& part : shard.parts) names.insert(part.local);
-  for (const PlacedPart& placed : problem.plan.placed)
-    if (placed.entry == entry) names.insert(placed.local);
-  return names;
+// Whether an entry speaks of the local tensor, as the file calls it, on a rank of the part.
+bool speaksOf(const Problem& problem, EntryId entry, const Part& other) {
+  const LineageEntry& own = problem.plan.lineage[entry];
+  for (std::uint32_t s = 0; s < own.shards.size(); ++s) {
+    for (std::uint32_t p = 0; p < own.shards[s].parts.size(); ++p) {
+      const Part& part = own.shards[s].parts[p];
+      NameId local = part.local;
+      for (const PlacedPart& placed : problem.plan.placed)
+        if (placed.entry == entry && placed.shard == s && placed.part == p) local = placed.local;
+      if (local == other.local && ir::mayMeet(part, other)) return true;
+    }
+  }
+  return false;
 }
 
 // Before the chosen entries are added to `problem`.
@@ -81,9 +87,8 @@ std::vector<Inferred::Replaced> replacedBy(const Problem& problem, const std::se
   std::vector<Inferred::Replaced> all;
   for (const EntryId entry : wrong) {
     Inferred::Replaced one{entry, {}};
-    const std::set<NameId> names = localsOf(problem, entry);
     for (std::size_t i = 0; i < chosen.entries.size(); ++i)
-      if (names.contains(chosen.entries[i].shards[0].parts[0].local))
+      if (speaksOf(problem, entry, chosen.entries[i].shards[0].parts[0]))
         one.by.emplace_back(first + i);
     all.push_back(std::move(one));
   }

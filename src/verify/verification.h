@@ -67,7 +67,7 @@ class Verification {
   bool interrupted() const { return options_.cancel && options_.cancel->load(); }
   bool cancelled() const { return gaveUp_ || interrupted(); }
   // VerifyOptions::hurried.
-  void giveUpIfHurried() { gaveUp_ = gaveUp_ || options_.hurried; }
+  void giveUpIfHurried() { gaveUp_ = gaveUp_ || options_.hurried || hurry_ == Hurry::kLastResort; }
 
   std::pair<std::int64_t, EntryId> order(EntryId e) const { return {planIndex_->entryKey(e), e}; }
 
@@ -94,6 +94,9 @@ class Verification {
   // A lemma that was found may be true and hide how two things hang together. Where nothing else
   // helps, what is not proved is cut again as if none had been found: what of it, in order.
   std::vector<EntryId> withoutInferredLemmas();
+  // True checkpoints may do the same: in a small plan what is not proved is cut again without any,
+  // once. It ends with the first proof that is not found soon.
+  std::vector<EntryId> withoutCheckpoints();
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const {
@@ -223,6 +226,11 @@ class Verification {
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
   bool gaveUp_ = false;
+  // Proofs may take `proofSeconds_`. Beside doubtful outputs what takes longer stays undecided for
+  // now; as a last resort it ends the run.
+  enum class Hurry : std::uint8_t { kNone, kBesideDoubtful, kLastResort };
+  Hurry hurry_ = Hurry::kNone;
+  double proofSeconds_ = 0;
   EndToEndResult endToEnd_;
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)

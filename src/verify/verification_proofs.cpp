@@ -12,7 +12,7 @@ namespace shardproof {
 CheckOptions Verification::checkOptions() const {
   CheckOptions check;
   check.checker = options_.checker;
-  check.timeoutSeconds = options_.timeoutSeconds;
+  check.timeoutSeconds = proofSeconds_;
   check.memoryMegabytes = options_.memoryMegabytes;
   return check;
 }
@@ -51,7 +51,7 @@ void Verification::runClasses() {
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return classes_[a].size > classes_[b].size;
   });
-  const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+  const PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
   const CheckOptions check = checkOptions();
   std::size_t done = 0;
   const auto statistics = runPool(
@@ -69,13 +69,19 @@ void Verification::runClasses() {
         } else {
           state.outcome = {};
           state.outcome.reason = result.reason;
-          if (result.outcome != TaskOutcome::kCancelled) giveUpIfHurried();
+        }
+        if (state.outcome.verdict == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
+            result.outcome != TaskOutcome::kCancelled) {
+          if (result.outcome != TaskOutcome::kDone || hurry_ == Hurry::kLastResort)
+            giveUpIfHurried();
+          if (hurry_ == Hurry::kBesideDoubtful) state.decided = false;
         }
         ++done;
         tell(done, order.size(), "proving");
       },
       pool);
-  for (const std::size_t c : order) release(classes_[c]);
+  for (const std::size_t c : order)
+    if (classes_[c].decided) release(classes_[c]);
   if (proofs()) proofs()->flush();
   report_.statistics.workersLost += statistics.workersLost;
   peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);

@@ -28,6 +28,13 @@ constexpr std::size_t kMostGrowth = 4;
 constexpr std::size_t kGrowthAllowance = 1'000'000;
 // A hurried verification gives up where its stages have so many times the plan's nodes (and some).
 constexpr std::size_t kManyForHurried = 60;
+// Where outputs are probably wrong: what the rest of the plan is proved with, before they are
+// evaluated.
+constexpr double kSecondsBesideDoubtful = 2;
+// The last resort, without any checkpoint, is for plans of so many operators on all ranks, and for
+// proofs that take no longer.
+constexpr std::size_t kMostWithoutCheckpoints = 5'000;
+constexpr double kSecondsWithoutCheckpoints = 5;
 
 }  // namespace
 
@@ -67,7 +74,7 @@ void Verification::prove() {
       firstFailures_ = failures();
       firstOutcomes_ = snapshot(firstFailures_);
     }
-    if (allOutputsProved() || round >= last) break;
+    if (allOutputsProved()) break;
     // Also where no stage is refuted: a stage that is wrong may be too large for its own check,
     // and is one round of numbers away from its verdict.
     if (!numbersAsked && !firstFailures_.empty() && (round > 0 || !onlyGuessesFailed())) {
@@ -88,8 +95,11 @@ void Verification::prove() {
                                      [&](EntryId f) { return excluded_[f] != 0; });
       if (recut || (!holds(e) && deepen(e))) todo.push_back(e);
     }
+    if (round >= last) todo.clear();
     if (todo.empty() || round == kMostInferredRounds) {
-      std::vector<EntryId> anew = withoutInferredLemmas();
+      std::vector<EntryId> anew;
+      if (round < last) anew = withoutInferredLemmas();
+      if (anew.empty() && todo.empty()) anew = withoutCheckpoints();
       if (!anew.empty()) {
         todo = std::move(anew);
         last = round + kMostRounds;
@@ -102,10 +112,8 @@ void Verification::prove() {
 
 bool Verification::onlyGuessesFailed() const {
   return options_.doubtful.empty() &&
-         std::all_of(firstFailures_.begin(), firstFailures_.end(), [&](EntryId e) {
-           return plan_.lineage[e].inferred ||
-                  (plan_.lineage[e].role == Role::kOutput && restsOnFailure(e));
-         });
+         std::all_of(firstFailures_.begin(), firstFailures_.end(),
+                     [&](EntryId e) { return plan_.lineage[e].inferred || restsOnFailure(e); });
 }
 
 bool Verification::restsOnFailure(EntryId e) const {
@@ -137,6 +145,28 @@ std::vector<EntryId> Verification::withoutInferredLemmas() {
   return todo;
 }
 
+std::vector<EntryId> Verification::withoutCheckpoints() {
+  std::vector<EntryId> todo;
+  if (hurry_ == Hurry::kLastResort || planIndex_->operatorInstances() > kMostWithoutCheckpoints)
+    return todo;
+  const auto isCheckpoint = [&](EntryId e) { return plan_.lineage[e].role == Role::kCheckpoint; };
+  if (std::none_of(topological_.begin(), topological_.end(),
+                   [&](EntryId e) { return isCheckpoint(e) && holds(e); }))
+    return todo;
+  hurry_ = Hurry::kLastResort;
+  proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsWithoutCheckpoints);
+  const auto proved = chain();
+  for (const EntryId e : topological_) {
+    if (isCheckpoint(e)) excluded_[e] = 1;
+    if (isCheckpoint(e) || proved[e]) continue;
+    entries_[e].deepened.clear();
+    entries_[e].depth = 0;
+    entries_[e].collapse = true;
+    todo.push_back(e);
+  }
+  return todo;
+}
+
 bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
   const std::set<EntryId> doubtful(options_.doubtful.begin(), options_.doubtful.end());
   if (doubtful.empty() || !problem_.model.arguments.empty()) return false;
@@ -144,12 +174,18 @@ bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
   for (const EntryId e : todo)
     (doubtful.contains(e) && plan_.lineage[e].role == Role::kOutput ? outputs : others)
         .push_back(e);
+  hurry_ = Hurry::kBesideDoubtful;
+  proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsBesideDoubtful);
   cutAndProve(others);
+  hurry_ = Hurry::kNone;
+  proofSeconds_ = options_.timeoutSeconds;
   if (cancelled() || !report_.defects.empty()) return true;
   firstFailures_ = failures();
   firstOutcomes_ = snapshot(firstFailures_);
   differs_ = endToEndDiffers();
-  todo = std::move(outputs);
+  // What was not decided in that time is tried again with all of it.
+  if (std::all_of(classes_.begin(), classes_.end(), [](const ClassState& c) { return c.decided; }))
+    todo = std::move(outputs);
   return differs_;
 }
 

@@ -12,6 +12,7 @@ namespace shardproof {
 Verification::Verification(const Problem& problem, const VerifyOptions& options)
     : problem_(problem), plan_(problem.plan), options_(options) {
   if (options_.inProcess) options_.jobs = 1;
+  proofSeconds_ = options_.timeoutSeconds;
   if (options_.jobs <= 0)
     options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }

@@ -101,6 +101,29 @@ TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
   EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
 }
 
+// 8 samples of 16 tokens, and a layer that is 128 wide: what the model divides by is how many
+// tokens there are.
+TEST(Shrink, AFactorIsTakenForTokensWhereALayerIsAsWide) {
+  const auto full = test::read(draft(
+      R"({"tensors": {"x": {"shape": [8, 16, 6], "kind": "input"}, "w": {"shape": [128, 6], "kind": "parameter"},
+                      "a": {"shape": [8, 16, 128]}, "b": {"shape": [16, 128]}, "s": {"shape": [128]}, "y": {"shape": [128]}},
+          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
+                    {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}}, {"op": "mul", "in": ["s"], "out": ["y"], "attrs": {"scalar": 0.0078125}}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 2]], "programs": [{
+            "tensors": {"x": {"shape": [4, 16, 6], "kind": "input"}, "w": {"shape": [128, 6], "kind": "parameter"}, "a": {"shape": [4, 16, 128]},
+                        "b": {"shape": [16, 128]}, "s": {"shape": [128]}, "m": {"shape": [128]}, "y": {"shape": [128]}},
+            "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
+                      {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}}, {"op": "mul", "in": ["s"], "out": ["m"], "attrs": {"scalar": 0.015625}},
+                      {"op": "all_reduce", "in": ["m"], "out": ["y"], "comm": "c", "group": ["dp"], "attrs": {"reduce": "mean"}}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 16], [0, 6]], "step": {"dp": [4, 0, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 128], [0, 6]], "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 128]], "parts": [{"local": "y"}]}]}]})"));
+  ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
+  const Shrunk s = shrinkProblem(*full);
+  EXPECT_LT(s.elements, s.fullElements / 10);
+  EXPECT_EQ(verdictOf(*s.problem), Verdict::kEquivalent);
+}
+
 // Attention of 256 queries on one rank, with these attributes in the model and in the plan.
 Draft attention(const Json& ofModel, const Json& ofPlan) {
   const Json tensors = Json::parse(

@@ -274,6 +274,50 @@ TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
   EXPECT_EQ(stageOf(report, 1).verdict, StageVerdict::kProved);
 }
 
+// True checkpoints that hide how two tensors hang together, more of them than there are rounds:
+// without any the plan is proved.
+TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
+  const int levels = 16;
+  Json tensors = Json::object(), nodes = Json::array(), lineage = Json::array();
+  std::string before[2] = {"x", "x"};
+  for (int k = 0; k < levels; ++k) {
+    for (const int side : {0, 1}) {
+      const std::string name = (side == 0 ? "u" : "v") + std::to_string(k);
+      tensors[name] = {{"shape", {4}}};
+      nodes.push_back({{"op", k == 0 && side == 1 ? "neg"
+                              : k == 1            ? "exp"
+                                                  : "square"},
+                       {"in", Json::array({before[side]})},
+                       {"out", Json::array({name})}});
+      if (k == 0 && side == 0) nodes.back()["op"] = "identity";
+      if (k > 0)
+        lineage.push_back({{"tensor", name},
+                           {"role", "checkpoint"},
+                           {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", name}}}}}}}});
+      before[side] = name;
+    }
+  }
+  Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})",
+                          R"({"op": "identity", "in": ["x"], "out": ["o"]})",
+                          R"("o": {"shape": [4]}, "one": {"shape": [4]})",
+                          R"({"op": "identity", "in": ["x"], "out": ["o"]})");
+  tensors["o"] = {{"shape", {4}}};
+  // The product of both is 1: the model multiplies, the plan divides one by itself.
+  Json model = nodes, plan = nodes;
+  model.push_back({{"op", "mul"}, {"in", {before[0], before[1]}}, {"out", {"o"}}});
+  plan.push_back({{"op", "div"}, {"in", {before[0], before[0]}}, {"out", {"o"}}});
+  for (const auto& [name, tensor] : tensors.items()) {
+    d.model["tensors"][name] = tensor;
+    d.tensor(0, name) = tensor;
+  }
+  d.model["nodes"] = model;
+  d.program(0)["nodes"] = plan;
+  d.program(0)["tensors"].erase("one");
+  for (const Json& entry : lineage) d.plan["lineage"].push_back(entry);
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+}
+
 // The wrong lemma would prove the wrong output: y is said to be doubled, and the plan halves it
 // again.
 TEST(Verify, AWrongLemmaProvesNothing) {

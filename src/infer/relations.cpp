@@ -80,10 +80,8 @@ class Search {
       scales_ = scalesOf(problem.plan);
       extents_ = extentsOf(problem);
     }
-    for (const Program& program : problem.plan.programs) {
-      makers_.push_back(makersOf(program.graph));
-      kinds_.push_back(kindsOf(program, makers_.back()));
-    }
+    for (const Program& program : problem.plan.programs) makers_.push_back(makersOf(program.graph));
+    kinds_.resize(makers_.size());
     found_.resize(at(setup_.programs.slots()));
     printOf_.resize(at(setup_.programs.slots()), -1);
     silent_.resize(at(setup_.programs.slots()), 0);
@@ -534,6 +532,11 @@ class Search {
     return std::nullopt;
   }
 
+  const Kinds& kindsIn(ProgramId p) const {
+    if (!kinds_[p.index()]) kinds_[p.index()] = kindsOf(problem_.plan.programs[p], makers_[p]);
+    return *kinds_[p.index()];
+  }
+
   // What the same node makes in another program, if anything. Where one has other nodes besides (as
   // its shards are shorter), the k-th that makes something of a kind is the k-th there, if both
   // have as many.
@@ -543,9 +546,10 @@ class Search {
     const auto [n, result] = makers_[p][t];
     if (!n.valid()) return {};
     if (here.nodes.size() != there.nodes.size()) {
-      const auto& [kind, k] = kinds_[p].of[t];
-      const auto own = kinds_[p].all.find(kind), other = kinds_[q].all.find(kind);
-      return other != kinds_[q].all.end() && own->second.size() == other->second.size()
+      const Kinds &ours = kindsIn(p), &theirs = kindsIn(q);
+      const auto& [kind, k] = ours.of[t];
+      const auto own = ours.all.find(kind), other = theirs.all.find(kind);
+      return other != theirs.all.end() && own->second.size() == other->second.size()
                  ? other->second[k]
                  : TensorId::none();
     }
@@ -652,8 +656,8 @@ class Search {
   const interpret::Limits limits_;
   bool stopped_ = false;
   interpret::Setup setup_;
-  std::vector<std::vector<Maker>> makers_;  // by program and tensor
-  std::vector<Kinds> kinds_;                // by program
+  std::vector<std::vector<Maker>> makers_;           // by program and tensor
+  mutable std::vector<std::optional<Kinds>> kinds_;  // by program, where they were asked for
   ModelTable<Real> table_;
   std::vector<std::vector<long double>> exact_;  // of the model's tensors, where Real is double
   std::vector<std::vector<Place>> found_;        // by slot of all ranks

@@ -231,6 +231,7 @@ class Verification {
   enum class Hurry : std::uint8_t { kNone, kBesideDoubtful, kLastResort };
   Hurry hurry_ = Hurry::kNone;
   double proofSeconds_ = 0;
+  std::vector<EntryState> beforeLastResort_;  // what is told where it does not help
   EndToEndResult endToEnd_;
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)

@@ -107,6 +107,7 @@ void Verification::prove() {
     }
     if (todo.empty()) break;
   }
+  if (hurry_ == Hurry::kLastResort && !allOutputsProved()) entries_ = std::move(beforeLastResort_);
   conclude();
 }
 
@@ -154,6 +155,7 @@ std::vector<EntryId> Verification::withoutCheckpoints() {
                    [&](EntryId e) { return isCheckpoint(e) && holds(e); }))
     return todo;
   hurry_ = Hurry::kLastResort;
+  beforeLastResort_ = entries_;
   proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsWithoutCheckpoints);
   const auto proved = chain();
   for (const EntryId e : topological_) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -97,6 +98,9 @@ class Verification {
   // True checkpoints may do the same: in a small plan what is not proved is cut again without any,
   // once. It ends with the first proof that is not found soon.
   std::vector<EntryId> withoutCheckpoints();
+  // What is not proved, to be cut as if these had never been there and nothing had failed; in
+  // order.
+  std::vector<EntryId> cutAnewWithout(const std::function<bool(EntryId)>& leftOut);
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
   const std::string& tensorName(std::int32_t logical) const {

@@ -4,6 +4,7 @@
 // its own with its own proof, and no result of an earlier round is kept for it, so refining can
 // turn "not proved" into "proved" only by a proof (docs/soundness.md, "Refining the cut").
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -130,37 +131,31 @@ bool Verification::mayHoldWithout(EntryId e) {
 
 std::vector<EntryId> Verification::withoutInferredLemmas() {
   const auto inferred = [&](EntryId e) { return plan_.lineage[e].inferred; };
-  std::vector<EntryId> todo;
   if (std::none_of(topological_.begin(), topological_.end(),
                    [&](EntryId e) { return inferred(e) && !excluded_[e]; }))
-    return todo;
-  const auto proved = chain();
-  for (const EntryId e : topological_) {
-    excluded_[e] = inferred(e);
-    if (inferred(e) || proved[e]) continue;
-    entries_[e].deepened.clear();
-    entries_[e].depth = 0;
-    entries_[e].collapse = true;
-    todo.push_back(e);
-  }
-  return todo;
+    return {};
+  return cutAnewWithout(inferred);
 }
 
 std::vector<EntryId> Verification::withoutCheckpoints() {
-  std::vector<EntryId> todo;
   if (hurry_ == Hurry::kLastResort || planIndex_->operatorInstances() > kMostWithoutCheckpoints)
-    return todo;
+    return {};
   const auto isCheckpoint = [&](EntryId e) { return plan_.lineage[e].role == Role::kCheckpoint; };
   if (std::none_of(topological_.begin(), topological_.end(),
                    [&](EntryId e) { return isCheckpoint(e) && holds(e); }))
-    return todo;
+    return {};
   hurry_ = Hurry::kLastResort;
   beforeLastResort_ = entries_;
   proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsWithoutCheckpoints);
+  return cutAnewWithout(isCheckpoint);
+}
+
+std::vector<EntryId> Verification::cutAnewWithout(const std::function<bool(EntryId)>& leftOut) {
+  std::vector<EntryId> todo;
   const auto proved = chain();
   for (const EntryId e : topological_) {
-    if (isCheckpoint(e)) excluded_[e] = 1;
-    if (isCheckpoint(e) || proved[e]) continue;
+    excluded_[e] = leftOut(e);
+    if (leftOut(e) || proved[e]) continue;
     entries_[e].deepened.clear();
     entries_[e].depth = 0;
     entries_[e].collapse = true;

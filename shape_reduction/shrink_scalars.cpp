@@ -81,8 +81,7 @@ class Products {
   // Single dimensions come before neighbours.
   const std::set<Lines>* of(std::int64_t n) const {
     if (const auto it = single_.find(n); it != single_.end()) return &it->second;
-    if (const auto it = several_.find(n); it != several_.end()) return &it->second;
-    return nullptr;
+    return neighbours(n);
   }
   // Also where a single dimension is as large.
   const std::set<Lines>* neighbours(std::int64_t n) const {

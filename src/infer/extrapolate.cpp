@@ -104,6 +104,7 @@ void extrapolate(const Problem& problem,
       const auto [atA, a] = found[0];
       const auto [atB, b] = found[1];
       for (std::int32_t c = 0; c < mesh[axis].size; ++c) {
+        if (silent.empty() && executed(c)) continue;
         Shard shard = entries[a].shards[0];
         for (auto& [of, coordinate] : shard.parts[0].at)
           if (at(of) == axis) coordinate = c;

@@ -82,8 +82,8 @@ class Verification {
   // there are rounds.
   bool deepen(EntryId e);
 
-  // Whether all that failed in the first round was guessed, or are outputs that rest on such a
-  // guess. Where the executed image has all outputs, the guesses are what is wrong, not the plan.
+  // Whether all that failed in the first round was guessed, or rests on such a guess. Where the
+  // executed image has all outputs, the guesses are what is wrong, not the plan.
   bool onlyGuessesFailed() const;
   // Whether its stage relied on one that is not proved.
   bool restsOnFailure(EntryId e) const;
@@ -98,6 +98,8 @@ class Verification {
   // True checkpoints may do the same: in a small plan what is not proved is cut again without any,
   // once. It ends with the first proof that is not found soon.
   std::vector<EntryId> withoutCheckpoints();
+  // Where that proved too little: what is told is told of the stages before it.
+  void endLastResort();
   // What is not proved, to be cut as if these had never been there and nothing had failed; in
   // order.
   std::vector<EntryId> cutAnewWithout(const std::function<bool(EntryId)>& leftOut);
@@ -235,7 +237,10 @@ class Verification {
   enum class Hurry : std::uint8_t { kNone, kBesideDoubtful, kLastResort };
   Hurry hurry_ = Hurry::kNone;
   double proofSeconds_ = 0;
-  std::vector<EntryState> beforeLastResort_;  // what is told where it does not help
+  struct {
+    std::vector<EntryState> entries;
+    std::vector<char> excluded;
+  } beforeLastResort_;
   EndToEndResult endToEnd_;
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)

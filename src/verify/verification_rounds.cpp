@@ -108,7 +108,7 @@ void Verification::prove() {
     }
     if (todo.empty()) break;
   }
-  if (hurry_ == Hurry::kLastResort && !allOutputsProved()) entries_ = std::move(beforeLastResort_);
+  if (hurry_ == Hurry::kLastResort) endLastResort();
   conclude();
 }
 
@@ -145,9 +145,18 @@ std::vector<EntryId> Verification::withoutCheckpoints() {
                    [&](EntryId e) { return isCheckpoint(e) && holds(e); }))
     return {};
   hurry_ = Hurry::kLastResort;
-  beforeLastResort_ = entries_;
+  beforeLastResort_ = {entries_, excluded_};
   proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsWithoutCheckpoints);
   return cutAnewWithout(isCheckpoint);
+}
+
+void Verification::endLastResort() {
+  gaveUp_ = false;  // what was given up was the resort
+  hurry_ = Hurry::kNone;
+  proofSeconds_ = options_.timeoutSeconds;
+  if (allOutputsProved()) return;
+  entries_ = std::move(beforeLastResort_.entries);
+  excluded_ = std::move(beforeLastResort_.excluded);
 }
 
 std::vector<EntryId> Verification::cutAnewWithout(const std::function<bool(EntryId)>& leftOut) {

@@ -2,6 +2,8 @@
 #include "shardproof/verify.h"
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -376,6 +378,43 @@ TEST(Verify, AnOutputWithoutAProofIsUndecided) {
   EXPECT_EQ(report.reason, "1 of 1 outputs could not be decided");
   EXPECT_TRUE(report.defects.empty());
   for (const StageReport& s : report.stages) EXPECT_NE(s.verdict, StageVerdict::kRefuted);
+}
+
+// Leaving out a checkpoint that is proved does not help: what is told, and every obligation, is
+// that of before.
+TEST(Verify, ALastResortThatDoesNotHelpChangesNothing) {
+  Draft d = undecidable();
+  const Json scalar = Json::parse(R"({"shape": []})");
+  std::string last = "x";
+  for (int k = 0; k < 16; ++k) {
+    const std::string name = "k" + std::to_string(k);
+    d.model["tensors"][name] = d.tensor(0, name) = scalar;
+    for (Json* nodes : {&d.model["nodes"], &d.program(0)["nodes"]})
+      nodes->push_back({{"op", "neg"}, {"in", Json::array({last})}, {"out", Json::array({name})}});
+    d.plan["lineage"].push_back(
+        {{"tensor", name},
+         {"role", "checkpoint"},
+         {"shards",
+          Json::array({{{"box", Json::array()}, {"parts", Json::array({{{"local", name}}})}}})}});
+    last = name;
+  }
+  d.model["tensors"]["p"] = d.tensor(0, "p") = scalar;
+  for (Json* nodes : {&d.model["nodes"], &d.program(0)["nodes"]})
+    nodes->push_back({{"op", "add"}, {"in", {"o", last}}, {"out", Json::array({"p"})}});
+  d.model["outputs"] = Json::array({"p"});
+  d.entry(1)["tensor"] = d.entry(1)["shards"][0]["parts"][0]["local"] = "p";
+  const test::TemporaryDirectory directory;
+  VerifyOptions options = quick();
+  const std::string index = directory.write("index.json", "");
+  options.smt2Directory = std::filesystem::path(index).parent_path().string();
+  const Report report = verified(d, options), plain = verified(undecidable());
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  EXPECT_FALSE(report.interrupted);
+  EXPECT_EQ(stageOf(report, 3).verdict, StageVerdict::kProved);
+  for (const std::int32_t e : {1, 2})
+    EXPECT_EQ(stageOf(report, e).reason, stageOf(plain, e).reason);
+  std::ifstream written(index);
+  EXPECT_EQ(Json::parse(written)["complete"], true);
 }
 
 TEST(Verify, OneOfTwoOutputsIsNotEnough) {

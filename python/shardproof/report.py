@@ -31,6 +31,7 @@ class Report:
     text: str                        # what the program printed
     raw: dict[str, Any]              # the whole JSON report
     assumptions: list[str] = dataclasses.field(default_factory=list)
+    not_compared: list[str] = dataclasses.field(default_factory=list)
     seconds_capture: float = 0.0
 
     @property

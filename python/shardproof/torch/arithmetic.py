@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from . import tables
+from . import assumptions, tables
 from .graph import FOLD_LIMIT, MOVES_HERE, Graph, as_fraction, number
 from .values import Complex, Filled, Hidden, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
@@ -194,7 +194,7 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
         p, q, root = exact
         if op == "div":
             p, q = q, p
-        g.assume(f"the constant {x!r} stands for {'sqrt(' if root else ''}{exact[0]}/{exact[1]}{')' if root else ''}")
+        g.assume(assumptions.fraction(x, f"{'sqrt(' if root else ''}{exact[0]}/{exact[1]}{')' if root else ''}"))
         if not root:
             return _scale(g, a, p, q)
         if a.square is not None:
@@ -202,7 +202,7 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
         factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
         return g.one("mul", [a, factor], a.shape)
     if exact is not None and not exact[2]:  # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
-        g.assume(f"the constant {x!r} stands for {exact[0]}/{exact[1]}")
+        g.assume(assumptions.fraction(x, f"{exact[0]}/{exact[1]}"))
         return g.one(op, [a, g.one("div", [Filled(exact[0], ())], (), {"scalar": exact[1]})], a.shape)
     result = g.one(op, [a], a.shape, {"scalar": number(x)})
     if op in ("mul", "div"):
@@ -388,7 +388,6 @@ def reciprocal(g: Graph, a: Value) -> Value:
     return power(g, a, -1)
 
 
-POSITIVE = "what is raised to a power that depends on data is positive: inputs for which it is zero (or negative) are left out"
 
 
 def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
@@ -396,7 +395,7 @@ def exponential(g: Graph, a: Value, exponent: Value | float) -> Value:
     if isinstance(a, Filled) and a.fill <= 0 or isinstance(a, Known) and bool((a.data <= 0).any()):
         raise Unsupported("a power, not known before, of a number that is not positive")
     if not isinstance(a, (Filled, Known)):
-        g.assume(POSITIVE)
+        g.assume(assumptions.POSITIVE)
     return _by_logarithm(g, a, exponent)
 
 
@@ -506,7 +505,7 @@ def never_negative(g: Graph, v: Value, depth: int = 24, on_ranks: bool = False) 
     if op in _NEVER_NEGATIVE or op == "mul" and len(node["in"]) == 2 and node["in"][0] == node["in"][1]:
         return True
     if on_ranks and op in _COMBINES and node["in"]:
-        g.assume("sums and parts of what is never negative on one rank have none that is from other ranks either")
+        g.assume(assumptions.NON_NEGATIVE_PARTS)
     elif op not in _KEEPS_SIGN or attrs.get("scalar", 0) < 0 or attrs.get("alpha", 1) < 0 or not node["in"]:
         return False
     return all(never_negative(g, g._value(name, "real"), depth - 1, on_ranks) for name in node["in"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import gc
 import gzip
 import itertools
@@ -19,6 +20,7 @@ import torch
 
 from ..program import verify_files
 from ..report import Defect, Report
+from . import assumptions as basis
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .marks import together
@@ -35,7 +37,9 @@ class Capture:
 
     model: dict[str, Any]
     plan: dict[str, Any]
-    assumptions: list[str]
+    assumptions: list[basis.Assumption]
+    not_compared: list[basis.NotCompared]
+    compared: dict[str, list[str]]  # kind of output -> the model's tensors
     left_out: dict[str, str]     # checkpoints that are not in the files, and why
     unknown: dict[str, str]      # operators without translation that no output needs
     recorded: list[int]          # ranks
@@ -50,6 +54,11 @@ class Capture:
             with gzip.open(path, "wt", compresslevel=3) as f:
                 json.dump(content, f, separators=(",", ":"))
         return model, plan
+
+    def ledger(self) -> dict[str, Any]:
+        """What the verdict covers, what not, and what it rests on (docs/format.md, "capture")."""
+        return {"compared": self.compared, "not_compared": [n.json() for n in self.not_compared],
+                "assumptions": [a.json() for a in self.assumptions]}
 
 
 def _single(step: Step, one: Mesh, name: str, apart: Apart, beginning: Beginning, first: bool) -> tuple[Recording, Model, Request]:
@@ -172,7 +181,7 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
             beginning, first = less, False
             continue
         if isinstance(made, Capture):
-            made.assumptions += [f"the buffer {b} begins with the number that it was made with, not with any value: {why.get(b) or 'its number decides something, or what comes of another cannot be followed'}"
+            made.assumptions += [basis.made_buffer(b, why.get(b) or "its number decides something, or what comes of another cannot be followed")
                                  for b in found[0].as_made if why.get(b) != AS_IT_WAS]
             return made
         why.update(made)
@@ -236,24 +245,24 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
     assumptions += _left_by_some(sides, model)
-    for rank in dict.fromkeys(uncompared.values()):
-        assumptions.append(f"{', '.join(label for label, r in uncompared.items() if r == rank)}: not compared, as rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device")
+    not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
+    not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
     for a, stretches in alike.items():
         within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
-        assumptions.append(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did")
+        assumptions.append(basis.ranks_alike(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did"))
     if moving is not None:
-        assumptions.append(f"ranks that differ only in {moving} do the same with numbers that move evenly with it: of {where.sizes[moving]} coordinates all were recorded where the others are 0, elsewhere the first, second and last")
+        assumptions.append(basis.ranks_alike(f"ranks that differ only in {moving} do the same with numbers that move evenly with it: of {where.sizes[moving]} coordinates all were recorded where the others are 0, elsewhere the first, second and last"))
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
-    return Capture(model.json, plan, assumptions, left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
+    return Capture(model.json, plan, assumptions, not_compared, model.compared(), left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
                    dict(model.constants), time.monotonic() - start)
 
 
-def _left_by_some(sides: Sequence[Recording], model: Model) -> list[str]:
+def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
     """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these there."""
     without: dict[tuple[int, ...], list[str]] = {}
     for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
         without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
-    return [f"no gradient is left on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} in {', '.join(names)}: it is compared where there is one" for ranks, names in without.items()]
+    return [basis.left_by_some(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", ", ".join(names)) for ranks, names in without.items()]
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:
@@ -300,10 +309,11 @@ def _check_infinities(sides: Sequence[Recording]) -> None:
 
 
 def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
-           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False) -> Report:
+           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False, accept: Sequence[str] = (), allow_uncompared: Sequence[str] = ()) -> Report:
     """Whether the step on the mesh computes what it computes on one device (or, with two steps, what the first does).
 
-    keep: prefix of files to leave behind; arguments: further options of `shardproof verify`. Raises CaptureError.
+    keep: prefix of files to leave behind; arguments: further options of `shardproof verify`.
+    accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
     """
     try:
         c = capture(*steps, mesh=mesh, ranks=ranks, checkpoints=checkpoints, jobs=jobs, strict=strict)
@@ -314,8 +324,20 @@ def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", chec
         _, plan = c.write(prefix)
         report = verify_files(plan, arguments=arguments)
     report = _without_arguments(report, c)
-    report.assumptions = c.assumptions
+    report.assumptions = [a.text for a in c.assumptions]
+    report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
+    return _conditional(report, c, accept, allow_uncompared)
+
+
+def _conditional(report: Report, c: Capture, accept: Sequence[str], allow_uncompared: Sequence[str]) -> Report:
+    """An EQUIVALENT that rests on what could hide a bug is CONDITIONAL."""
+    risks = [a for a in c.assumptions if a.kind is basis.Kind.RISK and a.name not in accept]
+    left = [n for n in c.not_compared if not any(fnmatch.fnmatchcase(n.what, p) for p in allow_uncompared)]
+    if report.verdict == "EQUIVALENT" and (risks or left):
+        report.verdict = "CONDITIONAL"
+        report.reason = "; ".join([*(a.text for a in risks), *map(str, left)])
+        report.text = f"CONDITIONAL: {report.reason}\n\n{report.text}"
     return report
 
 

@@ -12,6 +12,7 @@ import torch
 
 from . import _private as private
 from . import arithmetic as ar
+from . import assumptions
 from .exchange import Exchange, Groups
 from .flat_buffers import all_reduce_in_place, chunk_cat_into, copy_in, gather_into, scatter_into, split_into, write_flat
 from .memory import Memory
@@ -57,7 +58,6 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
 
 
 _ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
-GATHERED = "gradients of torch.distributed.nn.functional's all_gather and all_to_all are what they are on NCCL: where they are not contiguous, gloo mixes up their elements (a .clone() of what was gathered keeps them contiguous)"
 _COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
 
 
@@ -251,7 +251,7 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     g = recorder.g
     if any(not t.is_contiguous() for t in args[0]):
-        g.assume(GATHERED)
+        g.assume(assumptions.GATHERED)
     values = [recorder.read(t) for t in args[1]]
     ar.check(*values)
     if len({v.shape for v in values}) != 1 or len({tuple(t.shape) for t in args[0]}) != 1:

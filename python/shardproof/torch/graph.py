@@ -10,13 +10,13 @@ from typing import Any, Iterable, Mapping, Sequence
 
 import torch
 
+from . import assumptions
 from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
 
 MOVES_HERE = ("view", "permute", "slice", "expand", "cat", "identity")  # elements of what this rank has
 _MOVES = (*MOVES_HERE, "recv", "broadcast", "all_gather")
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
 ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
-EACH_ROW_SEEN = "of scores that are masked by data each row has one that is seen"
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -147,7 +147,8 @@ class Graph:
         self._known_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
         self.constants: list[tuple[str, torch.Tensor]] = []  # names of tensors that hold known numbers
-        self.assumptions: dict[str, None] = {}
+        self.assumptions: dict[assumptions.Assumption, None] = {}
+        self.not_compared: dict[assumptions.NotCompared, None] = {}
         self.opaque: set[str] = set()    # results of functions of which nothing is known
         self.hiding: set[str] = set()    # tensors in which there may be minus infinities
         self.closed: set[str] = set()    # tensors that depend on rows of scores of which all are masked
@@ -274,7 +275,7 @@ class Graph:
             return None
         for x, f in found.items():
             if f is not None:
-                self.assume(f"the constant {x!r} stands for {f[0]}/{f[1]}")
+                self.assume(assumptions.fraction(x, f"{f[0]}/{f[1]}"))
         return q
 
     def integers(self, v: Named) -> Integers | None:
@@ -472,23 +473,23 @@ class Graph:
         if not self.has_a_value(v):
             return False
         if isinstance(v, Named) and v.name in self.brought:
-            self.assume("what comes from other ranks is a number where it is multiplied by zero")
+            self.assume(assumptions.BROUGHT_IS_NUMBER)
         return True
 
     def both_have_values(self, *values: Value) -> None:
         """A choice is written as products with ones and zeros, so that what is not chosen has to have a value, too."""
         if not all(self.has_a_value(v) for v in values if isinstance(v, Value)):
-            self.assume("where one of two numbers is chosen (torch.where, masked_fill, tril, cumsum and the like) both are numbers: inputs for which the other one is not-a-number are left out")
+            self.assume(assumptions.BOTH_CHOICES_ARE_NUMBERS)
 
     def finite(self, v: Value) -> Value:
         """The value, of which the program is told that it is no infinity and not not-a-number. Raises Unsupported where it may be one: attention's scores are minus infinity where they are masked."""
         if isinstance(v, Hidden) or isinstance(v, Named) and (v.name in self.hiding or v.name in self.closed):
             raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
         if isinstance(v, Named) and v.name in self.masked_by_data:
-            self.assume(EACH_ROW_SEEN)
+            self.assume(assumptions.EACH_ROW_SEEN)
         if isinstance(v, Named) and v.name in self.brought:
             self.relies_on_brought = self.relies_on_brought or self.loc or "?"
-        self.assume("isnan and isinf are false: the verdict is about real numbers")
+        self.assume(assumptions.NO_INFINITIES)
         return v
 
     def one(self, op: str, operands: Sequence[Value | None], shape: Shape, attrs: dict[str, Any] | None = None, kind: str = "real", **fields: Any) -> Named:
@@ -501,9 +502,13 @@ class Graph:
         found = self._seen.get((op, tuple(self.named(v).name for v in operands), "[]", (False,)))
         return found[0] if found is not None else None
 
-    def assume(self, text: str) -> None:
+    def assume(self, assumption: assumptions.Assumption) -> None:
         """Notes what the verdict will rest on beside the theorem."""
-        self.assumptions[text] = None
+        self.assumptions[assumption] = None
+
+    def leave_out(self, what: str, because: str) -> None:
+        """Notes what the verdict will not cover."""
+        self.not_compared[assumptions.NotCompared(what, because)] = None
 
     # ---- layout; each folds constants and goes into pairs and tables ----
     def reshape(self, v: Value, shape: Sequence[int]) -> Value:

@@ -42,6 +42,7 @@ class Mark:
     call: int = 0            # which call of a module
     gradient: bool = False   # of an activation: its scale depends on how the loss is averaged
     module: str = ""         # whose operand or result it is
+    kind: str = "results"    # of an output: how the report's "Compared" line counts it
 
 
 def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:

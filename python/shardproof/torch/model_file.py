@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable
 
 import torch
 
+from . import assumptions
 from .beginning import Beginning
 from .graph import Graph, number
 from .marks import Mark
@@ -118,11 +119,23 @@ class Model:
     calls: dict[str, int]
     random: dict[str, str]  # random numbers that are inputs -> what tells them apart (randomness.py)
     classes: dict[str, int]
-    assumptions: list[str]
+    assumptions: list[assumptions.Assumption]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
     distributions: dict[str, str]  # of random inputs: from what they are drawn
     beginning: Beginning  # of ranks
+    kinds: dict[str, str]  # of outputs: how the report counts them
     beside: dict[str, Shape]  # outputs that are claimed where all ranks have those that go together (marks.together)
+
+    def compared(self) -> dict[str, list[str]]:
+        """The outputs by kind; one that has several names counts once."""
+        found: dict[str, list[str]] = {}
+        seen: set[str] = set()
+        for label in self.outputs:
+            tensor = self.tied["output", label, 0]
+            if tensor not in seen:
+                found.setdefault(self.kinds[label], []).append(tensor)
+            seen.add(tensor)
+        return found
 
     def without(self, beside: Iterable[str]) -> None:
         """Some rank has others."""
@@ -149,6 +162,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     g = side.graph
     tied: dict[tuple[str, str, int], str] = {}
     outputs: list[str] = []
+    kinds: dict[str, str] = {}
     for mark in side.marks:
         if mark.role == "kept":
             if mark.name not in kept:
@@ -162,6 +176,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
             tied.setdefault(("base", mark.name, mark.call), tensor.base.name)
         if mark.role == "output":
             outputs.append(mark.name)
+            kinds[mark.name] = mark.kind
     lacking = changed - set(outputs)
     if lacking:
         raise CaptureError(f"output {min(lacking)!r}, a buffer that ranks change, is not on the single device")
@@ -173,6 +188,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         for label, value in c.arguments().items():
             tied[("output", label, 0)] = value.name
             outputs.append(label)
+            kinds[label] = "arguments of opaque functions"
     wanted = list(dict.fromkeys(tied.values()))
     if any(node["op"] in COMMUNICATION for node in nodes):
         raise CaptureError("the single device communicates")
@@ -210,11 +226,11 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, constants, outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), dict(side.beside))
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), kinds, dict(side.beside))
 
 
-def _opaque_assumptions(calls: list[Call]) -> list[str]:
-    return list(dict.fromkeys(f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers" for c in calls))
+def _opaque_assumptions(calls: list[Call]) -> list[assumptions.Assumption]:
+    return list(dict.fromkeys(assumptions.opaque(f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers") for c in calls))
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:

@@ -8,6 +8,8 @@ import itertools
 import json
 from typing import Any, Mapping, Sequence
 
+from . import assumptions
+from .assumptions import Assumption
 from .mesh import Alike, Mesh, Stretch
 from .model_file import Model, through_checkpoints
 from .moving import between, joined
@@ -20,7 +22,7 @@ class Uneven(Exception):
     """Ranks do not follow others evenly that were taken to."""
 
 
-def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[str]:
+def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[Assumption]:
     """Ranks that hold one part draw the same numbers, those that hold others draw others; what that leaves to be assumed. Raises Hazard."""
     seen: dict[str, list[tuple[Recording, Draw, Tie]]] = collections.defaultdict(list)
     for side, program in zip(sides, programs):
@@ -28,12 +30,12 @@ def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model:
         for d in side.random_inputs:
             if d.key and d.value.name in ties:
                 seen[d.value.name].append((side, d, ties[d.value.name]))
-    assumed: dict[str, None] = {}
+    assumed: dict[Assumption, None] = {}
     for name, entries in seen.items():
         if all(d.key == model.random[name] and d.value.shape == model.shapes[name] for _, d, _ in entries):
             continue  # the very numbers of the single device
         loc = entries[0][1].loc
-        assumed[f"random numbers drawn at {loc}: each rank's are those of the single device at the same positions"] = None
+        assumed[assumptions.draws_by_position(loc)] = None
         for i, (side, d, tie) in enumerate(entries):
             if d.by_position:
                 continue
@@ -46,11 +48,11 @@ def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model:
                     continue
                 if not all(a in side.cuts for a in axes):
                     raise Hazard(f"ranks {other.rank} and {side.rank} draw the same random numbers for different positions", d.loc, name, "random")
-                assumed[f"random numbers drawn at {loc}: ranks along {', '.join(axes)} draw the same ones (one seed) for their parts of the batch; taken to be different ones"] = None
+                assumed[assumptions.same_seed(loc, ", ".join(axes))] = None
     return list(assumed)
 
 
-def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, moving: str | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, moving: str | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[Assumption]]:
     """The plan's file, checkpoints that were left out and why, and what was assumed.
 
     sides: recordings of ranks; alike: where ranks that were not recorded are taken to be like those that were; moving: an axis along which they are taken to follow those evenly. Raises CaptureError, and
@@ -100,7 +102,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
     _check_outputs(model, lineage)
     out_programs, lineage = joined(mesh, out_programs, lineage)
     js = {"format": "shardproof-plan", "version": 2 if any(h > low + 1 for a in fixed for low, h in mesh.stretches(a, alike)) else 1, "model": model_file, "mesh": [[a, n] for a, n in mesh.sizes.items()], "programs": out_programs, "lineage": lineage}
-    assumed = [f"{g}: where the ranks' parts lie was concluded from shapes" for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
+    assumed = [assumptions.placement_from_shape(g) for g in dict.fromkeys(g for p in programs for g in p.guessed)] + drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
 
 

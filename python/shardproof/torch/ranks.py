@@ -17,6 +17,7 @@ from typing import Iterable, Sequence
 
 from . import _patches as patches
 from ._fake import Answers
+from .assumptions import Assumption
 from .apart import SINGLE, Apart, Failed, Overrun, Request, fork
 from .mesh import Alike, Mesh, Stretch
 from .model_file import Model
@@ -37,7 +38,7 @@ class Recorded:
     sides: list[Recording]
     alike: Alike
     moving: str | None
-    assumed: list[str]
+    assumed: list[Assumption]
     beside: Recording | Exception | None = None
 
 

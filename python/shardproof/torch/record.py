@@ -17,7 +17,7 @@ from torch import nn
 
 from . import _patches as patches
 from . import _private as private
-from . import collectives, flat_parameters
+from . import assumptions, collectives, flat_parameters
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
@@ -62,7 +62,8 @@ class Hazard(CaptureError):
 class Facts:
     """What is to be known of a recording beside its program. built: communication of the construction of the model; moved: of collectives that move memory the shape that is given to each."""
 
-    assumptions: list[str]
+    assumptions: list[assumptions.Assumption]
+    not_compared: list[assumptions.NotCompared]
     gives_hiding: str
     relies_on_brought: str
     gave_numbers: str
@@ -109,7 +110,7 @@ class Recording:
         if self.said is not None:
             return self.said
         g = self.graph
-        return Facts(list(g.assumptions), g.gives_hiding, g.relies_on_brought, g.gave_numbers, frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
+        return Facts(list(g.assumptions), list(g.not_compared), g.gives_hiding, g.relies_on_brought, g.gave_numbers, frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
                      {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n})
 
     @property
@@ -255,7 +256,8 @@ class _Side:
                 self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
 
     def fresh(self, optimizer: Any, why: str) -> None:
-        self.recorder.g.assume(f"the state of {type(optimizer).__name__} is what it is before the first step, and what becomes of it is not compared: {why}")
+        left_out = assumptions.first_step(type(optimizer).__name__, why)
+        self.recorder.g.leave_out(left_out.what, left_out.because)
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         if self.recorder.paused or self.trying:
@@ -410,14 +412,15 @@ class _Side:
 
     def _left(self, name: str, suffix: str, t: torch.Tensor, placement: Placement | None) -> None:
         """What the step leaves in a parameter, its gradient or its state: of a single number, too, each rank has the model's, unlike a loss."""
+        kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, "optimizer states")
         placement = placement or place(self.recorder, t)
         placement.mean = placement.mean or []
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
-            self.mark("output", name + suffix, t, placement)
+            self.mark("output", name + suffix, t, placement, kind=kind)
         elif t.numel():
             flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
-            self.marks += [Mark("output", label, v, where) for label, v, where in flat_parameters.parts_of(self.recorder.g, parts, suffix, flat)]
+            self.marks += [Mark("output", label, v, where, kind=kind) for label, v, where in flat_parameters.parts_of(self.recorder.g, parts, suffix, flat)]
 
     def _unused(self, name: str, role: str) -> str:
         if not name or name.startswith("%") or (role, name) in self.names:
@@ -425,12 +428,12 @@ class _Side:
         self.names.add((role, name))
         return name
 
-    def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False, module: str = "") -> None:
+    def mark(self, role: str, name: str, t: torch.Tensor, placement: Placement | None = None, call: int = 0, gradient: bool = False, module: str = "", kind: str = "results") -> None:
         local = unwrapped(t)
         if 0 in local.shape or local.dtype.is_complex:
             return
         placement = placement or place(self.recorder, t)
-        self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module))
+        self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module, kind))
 
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
@@ -442,11 +445,11 @@ class _Side:
         for label, t in _results(result):
             if isinstance(t, DataNumber):
                 if t.value is None:
-                    self.recorder.g.assume(f"the step's result {label!r}, a number that depends on data in a way that is not followed, is not compared")
+                    self.recorder.g.leave_out(f"the step's result {label!r}", "it is a number that depends on data in a way that is not followed")
                     continue
                 with self.quiet():
                     t = self.recorder.number_tensor(t.value, torch.float64)
-            self.mark("output", self._unused(label, "output"), t)
+            self.mark("output", self._unused(label, "output"), t, kind="loss" if label == "loss" else "results")
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
                 self._left(name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name)))
@@ -488,7 +491,7 @@ class _Side:
             if key in have or isinstance(now, (Filled, Known)) or copied:  # numbers, or as it was drawn or copied at the beginning
                 continue
             if isinstance(now, Poison):
-                self.recorder.g.assume(f"a tensor of shape {list(t.shape)} that no called module has is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc}); it is not compared")
+                self.recorder.g.leave_out(f"a tensor of shape {list(t.shape)} that no called module has", f"it is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc})")
                 continue
             shape = "x".join(map(str, t.shape)) or "1"
             self._beside(f"leaf {shape}.{count[shape]}", t)
@@ -500,14 +503,14 @@ class _Side:
             with self.quiet():
                 kept = self.recorder.number_tensor(kept.value, torch.float64)
         if isinstance(kept, (int, float)):
-            self.marks.append(Mark("kept", f"{name}.new", Filled(kept, ()), Placement(mean=[])))
+            self.marks.append(Mark("kept", f"{name}.new", Filled(kept, ()), Placement(mean=[]), kind="optimizer settings"))
             self.beside[f"{name}.new"] = ()
         for suffix, t in ((".new", kept), (".grad", kept.grad if kept.requires_grad else None)) if isinstance(kept, torch.Tensor) else ():
             if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
                 self.beside[name + suffix] = tuple(t.shape)
                 placement = place(self.recorder, t)
                 placement.mean = placement.mean or []
-                self.mark("kept", name + suffix, t, placement)
+                self.mark("kept", name + suffix, t, placement, kind=BESIDE)
 
     def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
         """What the step leaves in a buffer is claimed if it changed it there, on whichever side. A cache of constants is not kept: it is made again; what was given to world.output is claimed as it was said there."""
@@ -519,11 +522,12 @@ class _Side:
             self.changed.update(f"{name}.new{part}" for part in _parts(now))
         placement = place(self.recorder, b, self.binding.shard_of(name))
         placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
-        self.marks += [Mark("kept", f"{name}.new{part}", v, placement) for part, v in _parts(now).items()]
+        self.marks += [Mark("kept", f"{name}.new{part}", v, placement, kind="buffers") for part, v in _parts(now).items()]
         if name in self.any_buffers and (_memory_of(b) in self.summed or isinstance(now, Filled) and now.fill == self.any_buffers[name]):
             self.as_made[name] = "ranks have parts of it, as world.output says" if _memory_of(b) in self.summed else AS_IT_WAS
 
 
+BESIDE = "other trained tensors"  # that no called module holds: of optimizers, or written by hand
 AS_IT_WAS = "it has the same number at the end"
 
 
@@ -573,7 +577,7 @@ class _Waits:
         self.recorder.begun.wait(token)
 
     def given_away(self, token: object) -> None:
-        self.recorder.g.assume("who asks for the future of an asynchronous call (get_future) reads nothing of it before it is done")
+        self.recorder.g.assume(assumptions.FUTURES)
         self.wait(token)
 
 

@@ -15,7 +15,7 @@ import torch
 
 from . import _private as private
 from . import arithmetic as ar
-from . import collectives, tables
+from . import assumptions, collectives, tables
 from ._fake import Answers
 from .asynchronous import Begun
 from .aten import table
@@ -408,7 +408,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         return True
 
     def _gives_number(self) -> None:
-        self.g.assume("what other code than Python's operators and `math` reads of a number that Tensor.item() gave decides nothing (it was recorded again with another number in its place)")
+        self.g.assume(assumptions.NUMBER_TEXT)
         self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
 
     def taken(self) -> Value | None:

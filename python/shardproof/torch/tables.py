@@ -10,13 +10,13 @@ from typing import Callable
 
 import torch
 
+from . import assumptions
 from .graph import Graph
 from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value, numel
 
 Function = Callable[..., torch.Tensor]
 MOST_COMPARED = 1 << 22  # classes times places of integers that are compared with constants
 MOST_WINDOWS = 64  # a function of classes with more of them is looked up
-CLASSES = "labels and tokens are classes: 0 up to the size of the table or of the last dimension"
 
 
 def table_of(g: Graph, v: Value) -> Table | None:
@@ -77,7 +77,7 @@ def with_constants(g: Graph, function: Function, a: Value, b: Value, shape: Shap
             continue
         from . import arithmetic as ar
 
-        g.assume(CLASSES)
+        g.assume(assumptions.CLASSES)
         constants = y.data.unsqueeze(-1)
         holds = function(constants, t.entries) if flip else function(t.entries, constants)
         hot = one_hot(g, g.named(g.expand(t.source, t.shape)), t.low, t.low + len(t.entries))
@@ -133,7 +133,7 @@ def every_class(g: Graph, ids: Named) -> Value | None:
     t = table_of(g, ids)
     if t is None:
         return None
-    g.assume(CLASSES)
+    g.assume(assumptions.CLASSES)
     from . import arithmetic as ar
 
     return ar.reduce(g, "sum", one_hot(g, ids, 0, len(t.entries)), [-1])
@@ -172,13 +172,13 @@ def real(g: Graph, v: Table | Pick) -> Value:
     numbers = v.entries.to(torch.float64)
     least, most = float(numbers.min()), float(numbers.max())
     if least == most:
-        g.assume(CLASSES)
+        g.assume(assumptions.CLASSES)
         return Filled(least, v.shape)
     two_numbers = bool(((numbers == least) | (numbers == most)).all())
     if len(runs) > MOST_WINDOWS:
         if v.low < 0:
             raise Unsupported(f"a function of classes below 0 with more than {MOST_WINDOWS} windows")
-        g.assume(CLASSES)
+        g.assume(assumptions.CLASSES)
         rows = torch.cat([torch.zeros(v.low, dtype=torch.float64), numbers]).reshape(-1, 1)
         ids = g.named(v.source)
         return g.expand(g.reshape(g.one("embedding", [ids, Known(rows)], ids.shape + (1,)), ids.shape), v.shape)
@@ -186,7 +186,7 @@ def real(g: Graph, v: Table | Pick) -> Value:
     zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
     if outside and len(zero_runs) < len(runs) and two_numbers:
         # a constant less some windows: classes sum to 1 over all windows
-        g.assume(CLASSES)
+        g.assume(assumptions.CLASSES)
         background = runs[0][2]
         rest = Table(v.source, v.entries.to(torch.float64) - background, v.low, v.source.shape)
         return g.expand(ar.binary(g, "add", real(g, rest), background), v.shape)
@@ -247,7 +247,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
     if stop > start:
         if not 0 <= start + shift and stop + shift <= width:
             raise Unsupported("an index outside of the table")
-        g.assume(CLASSES)
+        g.assume(assumptions.CLASSES)
         if v.table:
             part = g.slice(source, 0, start + shift, stop + shift)
             attrs = {} if (start + low, stop + low) == (0, len(index)) and low == 0 else {"start": start + low, "stop": stop + low}

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from ..graph import EACH_ROW_SEEN, FOLD_LIMIT, Graph
+from .. import assumptions
+from ..graph import FOLD_LIMIT, Graph
 from ..values import Filled, Hidden, Known, Value
 from .pointwise import causal, masked
 from .table import line, require
@@ -88,7 +89,7 @@ def _softmax(g: Graph, s: Value, is_causal: bool, mask: Value | None) -> Value:
     """Zeros where all of a row is masked, as ATen's kernels and its `_safe_softmax` have it."""
     p = ar.softmax(g, s, -1)
     if isinstance(s, Hidden) and not isinstance(s.keep, (Filled, Known)):
-        g.assume(EACH_ROW_SEEN)
+        g.assume(assumptions.EACH_ROW_SEEN)
     if not isinstance(mask, (Known, Filled)):
         return p
     data = g.data(mask)

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from .. import tables
+from .. import assumptions, tables
 from ..graph import MOST_POSITIONS, MOVES_HERE, Graph, moved
 from ..values import Filled, Known, Named, Value, numel
 from .table import line, require
 
-TIES = "top-k, sort, arg-max, medians and running extrema choose the first of equal numbers"
 MOST = 256  # length of a row that is chosen from
 
 
@@ -31,7 +30,7 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     assert index is not None
     g.tensors[index.name]["dtype"] = "int64"
     g.classes[index.name] = n
-    g.assume(TIES)
+    g.assume(assumptions.TIES)
     hot = tables.one_hot(g, index, 0, n)
     values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
     return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))

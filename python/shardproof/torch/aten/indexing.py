@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from .. import arithmetic as ar
-from .. import tables
+from .. import assumptions, tables
 from ..graph import Graph
 from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
 from . import choices
@@ -208,7 +208,7 @@ def _hot_of_rows(g: Graph, index: Value, x: Value) -> Value:
     """[rows, elements of a row, 1, ...]: 1 where the index says."""
     tables.note_classes(g, index, x.shape[1])
     require(isinstance(index, (Named, Table)) and index.kind == "int", "an index that is not computed from one tensor of classes")
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     hot = hot_rows(g, index, None, x.shape[1])
     return g.reshape(hot, (*hot.shape, *(1 for _ in x.shape[2:])))
 
@@ -275,7 +275,7 @@ def _along_classes(g: Graph, x: Value, dim: int, i: Value) -> Value:
     """The positions along a dimension that a tensor of classes names."""
     tables.note_classes(g, i, x.shape[dim])
     require(isinstance(i, (Named, Table)) and i.kind == "int", "an index that is not computed from one tensor of classes")
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     g.both_have_values(x)
     hot = hot_rows(g, g.reshape(i, (numel(i.shape),)), None, x.shape[dim])
     return g.reshape(ar.along(g, x, dim, ar.transposed(g, hot)), x.shape[:dim] + i.shape + x.shape[dim + 1:])
@@ -380,7 +380,7 @@ def _hot_along(g: Graph, i: Value, n: int) -> Value:
     """[..., n]: 1 at the place that each row names."""
     tables.note_classes(g, i, n)
     require(isinstance(i, (Named, Table)) and i.kind == "int", "indices that are no integers")
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     return hot_rows(g, g.reshape(i, i.shape[:-1]), None, n)
 
 
@@ -441,7 +441,7 @@ def bucketize(call: Any, g: Graph, x: Value, boundaries: Value, *, out_int32: bo
     require(isinstance(boundaries, (Known, Filled)) and len(boundaries.shape) == 1, "boundaries that depend on data, or are others for each row")
     b = g.data(boundaries).double()  # type: ignore[arg-type]
     require(bool((b[1:] >= b[:-1]).all()), "boundaries that are not in order")
-    g.assume("a number that is counted among boundaries is none of them")
+    g.assume(assumptions.BOUNDARIES)
     n = len(b)
     steps = ar.binary(g, "mul", g.reshape(x, (*x.shape, 1)), Known(torch.arange(n + 1, dtype=torch.float64)))
     sums = ar.binary(g, "sub", steps, Known(torch.cat([torch.zeros(1, dtype=torch.float64), b.cumsum(0)])))
@@ -478,7 +478,7 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
     rows = g.reshape(i, i.shape[:-1])
     if isinstance(rows, Named):
         require(rows.kind == "int", "indices that are no integers")
-        g.assume(tables.CLASSES)
+        g.assume(assumptions.CLASSES)
         picked = ar.taken(g, x, tables.one_hot(g, rows, 0, x.shape[-1]), [-1])
         if isinstance(picked, Named):
             picked.of_class = rows

@@ -7,11 +7,11 @@ from typing import Any, Sequence
 import torch
 
 from .. import arithmetic as ar
+from .. import assumptions
 from ..graph import Graph
 from ..values import Filled, Named, Shape, Value
 from .table import line, require
 
-EXIST = "inverses and factorizations of matrices exist (`info` is 0)"
 
 
 def _of_matrices(call: Any, g: Graph, function: str, operands: Sequence[Value], results: Sequence[tuple[Shape, torch.dtype]], inner: int = 2) -> list[Value]:
@@ -23,7 +23,7 @@ def _of_matrices(call: Any, g: Graph, function: str, operands: Sequence[Value], 
 
 
 def _inverse(call: Any, g: Graph, function: str, *operands: Value) -> Value:
-    g.assume(EXIST)
+    g.assume(assumptions.FACTORIZATIONS)
     a = operands[0]
     return _of_matrices(call, g, function, operands, [((*a.shape[:-2], a.shape[-1], a.shape[-2]), torch.float32)])[0]
 
@@ -34,7 +34,7 @@ def inverse(call: Any, g: Graph, a: Value) -> Value:
 
 def _factors(call: Any, g: Graph, a: Value) -> list[Value]:
     """The factors of a matrix (LU) and how its rows were exchanged, which stand for it in a system of equations."""
-    g.assume(EXIST)
+    g.assume(assumptions.FACTORIZATIONS)
     lu, pivots = _of_matrices(call, g, "the LU factors of a matrix", [a], [(a.shape, torch.float32), ((*a.shape[:-2], min(a.shape[-2:])), torch.int32)])
     assert isinstance(lu, Named)
     call.recorder.opaque.factors[lu.name] = a
@@ -42,7 +42,7 @@ def _factors(call: Any, g: Graph, a: Value) -> list[Value]:
 
 
 def _info(call: Any, g: Graph) -> Value:
-    g.assume(EXIST)
+    g.assume(assumptions.FACTORIZATIONS)
     return Filled(0, call.shape(len(call.outs) - 1), "int")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from .. import tables
+from .. import assumptions, tables
 from ..graph import Graph, Integers, number
 from ..values import Filled, Ignored, Known, Named, Table, Value, numel
 from .table import line, require, scalar
@@ -49,7 +49,7 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
         require(labels.other == ignore, "labels that are replaced by a number that is not the ignored one")
         keep, labels = labels.keep, labels.source
         tables.note_classes(g, labels, classes)
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     if isinstance(labels, Table):
         counts = labels.entries != ignore
         positions = torch.arange(len(labels.entries)) + labels.low

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import arithmetic as ar
-from .. import tables
+from .. import assumptions, tables
 from ..graph import Graph
 from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
@@ -323,14 +323,14 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
     of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
     if of_a is None or of_b is None:
         return None
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     n = max(len(of_a.entries), len(of_b.entries))
     return ar.reduce(g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1])
 
 
 def _may_be(g: Graph, v: Value, x: int) -> bool:
     """Whether an element may be that number: classes are not negative."""
-    g.assume(tables.CLASSES)
+    g.assume(assumptions.CLASSES)
     return bool((v.entries == x).any()) if isinstance(v, Table) else x >= 0
 
 
@@ -343,7 +343,7 @@ def _comparison(name: str) -> Any:
         if t is not None:
             same = tables.constant_table(t)
             if same is not None:
-                g.assume(tables.CLASSES)
+                g.assume(assumptions.CLASSES)
             return same if same is not None else t
         for x, y, flip in ((a, b, False), (b, a, True)):
             if isinstance(x, Ignored) and isinstance(y, Filled) and name in ("eq", "ne") and y.fill == x.other and not _may_be(g, x.source, x.other):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import gc
 import gzip
 import itertools
@@ -50,7 +49,7 @@ class Capture:
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """PREFIX.model.json.gz and PREFIX.plan.json.gz."""
         model, plan = Path(f"{prefix}.model.json.gz"), Path(f"{prefix}.plan.json.gz")
-        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name})):
+        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name, "capture": self.ledger()})):
             with gzip.open(path, "wt", compresslevel=3) as f:
                 json.dump(content, f, separators=(",", ":"))
         return model, plan
@@ -322,22 +321,12 @@ def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", chec
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
-        report = verify_files(plan, arguments=arguments)
+        accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
+        report = verify_files(plan, arguments=[*accepted, *arguments])
     report = _without_arguments(report, c)
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
-    return _conditional(report, c, accept, allow_uncompared)
-
-
-def _conditional(report: Report, c: Capture, accept: Sequence[str], allow_uncompared: Sequence[str]) -> Report:
-    """An EQUIVALENT that rests on what could hide a bug is CONDITIONAL."""
-    risks = [a for a in c.assumptions if a.kind is basis.Kind.RISK and a.name not in accept]
-    left = [n for n in c.not_compared if not any(fnmatch.fnmatchcase(n.what, p) for p in allow_uncompared)]
-    if report.verdict == "EQUIVALENT" and (risks or left):
-        report.verdict = "CONDITIONAL"
-        report.reason = "; ".join([*(a.text for a in risks), *map(str, left)])
-        report.text = f"CONDITIONAL: {report.reason}\n\n{report.text}"
     return report
 
 

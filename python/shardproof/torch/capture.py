@@ -204,8 +204,6 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
     single, model, request = _single(steps[0], one, name, apart, beginning, first)
     found.append(single)
-    if not single.facts.nodes:
-        raise CaptureError("the single device computes nothing: no operator was recorded, so that there is nothing to compare")
     numbers = {name: reason for name, reason in single.as_made.items() if name in single.any_buffers}
     if numbers:
         return numbers
@@ -220,6 +218,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if not any(side.facts.nodes for side in (single, *sides)):
+            raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
         if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
             raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
         _check_numbers(single, model, recorded.beside, name)

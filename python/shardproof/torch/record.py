@@ -567,7 +567,7 @@ class _Side:
             shape = "x".join(map(str, t.shape)) or "1"
             if name is not None:
                 self._gradient_of_input(name, t)
-            elif not self._is_activation(now):
+            elif not self._is_activation(now, isinstance(t, nn.Parameter)):
                 self._beside_one(f"leaf {shape}.{count[shape]}.grad", t.grad, place(self.recorder, t.grad), BESIDE)
                 count[shape] += 1
 
@@ -578,8 +578,8 @@ class _Side:
         placement = next(m.placement for m in self.marks if m.role == "input" and m.name == name)
         self._beside_one(f"{name}.grad", t.grad, dataclasses.replace(placement), "gradients")
 
-    def _is_activation(self, v: Value) -> bool:
-        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two."""
+    def _is_activation(self, v: Value, distributed: bool) -> bool:
+        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
         todo = [v.name] if isinstance(v, Named) else []
         seen = set(todo)
         while todo:
@@ -587,7 +587,7 @@ class _Side:
             node = self.recorder.g.producer(name)
             if node is None and self.recorder.g.tensors.get(name, {}).get("kind") == "input" and not name.startswith("%"):
                 return True
-            if node is not None and node["op"] in COMMUNICATION:
+            if node is not None and node["op"] in COMMUNICATION and not distributed:
                 return True
             new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
             seen.update(new)

@@ -78,10 +78,12 @@ def script_step(path: str, arguments: list[str]) -> Step:
             g = world._backend.recorder.g
             g.assume(assumptions.REST_OF_SCRIPT)
             for o in waiting():
-                g.leave_out(f"the step of {type(o).__name__} of {sum(len(group['params']) for group in o.param_groups)} parameters", "it did not step in what was looked at")
+                idle = assumptions.no_step(type(o).__name__, sum(len(group["params"]) for group in o.param_groups))
+                g.leave_out(idle.what, idle.because)
             sys.argv, sys.path[:] = before_argv, before_path
 
     step.__name__ = Path(path).stem
+    step.whole_script = True  # type: ignore[attr-defined]
     return step
 
 

@@ -149,3 +149,12 @@ def first_step(optimizer: str, why: str) -> NotCompared:
     return NotCompared(f"the state of {optimizer}",
                        f"it is what it is before the first step, and what becomes of it is not"
                        f" followed: {why}")
+
+
+def no_step(optimizer: str, parameters: int) -> NotCompared:
+    return NotCompared(f"the step of {optimizer} of {parameters} parameters",
+                       "it did not step in what was looked at")
+
+
+def other_result(label: str, why: str) -> NotCompared:
+    return NotCompared(f"the step's result {label!r}", why)

@@ -217,6 +217,10 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if not any(side.facts.nodes for side in (single, *sides)):
+            raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
+        if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
+            raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -246,6 +250,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     assumptions += _left_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
+    not_compared += _other_results(single, sides, model)
     for a, stretches in alike.items():
         within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
         assumptions.append(basis.ranks_alike(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did"))
@@ -262,6 +267,23 @@ def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assump
     for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
         without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
     return [basis.left_by_some(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", ", ".join(names)) for ranks, names in without.items()]
+
+
+def _other_results(single: Recording, sides: Sequence[Recording], model: Model) -> list[basis.NotCompared]:
+    """Numbers and texts that the step returns, and None, where they are not the same everywhere."""
+    found: dict[str, str] = {}
+    for side in sides:
+        for label, text in side.plain.items():
+            if label in model.outputs and text == "None":
+                found.setdefault(label, f"rank {side.rank} returns None in its place")
+            elif label not in single.plain:
+                found.setdefault(label, f"it is {text} on rank {side.rank}, and nothing of that name on the single device")
+            elif text != single.plain[label]:
+                found.setdefault(label, f"it is {text} on rank {side.rank} and {single.plain[label]} on the single device")
+    for label, text in single.plain.items():
+        if text != "None" and not any(label in side.plain for side in sides):
+            found.setdefault(label, f"it is {text} on the single device and nothing on the ranks")
+    return [basis.other_result(label, why) for label, why in found.items()]
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:

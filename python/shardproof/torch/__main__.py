@@ -82,6 +82,7 @@ def script_step(path: str, arguments: list[str]) -> Step:
             sys.argv, sys.path[:] = before_argv, before_path
 
     step.__name__ = Path(path).stem
+    step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
     return step
 
 

@@ -84,6 +84,7 @@ def script_step(path: str, arguments: list[str]) -> Step:
 
     step.__name__ = Path(path).stem
     step.whole_script = True  # type: ignore[attr-defined]
+    step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
     return step
 
 

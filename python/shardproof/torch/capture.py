@@ -20,6 +20,7 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
+from .agreement import OtherBatches
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .marks import together
@@ -166,17 +167,23 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     """With as many buffers that begin with any value as there may be (beginning.py). Raises CaptureError."""
     beginning = Beginning()
     why: dict[str, str] = {}
+    tried: OtherBatches | None = None
     first = True
     while True:
         found: list[Recording] = []
         try:
             made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found)
-        except Hazard:
-            raise
-        except CaptureError as e:
+        except OtherBatches as e:
+            if tried is not None:
+                raise tried.failed(e) from None
+            tried = e
+            beginning, first = dataclasses.replace(beginning, batch=e.axes, sizes=dict(where.sizes)), False
+            continue
+        except Exception as e:
             less = beginning.less()
-            if less is None or not (found[0].any_buffers if found else e.any_buffers):
-                raise
+            wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
+            if wrong or less is None or not (found[0].any_buffers if found else getattr(e, "any_buffers", False)):
+                raise (e if tried is None else tried.failed(e)) from None
             beginning, first = less, False
             continue
         if isinstance(made, Capture):
@@ -203,6 +210,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
     single, model, request = _single(steps[0], one, name, apart, beginning, first)
     found.append(single)
+    if steps[0] is not steps[-1]:
+        single.initial = model.initial = {}
     numbers = {name: reason for name, reason in single.as_made.items() if name in single.any_buffers}
     if numbers:
         return numbers

@@ -28,8 +28,9 @@ from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
 from .binding import Binding, Gone
 from .data_number import DataDependent, DataNumber, data_numbers
-from .exchange import Layouts
+from .exchange import Exchange, Layouts
 from .graph import Graph
+from .initial import Initial, Origin, Origins
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
 from .model_live import COMMUNICATION, WAIT
@@ -107,6 +108,11 @@ class Recording:
     no_gradient: tuple[str, ...] = ()              # parameters that are left without a gradient
     models: tuple[tuple[str, frozenset[str]], ...] = ()  # in the order in which they were made: what names of their parameters begin with, and which these are
     plain: dict[str, str] = dataclasses.field(default_factory=dict)  # numbers and texts that the step returned, and None
+    initial: dict[str, Initial] = dataclasses.field(default_factory=dict)  # first values of parameters (initial.py)
+    sent: dict[str, Origin] = dataclasses.field(default_factory=dict)      # communication of the construction -> what this rank gave
+    spread: frozenset[str] = frozenset()           # axes of DistributedDataParallel: their ranks have different data
+    own: bool = False                              # it began with a random state that no other process has
+    given: frozenset[str] = frozenset()            # names of what world.input gave
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -185,6 +191,14 @@ class _Side:
         self.plain: dict[str, str] = {}  # numbers and texts that the step returned
         self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
+        self.origins = Origins(recorder.g, mesh, recorder.rank)
+        self.initial: dict[str, Initial] = {}
+        self.spread: set[str] = set()
+        self.given: set[str] = set()
+        self.constants_given: set[int] = set()  # memory that DistributedDataParallel gave to all where it held constants
+        for axes in beginning.batch.values():
+            for axis in axes if mesh.world > 1 else ():
+                self.cuts[axis].add(0)
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -199,6 +213,7 @@ class _Side:
                 self.cuts[axis].add(dim % len(shape))
         if dtype == torch.bool or high is not None and not dtype.is_floating_point:
             self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
+        self.given.add(name)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
         return t
 
@@ -241,12 +256,45 @@ class _Side:
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
+        self.origins.note_sent()
         for name, p in parameters.items():
+            self._begins(name, p)
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
             else:
                 self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
         self.recorder.random.inside = self.recorder.leaves.begun = True
+
+    def _begins(self, name: str, p: torch.Tensor) -> None:
+        """What a parameter holds before it is an input."""
+        local = unwrapped(p)
+        if 0 in local.shape:
+            return
+        v = self.recorder.read(local)
+        found = self.origins.of(v, self.recorder.random.draws)
+        if isinstance(v, (Filled, Known)) and private.storage_key(local) in self.constants_given:
+            found = dataclasses.replace(found, origin="the first rank's")
+        for label in dict.fromkeys(s.name for s in self.binding.stretches[name]) if name in self.binding.stretches else (name,):
+            self.initial[label] = found
+
+    def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
+        """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
+        ranks = private.group_ranks(group)
+        if len(ranks) == 1:
+            return
+        recorder = self.recorder
+        self.spread.update(self.mesh.varying(ranks))
+        recorder.g.loc = recorder.where()
+        with private.outside():
+            exchange = Exchange(recorder, ranks)
+            for i, t in enumerate(tensors):
+                local = unwrapped(t)
+                v = recorder.read(local)
+                exchange.parts = i  # so that each has its name, whatever ranks hold
+                if isinstance(v, Named):
+                    recorder.write(local, exchange.broadcast(v if recorder.rank == ranks[source] else None, ranks[source], v.shape, v.kind))
+                elif isinstance(v, (Filled, Known)):
+                    self.constants_given.add(private.storage_key(local))
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():
@@ -256,6 +304,7 @@ class _Side:
                 self._given(f"{name}.old", b, place(self.recorder, b, self.binding.shard_of(name)), "input")
             elif may_be_any(unwrapped(b), saved, made):
                 self.as_made[name] = ""
+            self.recorder.random.kept(made)
             self.buffers_before[name] = self.recorder.read(unwrapped(b))
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
@@ -753,8 +802,9 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
-        torch.manual_seed(0)
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+        recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
+        recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
         with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             try:
@@ -780,4 +830,5 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain)
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain,
+                     initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given))

@@ -214,6 +214,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                     return args[0].expand(shape)[args[1].expand(shape)]
             if name in _BY_MASKS:
                 args = self._without_masks(args)
+            if self.random.batch:
+                args = self.random.of_all_ranks(name, args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number

@@ -29,6 +29,7 @@ from .model_file import Model, model_of
 from .plan_file import Uneven, plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
 from .record import AS_IT_WAS, CaptureError, Hazard, NotKept, Recording, Step, record
+from .several_steps import first_of
 
 
 @dataclasses.dataclass
@@ -118,16 +119,19 @@ def _check_ordinary_numbers(side: Recording, model: Model, request: Request, nam
         _check_numbers(side, model, other, name)
 
 
-def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
+def capture(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False, steps: int | None = None) -> Capture:
     """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
 
     mesh: axis -> size, slowest first. ranks: "all"; "classes": of ranks along an axis that turns out not to matter, or not between the ends of shards, a few are recorded and the others taken to be alike.
-    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them).
+    steps: of a function that yields each step's result, how many are recorded (None: all). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
-    if not 1 <= len(steps) <= 2:
+    if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
+    if steps is not None:
+        functions = tuple(first_of(f, steps) for f in functions)
     with _no_collection(), _one_thread():
-        return _capture(steps, mesh, ranks, checkpoints, max(1, jobs), strict)
+        return _capture(functions, mesh, ranks, checkpoints, max(1, jobs), strict)
 
 
 @contextlib.contextmanager
@@ -308,15 +312,16 @@ def _check_infinities(sides: Sequence[Recording]) -> None:
                                f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed at {side.facts.relies_on_brought}")
 
 
-def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
-           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False, accept: Sequence[str] = (), allow_uncompared: Sequence[str] = ()) -> Report:
+def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
+           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False, accept: Sequence[str] = (), allow_uncompared: Sequence[str] = (), steps: int | None = None) -> Report:
     """Whether the step on the mesh computes what it computes on one device (or, with two steps, what the first does).
 
+    steps: of a function that yields each step's result, how many are verified as one program (None: all).
     keep: prefix of files to leave behind; arguments: further options of `shardproof verify`.
     accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
     """
     try:
-        c = capture(*steps, mesh=mesh, ranks=ranks, checkpoints=checkpoints, jobs=jobs, strict=strict)
+        c = capture(*functions, mesh=mesh, ranks=ranks, checkpoints=checkpoints, jobs=jobs, strict=strict, steps=steps)
     except Hazard as e:
         return _hazardous(e)
     with tempfile.TemporaryDirectory() as folder:
@@ -371,9 +376,9 @@ def _hazardous(e: Hazard) -> Report:
     return Report("NOT EQUIVALENT", e.text, 0, 0, [defect], f"NOT EQUIVALENT: {said[e.kind]}\n\nDefect: {e}\n", raw)
 
 
-def assert_equivalent(*steps: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
+def assert_equivalent(*functions: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
     """For tests: fails with the report's text unless the verdict is EQUIVALENT."""
-    report = verify(*steps, mesh=mesh, **options)
+    report = verify(*functions, mesh=mesh, **options)
     if not report.equivalent:
         raise AssertionError(str(report))
     return report

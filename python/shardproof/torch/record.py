@@ -24,7 +24,7 @@ from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
 from .binding import Binding, Gone
-from .data_number import DataDependent, DataNumber, data_numbers
+from .data_number import DataNumber, data_numbers
 from .exchange import Layouts
 from .graph import Graph
 from .marks import Mark, Placement, place, unwrapped
@@ -33,7 +33,9 @@ from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Shape, Value
+from .refusals import Refusal, noted, refuse
+from .several_steps import each, numbered
+from .values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -45,6 +47,10 @@ class CaptureError(RuntimeError):
 
     ranges: dict[str, int] | None = None
     any_buffers = True  # whether there may have been buffers that began with any value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        refuse(self)
 
 
 class Hazard(CaptureError):
@@ -158,6 +164,7 @@ class _Side:
         self.recorder, self.mesh, self.beginning = recorder, mesh, beginning
         self.binding = Binding(self)
         self.marks: list[Mark] = []
+        self.yielded: list[Mark] = []  # results of the steps
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
@@ -435,6 +442,21 @@ class _Side:
         placement = placement or place(self.recorder, t)
         self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module, kind))
 
+    def keep(self, result: Any, number: int = 1) -> None:
+        """Takes in what a step gave: its result, or of several steps the one of that number."""
+        before, self.marks = self.marks, self.yielded
+        for label, t in _results(result):
+            kind = "loss" if label == "loss" else "results"
+            label = numbered(label, number)
+            if isinstance(t, DataNumber):
+                if t.value is None:
+                    self.recorder.g.leave_out(f"the step's result {label!r}", "it is a number that depends on data in a way that is not followed")
+                    continue
+                with self.quiet():
+                    t = self.recorder.number_tensor(t.value, torch.float64)
+            self.mark("output", self._unused(label, "output"), t, kind=kind)
+        self.marks = before
+
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
         self._summed()
@@ -442,14 +464,8 @@ class _Side:
         self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
-        for label, t in _results(result):
-            if isinstance(t, DataNumber):
-                if t.value is None:
-                    self.recorder.g.leave_out(f"the step's result {label!r}", "it is a number that depends on data in a way that is not followed")
-                    continue
-                with self.quiet():
-                    t = self.recorder.number_tensor(t.value, torch.float64)
-            self.mark("output", self._unused(label, "output"), t, kind="loss" if label == "loss" else "results")
+        self.keep(result)
+        self.marks += self.yielded
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
                 self._left(name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name)))
@@ -610,6 +626,53 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
+def _result(step: Step, world: World, side: _Side) -> Any:
+    """What the step returns.
+
+    Whatever it does about errors of the recorder, the first of them ends the recording (refusals.py).
+    Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    """
+    with noted(side.recorder.where) as notes:
+        try:
+            result = each(step(world), side.keep)
+        except BaseException as e:
+            if notes.refused is not None:
+                raise _told(notes.refused, side, notes.refused is not e) from None
+            if isinstance(e, private.DEPENDS_ON_DATA):
+                raise _told(e, side) from None
+            raise
+    if notes.refused is not None:
+        raise _told(notes.refused, side, caught=True) from None
+    if notes.failed is not None:
+        error, loc = notes.failed
+        raise _told(error, side, caught=True, loc=loc) from None
+    return result
+
+
+def _told(error: BaseException, side: _Side, caught: bool = False, loc: str = "") -> Exception:
+    """An error that ends a recording as its caller gets it. caught: by the program; loc: where, of one of torch's."""
+    recorder, told = side.recorder, ""
+    if caught:
+        told = " (the program catches this error, and what it does then it need not do on real devices)"
+    if isinstance(error, patches.MissingMetadata):
+        return error
+    reason = getattr(error, "reason", None)
+    if side.mesh.world > 1 and reason is not None and reason.hazard:
+        return Hazard(f"what rank {recorder.rank} sends cannot be followed: {reason.text}", reason.loc, "")
+    if isinstance(error, private.DEPENDS_ON_DATA):
+        loc = loc or recorder.where() or recorder.g.loc
+        return CaptureError(f"what {error} yields, or its shape, depends on data" + (f" at {loc}" if loc else "") + told)
+    if isinstance(error, CaptureError):
+        made: CaptureError = error
+        if told and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{told}")
+    else:
+        made = CaptureError(f"{loc}: {type(error).__name__}: {error}{told}" if loc else f"{error}{told}")
+        made.ranges = {**recorder.g.ranges, **recorder.g.chosen_from} if isinstance(error, Refusal) else None
+    made.any_buffers = bool(side.any_buffers)
+    return made
+
+
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
            beginning: Beginning = Beginning()) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
@@ -639,23 +702,14 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         torch.manual_seed(0)
         world = World(mesh, rank, side)
         with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
-            try:
-                result = step(world)
-            except (DataDependent, NotFollowed) as e:
-                reason = getattr(e, "reason", None)
-                if mesh.world > 1 and reason is not None and reason.hazard:
-                    raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
-                error = CaptureError(str(e))
-                error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
-                error.any_buffers = bool(side.any_buffers)
-                raise error from None
-            except private.DEPENDS_ON_DATA as e:
-                raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
+            result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
             try:
                 side.finish(result)
+            except Refusal as e:
+                raise _told(e, side) from None
             except CaptureError as e:
                 e.any_buffers = bool(side.any_buffers)
                 raise

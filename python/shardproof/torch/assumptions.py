@@ -125,6 +125,13 @@ def same_seed(loc: str, axes: str) -> Assumption:
                       " seed) for their parts of the batch; taken to be different ones")
 
 
+def labels_valid(loc: str, ignore: int) -> Assumption:
+    return Assumption("labels-valid", Kind.RISK,
+                      f"labels at {loc} are all taken to count: none equals ignore_index {ignore}"
+                      " (where some may, ranks have different numbers of labels that count, and"
+                      " their means are not the mean of all)")
+
+
 def made_buffer(name: str, why: str) -> Assumption:
     return Assumption("initial-buffers", Kind.CHECKABLE,
                       f"the buffer {name} begins with the number that it was made with, not with"

@@ -10,6 +10,7 @@ import pickle
 import random
 import sys
 import threading
+from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 
 from . import _patches as patches
 from . import _private as private
-from . import assumptions, collectives, flat_parameters
+from . import assumptions, collectives, flat_parameters, labels
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
@@ -196,6 +197,8 @@ class _Side:
         if dtype == torch.bool or high is not None and not dtype.is_floating_point:
             self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
+        if name in self.recorder.g.ignorable and 0 not in t.shape:
+            self.recorder.write(t, labels.input_of(self.recorder.g, name, self.recorder.read(t)))
         return t
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
@@ -674,9 +677,9 @@ def _told(error: BaseException, side: _Side, caught: bool = False, loc: str = ""
 
 
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
-           beginning: Beginning = Beginning()) -> Recording:
+           beginning: Beginning = Beginning(), ignorable: labels.Ignorable = MappingProxyType({})) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first.
+    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first. ignorable: integer inputs that are classes or a number that ignores them.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -684,6 +687,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     private.forget_results()
     recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
+    recorder.g.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh, beginning)
@@ -701,7 +705,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         torch.manual_seed(0)
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:

@@ -58,7 +58,7 @@ def _identity(x: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _short_name(file: str) -> str | None:
+def short_name(file: str) -> str | None:
     """How a file of the user's is called in reports; None for those of torch and ours."""
     if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
         return None
@@ -67,7 +67,7 @@ def _short_name(file: str) -> str | None:
 
 def user_place(frame: Any) -> str:
     """The file and line of a frame, if it is the user's; nothing of torch's and ours."""
-    short = _short_name(frame.f_code.co_filename)
+    short = short_name(frame.f_code.co_filename)
     return f"{short}:{frame.f_lineno}" if short is not None else ""
 
 
@@ -162,7 +162,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             name = f.f_code.co_filename
             if stop_at_backward and name.endswith("autograd/graph.py"):
                 return ""
-            short = _short_name(name)
+            short = short_name(name)
             if short is not None:
                 return f"{short}:{f.f_lineno}"
             f = f.f_back

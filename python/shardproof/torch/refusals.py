@@ -43,6 +43,17 @@ def noted(where: Callable[[], str]) -> Iterator[Notes]:
         _notes.pop()
 
 
+@contextlib.contextmanager
+def tried() -> Iterator[None]:
+    """Inside, the recorder tries what may fail: errors of torch's are its own business."""
+    try:
+        with noted(str) as notes:
+            yield
+    finally:
+        if notes.refused is not None:
+            refuse(notes.refused)
+
+
 def refuse(error: E) -> E:
     """Notes an error of the recorder's own."""
     if _notes and _notes[-1].refused is None:

@@ -156,6 +156,13 @@ def initial_values(names: str, why: str) -> Assumption:
                       f" them: they cannot be followed ({why})")
 
 
+def labels_valid(loc: str, ignore: int) -> Assumption:
+    return Assumption("labels-valid", Kind.RISK,
+                      f"labels at {loc} are all taken to count: none equals ignore_index {ignore}"
+                      " (where some may, ranks have different numbers of labels that count, and"
+                      " their means are not the mean of all)")
+
+
 def made_buffer(name: str, why: str) -> Assumption:
     return Assumption("initial-buffers", Kind.CHECKABLE,
                       f"the buffer {name} begins with the number that it was made with, not with"

@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import types
+from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -20,14 +21,14 @@ from torch import nn
 
 from . import _patches as patches
 from . import _private as private
-from . import assumptions, collectives, flat_parameters
+from . import assumptions, collectives, flat_parameters, labels
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
 from .binding import Binding, Gone
-from .data_number import DataDependent, DataNumber, data_numbers
+from .data_number import DataNumber, data_numbers
 from .exchange import Exchange, Layouts
 from .graph import Graph
 from .initial import Initial, Origin, Origins
@@ -37,7 +38,9 @@ from .model_live import COMMUNICATION, WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Shape, Value
+from .refusals import Refusal, noted, refuse
+from .several_steps import each, numbered
+from .values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -49,6 +52,10 @@ class CaptureError(RuntimeError):
 
     ranges: dict[str, int] | None = None
     any_buffers = True  # whether there may have been buffers that began with any value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        refuse(self)
 
 
 class Hazard(CaptureError):
@@ -172,6 +179,7 @@ class _Side:
         self.recorder, self.mesh, self.beginning = recorder, mesh, beginning
         self.binding = Binding(self)
         self.marks: list[Mark] = []
+        self.yielded: list[Mark] = []  # results of the steps
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
@@ -215,6 +223,8 @@ class _Side:
             self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
         self.given.add(name)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
+        if name in self.recorder.g.ignorable and 0 not in t.shape:
+            self.recorder.write(t, labels.input_of(self.recorder.g, name, self.recorder.read(t)))
         return t
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
@@ -507,6 +517,13 @@ class _Side:
         placement = placement or place(self.recorder, t)
         self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module, kind))
 
+    def keep(self, result: Any, number: int = 1) -> None:
+        """Takes in what a step gave: its result, or of several steps the one of that number."""
+        before, self.marks = self.marks, self.yielded
+        for label, found in _leaves_of(result):
+            self._result(label, found, number)
+        self.marks = before
+
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
         self._summed()
@@ -514,8 +531,8 @@ class _Side:
         self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
-        for label, found in _leaves_of(result):
-            self._result(label, found)
+        self.keep(result)
+        self.marks += self.yielded
         untouched = self._untouched()
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
@@ -544,8 +561,10 @@ class _Side:
             idle = assumptions.no_step(type(o).__name__, sum(len(group["params"]) for group in o.param_groups))
             self.recorder.g.leave_out(idle.what, idle.because)
 
-    def _result(self, label: str, found: Any) -> None:
-        """Something that the step returned: compared, or named as not compared."""
+    def _result(self, label: str, found: Any, number: int) -> None:
+        """Something that the step returned, or the one of that number of several: compared, or named as not compared."""
+        kind = "loss" if label == "loss" else "results"
+        label = numbered(label, number)
         what = f"the step's result {label!r}"
         if isinstance(found, DataNumber):
             if found.value is None:
@@ -556,7 +575,7 @@ class _Side:
         if isinstance(found, torch.Tensor):
             if found.dtype.is_complex and found.numel():
                 self.recorder.g.leave_out(what, "it is complex")
-            self.mark("output", self._unused(label, "output"), found, kind="loss" if label == "loss" else "results")
+            self.mark("output", self._unused(label, "output"), found, kind=kind)
         elif isinstance(found, str) and self.recorder.g.gave_numbers:
             self.recorder.g.leave_out(what, "it is a text, which may have been made of numbers that depend on data")
         elif found is None or isinstance(found, _PLAIN):
@@ -776,10 +795,57 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
+def _result(step: Step, world: World, side: _Side) -> Any:
+    """What the step returns.
+
+    Whatever it does about errors of the recorder, the first of them ends the recording (refusals.py).
+    Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    """
+    with noted(side.recorder.where) as notes:
+        try:
+            result = each(step(world), side.keep)
+        except BaseException as e:
+            if notes.refused is not None:
+                raise _told(notes.refused, side, notes.refused is not e) from None
+            if isinstance(e, private.DEPENDS_ON_DATA):
+                raise _told(e, side) from None
+            raise
+    if notes.refused is not None:
+        raise _told(notes.refused, side, caught=True) from None
+    if notes.failed is not None:
+        error, loc = notes.failed
+        raise _told(error, side, caught=True, loc=loc) from None
+    return result
+
+
+def _told(error: BaseException, side: _Side, caught: bool = False, loc: str = "") -> Exception:
+    """An error that ends a recording as its caller gets it. caught: by the program; loc: where, of one of torch's."""
+    recorder, told = side.recorder, ""
+    if caught:
+        told = " (the program catches this error, and what it does then it need not do on real devices)"
+    if isinstance(error, patches.MissingMetadata):
+        return error
+    reason = getattr(error, "reason", None)
+    if side.mesh.world > 1 and reason is not None and reason.hazard:
+        return Hazard(f"what rank {recorder.rank} sends cannot be followed: {reason.text}", reason.loc, "")
+    if isinstance(error, private.DEPENDS_ON_DATA):
+        loc = loc or recorder.where() or recorder.g.loc
+        return CaptureError(f"what {error} yields, or its shape, depends on data" + (f" at {loc}" if loc else "") + told)
+    if isinstance(error, CaptureError):
+        made: CaptureError = error
+        if told and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{told}")
+    else:
+        made = CaptureError(f"{loc}: {type(error).__name__}: {error}{told}" if loc else f"{error}{told}")
+        made.ranges = {**recorder.g.ranges, **recorder.g.chosen_from} if isinstance(error, Refusal) else None
+    made.any_buffers = bool(side.any_buffers)
+    return made
+
+
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
-           beginning: Beginning = Beginning()) -> Recording:
+           beginning: Beginning = Beginning(), ignorable: labels.Ignorable = MappingProxyType({})) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first.
+    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first. ignorable: integer inputs that are classes or a number that ignores them.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -787,6 +853,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     private.forget_results()
     recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
+    recorder.g.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh, beginning)
@@ -806,24 +873,15 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
-            try:
-                result = step(world)
-            except (DataDependent, NotFollowed) as e:
-                reason = getattr(e, "reason", None)
-                if mesh.world > 1 and reason is not None and reason.hazard:
-                    raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
-                error = CaptureError(str(e))
-                error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
-                error.any_buffers = bool(side.any_buffers)
-                raise error from None
-            except private.DEPENDS_ON_DATA as e:
-                raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+            result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
             try:
                 side.finish(result)
+            except Refusal as e:
+                raise _told(e, side) from None
             except CaptureError as e:
                 e.any_buffers = bool(side.any_buffers)
                 raise

@@ -48,7 +48,7 @@ bool Verification::allOutputsProved() const {
     all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
   // What places a dropout's mask must be true of the tensor that it places.
   for (const EntryId e : plan_.positioning)
-    all = all && (plan_.lineage[e].role == Role::kInput || proved[e]);
+    all = all && (isGiven(plan_.lineage[e].role) || proved[e]);
   return all;
 }
 

@@ -47,6 +47,90 @@ Draft undecidable() {
   return d;
 }
 
+TEST(Verify, AnApprovedDifferenceIsTakenAsGiven) {
+  Report report = verified(test::approvedPipeline());
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(report.outputsProved, 1u);
+  ASSERT_EQ(report.stages.size(), 3u);  // it has none
+  EXPECT_TRUE(stageOf(report, 5).assumptions.empty());
+  ASSERT_EQ(report.approved.size(), 1u);
+  EXPECT_EQ(report.approved[0].name, "means");
+  EXPECT_EQ(report.approved[0].tensor, "s");
+  EXPECT_EQ(report.approved[0].entry, 4);
+  EXPECT_EQ(report.approved[0].claim, "local `t` holds s[], summed over tp, summed over mb");
+  Draft d = test::approvedPipeline();
+  d.entry(4).erase("approved");
+  d.entry(4)["role"] = "checkpoint";
+  EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
+  d = test::approvedPipeline();
+  d.node(1, 2)["op"] = "sub";
+  report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+// A lemma that is false, together with a true one about the same tensor, proves anything: the
+// tensor is what the approved difference says, so the other claim is refuted.
+TEST(Verify, AnApprovedDifferenceAndALemmaCannotContradictEachOther) {
+  Draft d = test::oneRank(
+      R"("x": {"shape": [], "kind": "input"})",
+      R"("h": {"shape": []}, "d": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "add", "in": ["x", "x"], "out": ["d"]},
+         {"op": "sub", "in": ["h", "d"], "out": ["o"]})",
+      R"("h": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "add", "in": ["x", "x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "h", "role": "assumed", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "d", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+Draft withCapture(const char* capture) {
+  Draft d = test::pipeline();
+  d.plan["capture"] = Json::parse(capture);
+  return d;
+}
+
+TEST(Verify, ConditionsMakeAProvedPlanConditional) {
+  const Draft risk = withCapture(
+      R"({"compared": {"loss": ["s"]}, "assumptions": [
+          {"name": "initial-values", "class": "risk", "text": "all begin equal"},
+          {"name": "ranks", "class": "checkable", "text": "ranks run alike"},
+          {"name": "fractions", "class": "harmless", "text": "0.1 is 1/10"}]})");
+  Report report = verified(risk);
+  EXPECT_EQ(report.verdict, Verdict::kConditional);
+  EXPECT_EQ(report.outputsProved, 1u);
+  EXPECT_EQ(report.reason, "initial-values");
+  EXPECT_EQ(report.compared, (std::vector<ComparedOutputs>{{"loss", {"s"}}}));
+  VerifyOptions options = quick();
+  options.accept = {"ranks", "initial"};
+  EXPECT_EQ(verified(risk, options).verdict, Verdict::kConditional);
+  options.accept = {"initial-values"};
+  report = verified(risk, options);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+  EXPECT_EQ(report.reason, "");
+  EXPECT_TRUE(report.assumptions[0].accepted);
+  EXPECT_FALSE(report.assumptions[1].accepted);
+
+  const Draft missing = withCapture(
+      R"({"not_compared": [{"what": "leaf[0]", "because": "why"}, {"what": "leaf[1]", "because": ""}]})");
+  options = quick();
+  EXPECT_EQ(verified(missing).verdict, Verdict::kConditional);
+  options.allowUncompared = {"leaf[0]"};
+  EXPECT_EQ(verified(missing, options).reason, "leaf[1] (not compared)");
+  options.allowUncompared = {"leaf*"};
+  EXPECT_EQ(verified(missing, options).verdict, Verdict::kEquivalent);
+
+  Draft wrong = risk;
+  wrong.node(1, 1)["op"] = "mean";
+  EXPECT_EQ(verified(wrong).verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(verified(test::pipeline()).compared,
+            (std::vector<ComparedOutputs>{{"outputs", {"s"}}}));
+}
+
 TEST(Verify, TheChainReachesFromTheInputsToTheOutputs) {
   const Report report = verified(test::pipeline());
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;

@@ -610,6 +610,29 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
   EXPECT_EQ(verified(twice).stages.size(), 2u);
 }
 
+// relu(h) > 0 exactly where h > 0: a gradient may take its mask from either, behind several layers.
+TEST(Verify, GradientMaskFromTheResult) {
+  const auto nodes = [](const std::string& mask) {
+    return R"({"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["a"]},
+              {"op": "linear", "in": ["a", "w"], "out": ["k"]}, {"op": "relu", "in": ["k"], "out": ["b"]},
+              {"op": "relu_backward", "in": ["b", ")" +
+           std::string(mask == "h" ? "k" : "b") +
+           R"("], "out": ["e"]}, {"op": "matmul", "in": ["e", "w"], "out": ["f"]},
+              {"op": "relu_backward", "in": ["f", ")" +
+           mask + R"("], "out": ["o"]})";
+  };
+  const std::string inputs =
+      R"("x": {"shape": [2, 3], "kind": "input"}, "w": {"shape": [3, 3], "kind": "parameter"})";
+  const std::string made =
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "k": {"shape": [2, 3]},
+         "b": {"shape": [2, 3]}, "e": {"shape": [2, 3]}, "f": {"shape": [2, 3]}, "o": {"shape": [2, 3]})";
+  const Report report = verified(test::oneRank(inputs, made, nodes("h"), made, nodes("a")));
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  // The mask of the other layer.
+  const Report wrong = verified(test::oneRank(inputs, made, nodes("h"), made, nodes("x")));
+  EXPECT_EQ(wrong.verdict, Verdict::kNotEquivalent) << wrong.reason;
+}
+
 TEST(Verify, EverythingByZ3) {
   VerifyOptions options = quick();
   options.checker = Checker::kZ3;
@@ -628,6 +651,23 @@ TEST(Verify, Cancelled) {
   EXPECT_EQ(report.reason, "the run was interrupted");
   EXPECT_EQ(report.outputsProved, 0u);
   for (const StageReport& s : report.stages) EXPECT_EQ(s.verdict, StageVerdict::kUndecided);
+}
+
+// Entries that are in no class, of a plan of which something is known of an input: each of them is
+// looked at all the same.
+TEST(Verify, CancelledBeforeStagesAreClassified) {
+  const std::atomic<bool> cancel{true};
+  VerifyOptions options = quick();
+  options.cancel = &cancel;
+  Draft d = test::oneRank(R"("x": {"shape": [2], "kind": "input"})", R"("o": {"shape": [2]})",
+                          R"({"op": "exp", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [2]})",
+                          R"({"op": "exp", "in": ["x"], "out": ["o"]})");
+  d.model["tensors"]["x"]["known"] = {{"numbers", {0.1, 0.3}}};
+  const Report report = verified(d, options);
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  ASSERT_EQ(report.stages.size(), 1u);
+  EXPECT_EQ(report.stages[0].reason, "not decided before the run ended");
 }
 
 TEST(Verify, CancelledInTheMiddle) {

@@ -19,6 +19,7 @@ from torch.optim import optimizer as optim
 from . import _private as private
 from .data_number import DataNumber
 from .flat_parameters import Stretch, stretches
+from .refusals import tried
 
 # What is in a group of an optimizer's parameters and says nothing of the next step's numbers: parameters, steps that were made, and by which code it runs.
 NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
@@ -532,7 +533,8 @@ class Binding:
             return "it chooses by products with gradients before, which are zero at first"
         why = ""
         try:
-            self._prime(optimizer, parameters)
+            with tried():
+                self._prime(optimizer, parameters)
         except private.DEPENDS_ON_DATA:
             why = "making it takes numbers of the data"
         if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in parameters for key, value in optimizer.state.get(p, {}).items()):

@@ -26,6 +26,7 @@ from ._context_parallel import context_parallel_on_cpu
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .mesh import Mesh
+from .several_steps import each, numbered
 from .world import World
 
 
@@ -158,10 +159,11 @@ class _Numbers:
         """Axes of a DTensor's mesh."""
         return {a for r in (private.placement_of(t)[0] if isinstance(t, private.DTensor) else []) for a in self.mesh.varying(r)}
 
-    def finish(self, result: Any) -> None:
+    def keep(self, result: Any, number: int = 1) -> None:
         from .record import _results
 
         for label, t in _results(result):
+            label = numbered(label, number)
             covered = self._covered(t)
             t = self._whole(t, None)
             if t.shape == ():
@@ -169,6 +171,9 @@ class _Numbers:
                     if axis not in covered:
                         t = self._along(t, axis).mean(0)
             self.results[label] = t
+
+    def finish(self, result: Any) -> None:
+        self.keep(result)
         flat: list[tuple[str, Any]] = []
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
@@ -237,7 +242,7 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, an
     torch.manual_seed(0)
     try:
         with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages(), _Uses(side.binding):
-            result = step(World(where, rank, side))
+            result = each(step(World(where, rank, side)), side.keep)
             side.finish(result)
     finally:
         torch.set_default_dtype(old)

@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import types
+from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -20,23 +21,26 @@ from torch import nn
 
 from . import _patches as patches
 from . import _private as private
-from . import assumptions, collectives, flat_parameters
+from . import assumptions, collectives, flat_parameters, labels
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
 from .binding import Binding, Gone
-from .data_number import DataDependent, DataNumber, data_numbers
-from .exchange import Layouts
+from .data_number import DataNumber, data_numbers
+from .exchange import Exchange, Layouts
 from .graph import Graph
+from .initial import Initial, Origin, Origins
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Shape, Value
+from .refusals import Refusal, noted, refuse
+from .several_steps import each, numbered
+from .values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -48,6 +52,10 @@ class CaptureError(RuntimeError):
 
     ranges: dict[str, int] | None = None
     any_buffers = True  # whether there may have been buffers that began with any value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        refuse(self)
 
 
 class Hazard(CaptureError):
@@ -107,6 +115,11 @@ class Recording:
     no_gradient: tuple[str, ...] = ()              # parameters that are left without a gradient
     models: tuple[tuple[str, frozenset[str]], ...] = ()  # in the order in which they were made: what names of their parameters begin with, and which these are
     plain: dict[str, str] = dataclasses.field(default_factory=dict)  # numbers and texts that the step returned, and None
+    initial: dict[str, Initial] = dataclasses.field(default_factory=dict)  # first values of parameters (initial.py)
+    sent: dict[str, Origin] = dataclasses.field(default_factory=dict)      # communication of the construction -> what this rank gave
+    spread: frozenset[str] = frozenset()           # axes of DistributedDataParallel: their ranks have different data
+    own: bool = False                              # it began with a random state that no other process has
+    given: frozenset[str] = frozenset()            # names of what world.input gave
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -166,6 +179,7 @@ class _Side:
         self.recorder, self.mesh, self.beginning = recorder, mesh, beginning
         self.binding = Binding(self)
         self.marks: list[Mark] = []
+        self.yielded: list[Mark] = []  # results of the steps
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
@@ -185,6 +199,14 @@ class _Side:
         self.plain: dict[str, str] = {}  # numbers and texts that the step returned
         self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
+        self.origins = Origins(recorder.g, mesh, recorder.rank)
+        self.initial: dict[str, Initial] = {}
+        self.spread: set[str] = set()
+        self.given: set[str] = set()
+        self.constants_given: set[int] = set()  # memory that DistributedDataParallel gave to all where it held constants
+        for axes in beginning.batch.values():
+            for axis in axes if mesh.world > 1 else ():
+                self.cuts[axis].add(0)
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
@@ -199,7 +221,10 @@ class _Side:
                 self.cuts[axis].add(dim % len(shape))
         if dtype == torch.bool or high is not None and not dtype.is_floating_point:
             self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
+        self.given.add(name)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
+        if name in self.recorder.g.ignorable and 0 not in t.shape:
+            self.recorder.write(t, labels.input_of(self.recorder.g, name, self.recorder.read(t)))
         return t
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
@@ -241,12 +266,45 @@ class _Side:
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
+        self.origins.note_sent()
         for name, p in parameters.items():
+            self._begins(name, p)
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
             else:
                 self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
         self.recorder.random.inside = self.recorder.leaves.begun = True
+
+    def _begins(self, name: str, p: torch.Tensor) -> None:
+        """What a parameter holds before it is an input."""
+        local = unwrapped(p)
+        if 0 in local.shape:
+            return
+        v = self.recorder.read(local)
+        found = self.origins.of(v, self.recorder.random.draws)
+        if isinstance(v, (Filled, Known)) and private.storage_key(local) in self.constants_given:
+            found = dataclasses.replace(found, origin="the first rank's")
+        for label in dict.fromkeys(s.name for s in self.binding.stretches[name]) if name in self.binding.stretches else (name,):
+            self.initial[label] = found
+
+    def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
+        """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
+        ranks = private.group_ranks(group)
+        if len(ranks) == 1:
+            return
+        recorder = self.recorder
+        self.spread.update(self.mesh.varying(ranks))
+        recorder.g.loc = recorder.where()
+        with private.outside():
+            exchange = Exchange(recorder, ranks)
+            for i, t in enumerate(tensors):
+                local = unwrapped(t)
+                v = recorder.read(local)
+                exchange.parts = i  # so that each has its name, whatever ranks hold
+                if isinstance(v, Named):
+                    recorder.write(local, exchange.broadcast(v if recorder.rank == ranks[source] else None, ranks[source], v.shape, v.kind))
+                elif isinstance(v, (Filled, Known)):
+                    self.constants_given.add(private.storage_key(local))
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():
@@ -256,6 +314,7 @@ class _Side:
                 self._given(f"{name}.old", b, place(self.recorder, b, self.binding.shard_of(name)), "input")
             elif may_be_any(unwrapped(b), saved, made):
                 self.as_made[name] = ""
+            self.recorder.random.kept(made)
             self.buffers_before[name] = self.recorder.read(unwrapped(b))
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
@@ -458,6 +517,13 @@ class _Side:
         placement = placement or place(self.recorder, t)
         self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module, kind))
 
+    def keep(self, result: Any, number: int = 1) -> None:
+        """Takes in what a step gave: its result, or of several steps the one of that number."""
+        before, self.marks = self.marks, self.yielded
+        for label, found in _leaves_of(result):
+            self._result(label, found, number)
+        self.marks = before
+
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
         self._summed()
@@ -465,8 +531,8 @@ class _Side:
         self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
-        for label, found in _leaves_of(result):
-            self._result(label, found)
+        self.keep(result)
+        self.marks += self.yielded
         untouched = self._untouched()
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
@@ -495,8 +561,10 @@ class _Side:
             idle = assumptions.no_step(type(o).__name__, sum(len(group["params"]) for group in o.param_groups))
             self.recorder.g.leave_out(idle.what, idle.because)
 
-    def _result(self, label: str, found: Any) -> None:
-        """Something that the step returned: compared, or named as not compared."""
+    def _result(self, label: str, found: Any, number: int) -> None:
+        """Something that the step returned, or the one of that number of several: compared, or named as not compared."""
+        kind = "loss" if label == "loss" else "results"
+        label = numbered(label, number)
         what = f"the step's result {label!r}"
         if isinstance(found, DataNumber):
             if found.value is None:
@@ -507,7 +575,7 @@ class _Side:
         if isinstance(found, torch.Tensor):
             if found.dtype.is_complex and found.numel():
                 self.recorder.g.leave_out(what, "it is complex")
-            self.mark("output", self._unused(label, "output"), found, kind="loss" if label == "loss" else "results")
+            self.mark("output", self._unused(label, "output"), found, kind=kind)
         elif isinstance(found, str) and self.recorder.g.gave_numbers:
             self.recorder.g.leave_out(what, "it is a text, which may have been made of numbers that depend on data")
         elif found is None or isinstance(found, _PLAIN):
@@ -727,10 +795,57 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
+def _result(step: Step, world: World, side: _Side) -> Any:
+    """What the step returns.
+
+    Whatever it does about errors of the recorder, the first of them ends the recording (refusals.py).
+    Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    """
+    with noted(side.recorder.where) as notes:
+        try:
+            result = each(step(world), side.keep)
+        except BaseException as e:
+            if notes.refused is not None:
+                raise _told(notes.refused, side, notes.refused is not e) from None
+            if isinstance(e, private.DEPENDS_ON_DATA):
+                raise _told(e, side) from None
+            raise
+    if notes.refused is not None:
+        raise _told(notes.refused, side, caught=True) from None
+    if notes.failed is not None:
+        error, loc = notes.failed
+        raise _told(error, side, caught=True, loc=loc) from None
+    return result
+
+
+def _told(error: BaseException, side: _Side, caught: bool = False, loc: str = "") -> Exception:
+    """An error that ends a recording as its caller gets it. caught: by the program; loc: where, of one of torch's."""
+    recorder, told = side.recorder, ""
+    if caught:
+        told = " (the program catches this error, and what it does then it need not do on real devices)"
+    if isinstance(error, patches.MissingMetadata):
+        return error
+    reason = getattr(error, "reason", None)
+    if side.mesh.world > 1 and reason is not None and reason.hazard:
+        return Hazard(f"what rank {recorder.rank} sends cannot be followed: {reason.text}", reason.loc, "")
+    if isinstance(error, private.DEPENDS_ON_DATA):
+        loc = loc or recorder.where() or recorder.g.loc
+        return CaptureError(f"what {error} yields, or its shape, depends on data" + (f" at {loc}" if loc else "") + told)
+    if isinstance(error, CaptureError):
+        made: CaptureError = error
+        if told and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{told}")
+    else:
+        made = CaptureError(f"{loc}: {type(error).__name__}: {error}{told}" if loc else f"{error}{told}")
+        made.ranges = {**recorder.g.ranges, **recorder.g.chosen_from} if isinstance(error, Refusal) else None
+    made.any_buffers = bool(side.any_buffers)
+    return made
+
+
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
-           beginning: Beginning = Beginning()) -> Recording:
+           beginning: Beginning = Beginning(), ignorable: labels.Ignorable = MappingProxyType({})) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first.
+    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first. ignorable: integer inputs that are classes or a number that ignores them.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -738,6 +853,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     private.forget_results()
     recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
+    recorder.g.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh, beginning)
@@ -753,31 +869,24 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
-        torch.manual_seed(0)
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+        recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
+        recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
-            try:
-                result = step(world)
-            except (DataDependent, NotFollowed) as e:
-                reason = getattr(e, "reason", None)
-                if mesh.world > 1 and reason is not None and reason.hazard:
-                    raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
-                error = CaptureError(str(e))
-                error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
-                error.any_buffers = bool(side.any_buffers)
-                raise error from None
-            except private.DEPENDS_ON_DATA as e:
-                raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+            result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
             try:
                 side.finish(result)
+            except Refusal as e:
+                raise _told(e, side) from None
             except CaptureError as e:
                 e.any_buffers = bool(side.any_buffers)
                 raise
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain)
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain,
+                     initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given))

@@ -88,9 +88,11 @@ class _Steps:
         if self.stopped:
             g.assume(assumptions.REST_OF_SCRIPT)
         for o in self.there:
-            what = f"{type(o).__name__} of {sum(len(group['params']) for group in o.param_groups)} parameters"
+            size = sum(len(group["params"]) for group in o.param_groups)
+            what = f"{type(o).__name__} of {size} parameters"
             if not self.count(o):
-                g.leave_out(f"the step of {what}", "it did not step in what was looked at")
+                idle = assumptions.no_step(type(o).__name__, size)
+                g.leave_out(idle.what, idle.because)
             elif self.count(o) < self.wanted:
                 g.leave_out(f"step {self.count(o) + 1} of {what}", "there is none in what was looked at")
 
@@ -107,6 +109,8 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
         optimizers.leave_out()
 
     step.__name__ = Path(path).stem
+    step.whole_script = True  # type: ignore[attr-defined]
+    step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
     return step
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import gc
 import gzip
 import itertools
@@ -22,6 +21,7 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
+from .agreement import OtherBatches
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .labels import Met, Names, may_be_ignored
@@ -54,7 +54,7 @@ class Capture:
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """PREFIX.model.json.gz and PREFIX.plan.json.gz."""
         model, plan = Path(f"{prefix}.model.json.gz"), Path(f"{prefix}.plan.json.gz")
-        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name})):
+        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name, "capture": self.ledger()})):
             with gzip.open(path, "wt", compresslevel=3) as f:
                 json.dump(content, f, separators=(",", ":"))
         return model, plan
@@ -216,17 +216,23 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     """With as many buffers that begin with any value as there may be (beginning.py). Raises CaptureError."""
     beginning = Beginning()
     why: dict[str, str] = {}
+    tried: OtherBatches | None = None
     first = True
     while True:
         found: list[Recording] = []
         try:
             made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found, labels)
-        except Hazard:
-            raise
-        except CaptureError as e:
+        except OtherBatches as e:
+            if tried is not None:
+                raise tried.failed(e) from None
+            tried = e
+            beginning, first = dataclasses.replace(beginning, batch=e.axes, sizes=dict(where.sizes)), False
+            continue
+        except Exception as e:
             less = beginning.less()
-            if less is None or not (found[0].any_buffers if found else e.any_buffers):
-                raise
+            wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
+            if wrong or less is None or not (found[0].any_buffers if found else getattr(e, "any_buffers", False)):
+                raise (e if tried is None else tried.failed(e)) from None
             beginning, first = less, False
             continue
         if isinstance(made, Capture):
@@ -253,6 +259,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
     single, model, request = _single(steps[0], one, name, apart, beginning, first, labels)
     found.append(single)
+    if steps[0] is not steps[-1]:
+        single.initial = model.initial = {}
     numbers = {name: reason for name, reason in single.as_made.items() if name in single.any_buffers}
     if numbers:
         return numbers
@@ -267,6 +275,10 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if not any(side.facts.nodes for side in (single, *sides)):
+            raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
+        if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
+            raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -296,6 +308,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     assumptions += _left_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
+    not_compared += _other_results(single, sides, model)
     for a, stretches in alike.items():
         within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
         assumptions.append(basis.ranks_alike(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did"))
@@ -312,6 +325,23 @@ def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assump
     for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
         without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
     return [basis.left_by_some(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", ", ".join(names)) for ranks, names in without.items()]
+
+
+def _other_results(single: Recording, sides: Sequence[Recording], model: Model) -> list[basis.NotCompared]:
+    """Numbers and texts that the step returns, and None, where they are not the same everywhere."""
+    found: dict[str, str] = {}
+    for side in sides:
+        for label, text in side.plain.items():
+            if label in model.outputs and text == "None":
+                found.setdefault(label, f"rank {side.rank} returns None in its place")
+            elif label not in single.plain:
+                found.setdefault(label, f"it is {text} on rank {side.rank}, and nothing of that name on the single device")
+            elif text != single.plain[label]:
+                found.setdefault(label, f"it is {text} on rank {side.rank} and {single.plain[label]} on the single device")
+    for label, text in single.plain.items():
+        if text != "None" and not any(label in side.plain for side in sides):
+            found.setdefault(label, f"it is {text} on the single device and nothing on the ranks")
+    return [basis.other_result(label, why) for label, why in found.items()]
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:
@@ -366,13 +396,14 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
     accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
     """
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
+    accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
 
     def judged(labels: _Labels) -> tuple[Report, _Labels]:
         try:
             c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
         except Hazard as e:
             return _hazardous(e), labels
-        return _conditional(_judged(c, keep, arguments), c, accept, allow_uncompared), c.labels
+        return _judged(c, keep, [*accepted, *arguments]), c.labels
 
     report, labels = judged(labels)
     less = labels.less(Names.LIBRARY) if report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
@@ -394,17 +425,6 @@ def _judged(c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
-    return report
-
-
-def _conditional(report: Report, c: Capture, accept: Sequence[str], allow_uncompared: Sequence[str]) -> Report:
-    """An EQUIVALENT that rests on what could hide a bug is CONDITIONAL."""
-    risks = [a for a in c.assumptions if a.kind is basis.Kind.RISK and a.name not in accept]
-    left = [n for n in c.not_compared if not any(fnmatch.fnmatchcase(n.what, p) for p in allow_uncompared)]
-    if report.verdict == "EQUIVALENT" and (risks or left):
-        report.verdict = "CONDITIONAL"
-        report.reason = "; ".join([*(a.text for a in risks), *map(str, left)])
-        report.text = f"CONDITIONAL: {report.reason}\n\n{report.text}"
     return report
 
 

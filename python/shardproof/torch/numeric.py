@@ -60,6 +60,7 @@ class _Numbers:
         self.said: set[int] = set()  # memory that was given to world.output
 
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
+        self.binding.begun = True
         self.cut += [a for a in shard if self.mesh.sizes.get(a, 1) > 1 and a not in self.cut]
         return draw("input " + name, shape, dtype, high)[tuple(slice(a, b) for a, b in box)].clone()
 
@@ -73,8 +74,8 @@ class _Numbers:
                 t = self._along(t, axis).sum(0) / (self.mesh.sizes[axis] if axis in (mean or []) else 1)
         self.results[name] = t
 
-    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
-        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
+    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]], name: str) -> None:
+        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()}, name)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -240,12 +241,32 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, an
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
-        with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages():
+        with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages(), _Uses(side.binding):
             result = each(step(World(where, rank, side)), side.keep)
             side.finish(result)
     finally:
         torch.set_default_dtype(old)
     return side.results
+
+
+class _Uses(private.TorchDispatchMode):
+    """Tells the binding what operators compute with and write, as the recorder does."""
+
+    def __init__(self, binding: Binding) -> None:
+        super().__init__()
+        self.binding, self.differentiated = binding, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        backward = private.current_node() is not None
+        self.differentiated = self.differentiated or backward
+        if self.binding.begun and not self.binding.priming:
+            if torch.is_grad_enabled() and not backward and func is not torch.ops.aten.detach.default:
+                self.binding.reads(args)
+            written = [kwargs.get(a.name) if kwargs and a.name in kwargs else args[i] if i < len(args) else None
+                       for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+            if written:
+                self.binding.writes(private.tensors(written), self.differentiated)
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

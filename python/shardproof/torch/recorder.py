@@ -128,6 +128,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.leaves = Leaves()
+        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None  # what is told of operands before an operator computes with them, outside of backward,
+        self.writes: Callable[[Sequence[torch.Tensor], bool], None] = lambda tensors, differentiated: None  # and before it writes them; whether a backward has ended
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
@@ -181,11 +183,13 @@ class Recorder(Memory, private.TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        namespace, name = _name_of(func)
+        if self.leaves.begun and not self.paused and name != "aten.detach" and torch.is_grad_enabled() and private.current_node() is None:
+            self.reads(args)
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented
         if self.paused:
             return self.fake(func, args, kwargs)
-        namespace, name = _name_of(func)
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         previous = self.g.loc
@@ -196,7 +200,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         self.leaves.note(t)
                 if _writes(func):
-                    self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
+                    written = private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written])
+                    self.writes(written, self.leaves.differentiated)
+                    self.leaves.writes(written)
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
             if name == "aten._local_scalar_dense":
@@ -220,6 +226,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                     return args[0].expand(shape)[args[1].expand(shape)]
             if name in _BY_MASKS:
                 args = self._without_masks(args)
+            if self.random.batch:
+                args = self.random.of_all_ranks(name, args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number

@@ -205,7 +205,7 @@ def check_initial(sides: Sequence[Recording], programs: Sequence[Program], model
                     continue
                 raise Hazard(_different(t.tensor, other, side), "", t.tensor, "random")
             there, holder = places.setdefault((t.tensor, origin), (at, side))
-            if there != at and found.drawn and not found.by_position and all(seed not in ("", "none") for _, seed in found.where):
+            if there != at and found.drawn and not found.by_position and not found.flat and all(seed not in ("", "none") for _, seed in found.where):
                 axes = ", ".join(mesh.varying([holder.rank, side.rank]))
                 assumed[assumptions.same_initial(t.tensor, axes, "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1]))] = None
             _like_single(t, side, model)
@@ -219,7 +219,7 @@ def check_initial(sides: Sequence[Recording], programs: Sequence[Program], model
 def _like_single(t: Tie, side: Recording, model: Model) -> None:
     """A whole parameter is drawn from what the single device draws it from, where both run the same code. Raises Hazard."""
     here, there = side.initial[t.tensor], model.initial.get(t.tensor)
-    if there is None or t.shape != model.shapes[t.tensor]:
+    if there is None or here.flat or t.shape != model.shapes[t.tensor]:
         return
     drawn = here.drawn and there.drawn and here.drawn != there.drawn
     number = here.constant is not None and there.constant is not None and here.constant != there.constant

@@ -185,7 +185,7 @@ class _Side:
         self.initial: dict[str, Initial] = {}
         self.spread: set[str] = set()
         self.given: set[str] = set()
-        self.constants_given: set[int] = set()  # memory that DistributedDataParallel gave to all where it held constants
+        self.constants_given: dict[int, Value] = {}  # memory that DistributedDataParallel gave to all where it held constants
         for axes in beginning.batch.values():
             for axis in axes if mesh.world > 1 else ():
                 self.cuts[axis].add(0)
@@ -242,7 +242,7 @@ class _Side:
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
-        self.origins.note_sent()
+        self.origins.look(self.recorder.random.draws)
         for name, p in parameters.items():
             self._begins(name, p)
             if name in self.binding.stretches:
@@ -257,11 +257,12 @@ class _Side:
         if 0 in local.shape:
             return
         v = self.recorder.read(local)
-        found = self.origins.of(v, self.recorder.random.draws)
-        if isinstance(v, (Filled, Known)) and private.storage_key(local) in self.constants_given:
+        found = self.origins.of(v)
+        given = self.constants_given.get(private.storage_key(local))
+        if given is not None and _same(given, v):
             found = dataclasses.replace(found, origin="the first rank's")
-        for label in dict.fromkeys(s.name for s in self.binding.stretches[name]) if name in self.binding.stretches else (name,):
-            self.initial[label] = found
+        parts = self.binding.stretches.get(name)
+        self.initial.update({s.name: dataclasses.replace(found, flat=True) for s in parts} if parts is not None else {name: found})
 
     def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
         """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
@@ -280,7 +281,7 @@ class _Side:
                 if isinstance(v, Named):
                     recorder.write(local, exchange.broadcast(v if recorder.rank == ranks[source] else None, ranks[source], v.shape, v.kind))
                 elif isinstance(v, (Filled, Known)):
-                    self.constants_given.add(private.storage_key(local))
+                    self.constants_given[private.storage_key(local)] = v
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():

@@ -120,7 +120,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
-        self.leaves = Leaves()
+        self.leaves = Leaves(lambda t: self.random.kept(self.read(t)))
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 from typing import Any, Iterable, Mapping, Sequence
 
 from . import assumptions
@@ -19,6 +20,27 @@ from .rank_program import Program, Tie
 from .record import CaptureError, Hazard, Recording
 
 MOST_NAMED = 4  # parameters in one sentence
+
+
+class Dealt(Exception):
+    """Ranks along axes are dealt out samples, so many to a batch: the single device's batches are to be theirs together."""
+
+    def __init__(self, axes: tuple[str, ...], size: int) -> None:
+        super().__init__(f"samples are dealt out along {', '.join(axes)}")
+        self.axes, self.size = axes, size
+
+
+def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
+    """Raises Dealt where the single device's batches have the size of a rank's, or where it matters that they have their rows in the same order: what is drawn for each row (dropout) is by position."""
+    dealt = {side.dealt for side in sides}
+    ranks, size = next(iter(dealt)) or (1, 0)
+    if len(dealt) != 1 or single.dealt is None or ranks == 1 or single.dealt[0] != 1 or single.dealt[1] not in (size, ranks * size):
+        return
+    mesh, spread = sides[0].mesh, spread_axes(sides)
+    axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
+    drawn = any(d.value.name.startswith("%random of") for side in (single, *sides) for d in side.random_inputs)
+    if (single.dealt[1] == size or drawn) and math.prod(mesh.sizes[a] for a in axes) == ranks:
+        raise Dealt(axes, size)
 
 
 class OtherBatches(Exception):

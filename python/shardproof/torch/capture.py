@@ -21,7 +21,7 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
-from .agreement import OtherBatches
+from .agreement import Dealt, OtherBatches, check_dealt
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .marks import together
@@ -169,11 +169,15 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     beginning = Beginning()
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
+    deal = True
     first = True
     while True:
         found: list[Recording] = []
         try:
-            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found)
+            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found, deal)
+        except Dealt as e:
+            beginning, first, deal = dataclasses.replace(beginning, dealt=e.axes, size=e.size, sizes=dict(where.sizes)), False, False
+            continue
         except OtherBatches as e:
             if tried is not None:
                 raise tried.failed(e) from None
@@ -181,6 +185,9 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
             beginning, first = dataclasses.replace(beginning, batch=e.axes, sizes=dict(where.sizes)), False
             continue
         except Exception as e:
+            if beginning.dealt:  # no program for the batches of all: as they are, then
+                beginning, first = dataclasses.replace(beginning, dealt=(), size=0), False
+                continue
             less = beginning.less()
             wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
             if wrong or less is None or not (found[0].any_buffers if found else getattr(e, "any_buffers", False)):
@@ -207,8 +214,8 @@ def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[st
 
 
 def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float,
-           beginning: Beginning, first: bool, found: list[Recording]) -> Capture | dict[str, str]:
-    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
+           beginning: Beginning, first: bool, found: list[Recording], deal: bool) -> Capture | dict[str, str]:
+    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording. deal: samples that are dealt out may be put together."""
     single, model, request = _single(steps[0], one, name, apart, beginning, first)
     found.append(single)
     if steps[0] is not steps[-1]:
@@ -227,6 +234,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if deal:
+            check_dealt(single, sides)
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -253,6 +262,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             beside, may_move = None, False
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed
+    if beginning.dealt:
+        assumptions.append(basis.dealt_batches(", ".join(beginning.dealt), beginning.size))
     assumptions += _left_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]

@@ -18,6 +18,7 @@ from torch import nn
 from . import _patches as patches
 from . import _private as private
 from . import assumptions, collectives, flat_parameters
+from ._data_loading import Dealing
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
@@ -106,6 +107,7 @@ class Recording:
     spread: frozenset[str] = frozenset()           # axes of DistributedDataParallel: their ranks have different data
     own: bool = False                              # it began with a random state that no other process has
     given: frozenset[str] = frozenset()            # names of what world.input gave
+    dealt: tuple[int, int] | None = None           # to how many ranks samples are dealt out, and how many are in a batch
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -185,8 +187,11 @@ class _Side:
         self.initial: dict[str, Initial] = {}
         self.spread: set[str] = set()
         self.given: set[str] = set()
+        self.dealing = Dealing()
+        if mesh.world == 1 and beginning.dealt:
+            self.dealing.together = beginning.ranks_of(beginning.dealt), beginning.size
         self.constants_given: dict[int, Value] = {}  # memory that DistributedDataParallel gave to all where it held constants
-        for axes in beginning.batch.values():
+        for axes in (*beginning.batch.values(), beginning.dealt):
             for axis in axes if mesh.world > 1 else ():
                 self.cuts[axis].add(0)
 
@@ -685,7 +690,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised, side.dealing), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
@@ -713,4 +718,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), side.initial, side.origins.sent, frozenset(side.spread), recorder.random.own, frozenset(side.given))
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), side.initial, side.origins.sent, frozenset(side.spread), recorder.random.own, frozenset(side.given), side.dealing.seen)

@@ -47,6 +47,7 @@ class Rewriter {
     to.file = from.file;
     to.name = from.name;
     to.modelFile = from.modelFile;
+    to.capture = from.capture;
     for (std::size_t a = 0; a < from.mesh.size(); ++a)
       to.mesh.push_back({from.mesh[a].name, static_cast<std::int32_t>(kept_.ofAxis[a].size())});
     to.microbatches = static_cast<std::int32_t>(kept_.microbatches.size());
@@ -95,6 +96,7 @@ class Rewriter {
   LineageEntry lineage(std::size_t e) const {
     const LineageEntry& from = problem_.plan.lineage[e];
     LineageEntry entry{from.tensor, from.role, {}};
+    entry.approved = from.approved;
     const auto& dims = relations_.model.ofTensor[from.tensor];
     for (std::size_t s = 0; s < from.shards.size(); ++s) {
       const Shard& old = from.shards[s];

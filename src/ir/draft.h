@@ -79,6 +79,7 @@ struct EntryDraft {
   NameId tensor;
   Role role = Role::kCheckpoint;
   std::vector<ShardDraft> shards;
+  std::string approved = {};
 };
 
 struct PlanDraft {
@@ -87,6 +88,7 @@ struct PlanDraft {
   std::int32_t microbatches = 1;
   std::vector<ProgramDraft> programs;
   std::vector<EntryDraft> lineage;
+  Capture capture;
 };
 
 struct ProblemDraft {

@@ -257,6 +257,7 @@ class Resolver {
     out.sha256 = std::move(plan_.sha256);
     out.mesh = std::move(plan_.mesh);
     out.microbatches = plan_.microbatches;
+    out.capture = std::move(plan_.capture);
     const AxisIndex axes(out, problem_->names);
     out.programs.resize(plan_.programs.size());
     for (const ProgramId p : firstIds<ProgramId>(out.programs.size()))
@@ -425,6 +426,7 @@ class Resolver {
     const std::string pointer = "/lineage/" + std::to_string(e);
     LineageEntry out;
     out.role = draft.role;
+    out.approved = std::move(draft.approved);
     out.tensor = logical_.find(draft.tensor);
     if (out.tensor < 0)
       fail(problem_->plan.file, pointer + "/tensor",

@@ -35,8 +35,8 @@ int runConvert(const ConvertArguments& arguments) {
   const FileText texts[] = {{modelFile, documents.model}, {planFile, documents.plan}};
   writeFilesAtomically(texts);  // not a model without its plan
   std::string told;
-  for (const std::string& assumption : documents.assumptions)
-    told += "assumed: " + assumption + "\n";
+  for (const Assumption& assumption : documents.assumptions)
+    told += "assumed: " + assumption.text + "\n";
   writeStandardOutput(told + modelFile + "\n" + planFile + "\n");
   return 0;
 }
@@ -61,6 +61,9 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("--name", arguments->name, "NAME.model.json and NAME.plan.json are written")
       ->capture_default_str()
       ->type_name("NAME");
+  command->add_flag("--assume-in-bounds", arguments->options.assumeInBounds,
+                    "HLO programs: leave out integer inputs for which a lookup of the model is out "
+                    "of bounds; the report lists it as an assumption");
   command->add_flag("--exact-constants", arguments->options.exactConstants,
                     "Numbers as the texts have them, not as the simplest rational that rounds to "
                     "them");

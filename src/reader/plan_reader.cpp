@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/slips.h"
+#include "reader/capture_reader.h"
 #include "reader/communication_reader.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
@@ -37,7 +38,9 @@ Role readRole(const Value& value) {
   if (text == "input") return Role::kInput;
   if (text == "output") return Role::kOutput;
   if (text == "checkpoint") return Role::kCheckpoint;
-  value.expectedOneOf("\"input\", \"output\" or \"checkpoint\"", {"input", "output", "checkpoint"});
+  if (text == "assumed") return Role::kAssumed;
+  value.expectedOneOf("\"input\", \"output\", \"checkpoint\" or \"assumed\"",
+                      {"input", "output", "checkpoint", "assumed"});
 }
 
 // Told of each field that version 1 does not have.
@@ -238,6 +241,9 @@ class PlanClient : public StreamClient {
   void endEntry(const Place& place) const {
     if (!tensorSeen_) place.fail("the field \"tensor\" is missing");
     if (!roleSeen_) place.fail("the field \"role\" is missing");
+    const ir::EntryDraft& entry = plan_.lineage.back();
+    if (!entry.approved.empty() && entry.role != Role::kAssumed)
+      place.fail("found \"approved\", expected \"role\": \"assumed\" with it");
   }
 
   void endPlan(const Place& place) const {
@@ -268,15 +274,17 @@ class PlanClient : public StreamClient {
       plan_.mesh = readMesh(v);
     } else if (key == "microbatches") {
       plan_.microbatches = static_cast<std::int32_t>(v.integer(1, kMaxMicrobatches));
+    } else if (key == "capture") {
+      plan_.capture = readCapture(v);
     } else if (key == "programs" || key == "lineage") {
       (key == "programs" ? programsSeen_ : lineageSeen_) = true;
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", "
-             "\"mesh\", \"microbatches\", \"programs\" and \"lineage\"" +
+             "\"mesh\", \"microbatches\", \"programs\", \"lineage\" and \"capture\"" +
              ir::mendOfField(key, {"format", "version", "name", "source", "model", "mesh",
-                                   "microbatches", "programs", "lineage"}));
+                                   "microbatches", "programs", "lineage", "capture"}));
     }
   }
 
@@ -311,12 +319,14 @@ class PlanClient : public StreamClient {
     } else if (key == "role") {
       roleSeen_ = true;
       entry.role = readRole(v);
+    } else if (key == "approved") {
+      entry.approved = v.name();
     } else if (key == "shards") {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"tensor\", \"role\" and \"shards\"" +
-             ir::mendOfField(key, {"tensor", "role", "shards"}));
+             "\", expected only \"tensor\", \"role\", \"approved\" and \"shards\"" +
+             ir::mendOfField(key, {"tensor", "role", "approved", "shards"}));
     }
   }
 

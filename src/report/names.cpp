@@ -19,6 +19,8 @@ const char* toString(Verdict verdict) {
       return "not-equivalent";
     case Verdict::kUndecided:
       return "undecided";
+    case Verdict::kConditional:
+      return "conditional";
   }
   return "undecided";
 }
@@ -99,6 +101,8 @@ const char* toString(Role role) {
       return "output";
     case Role::kCheckpoint:
       return "checkpoint";
+    case Role::kAssumed:
+      return "assumed";
   }
   return "checkpoint";
 }

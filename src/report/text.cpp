@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "report/format.h"
+#include "report/ledger.h"
 #include "report/text_findings.h"
 #include "report/totals.h"
 #include "shardproof/error.h"
@@ -20,8 +21,12 @@ constexpr std::size_t kMaxRankRanges = 8;
 
 void writeVerdict(std::ostream& out, const Report& report, const TextStyle& style) {
   const std::string plan = asName(report.plan, style), model = asName(report.model, style);
-  const std::string proved = grouped(report.outputsProved) + " of " +
-                             counted(report.outputs, "output", "outputs") + " proved";
+  const std::string proved =
+      grouped(report.outputsProved) + " of " + counted(report.outputs, "output", "outputs") +
+      " proved" +
+      (report.approved.empty()
+           ? ""
+           : ", " + counted(report.approved.size(), "approved difference", "approved differences"));
   switch (report.verdict) {
     case Verdict::kEquivalent:
       out << "EQUIVALENT: plan " << plan << " computes what model " << model
@@ -36,6 +41,11 @@ void writeVerdict(std::ostream& out, const Report& report, const TextStyle& styl
       out << "UNDECIDED: whether plan " << plan << " computes what model " << model
           << " says could not be settled (" << proved << ")";
       if (!report.reason.empty()) out << ": " << asLine(report.reason, style);
+      break;
+    case Verdict::kConditional:
+      out << "CONDITIONAL: plan " << plan << " computes what model " << model << " says (" << proved
+          << ") if: " << conditionNames(report, style)
+          << "; to accept: " << acceptingOptions(report, style);
       break;
   }
   out << "\n";
@@ -181,15 +191,16 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
 void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
                    const TextStyle& style) {
   for (const std::string& warning : warnings) out << "Warning: " << asLine(warning, style) << "\n";
-  if (!warnings.empty()) out << "\n";
 }
 
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
+  writeApproved(out, report, style);
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
   writeCauses(out, report, style);
   writeDefects(out, report, style);
   writeSuspects(out, report, style);
   writeWarnings(out, report.warnings, style);
+  writeLedger(out, report, style);
   writeProof(out, report);
   writeWrongLineage(out, report, style);
   writeUndecided(out, report, style);
@@ -300,8 +311,10 @@ void writeSummary(std::ostream& out, const std::vector<PlanResult>& results,
   }
   if (!style.quiet) text << "\n";
   text << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
-       << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
-       << grouped(totals.undecided) << " undecided";
+       << " equivalent, ";
+  if (totals.conditional > 0) text << grouped(totals.conditional) << " conditional, ";
+  text << grouped(totals.notEquivalent) << " not equivalent, " << grouped(totals.undecided)
+       << " undecided";
   if (totals.errors > 0) text << ", " << counted(totals.errors, "error", "errors");
   text << "; " << counted(totals.classes, "class", "classes") << ", of which "
        << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds)

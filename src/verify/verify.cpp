@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "util/peak_memory.h"
+#include "verify/conditions.h"
 #include "verify/describe.h"
 #include "verify/verification.h"
 
@@ -41,6 +42,7 @@ void Verification::describeInput() {
   report_.plan = plan_.file;
   report_.outputs = problem_.model.outputs.size();
   report_.outputTensors = outputNames(problem_);
+  describeCapture(report_, problem_, options_);
   Statistics& s = report_.statistics;
   for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
   s.lineageEntries = plan_.lineage.size();
@@ -57,7 +59,7 @@ bool Verification::endToEndDiffers() {
   // a dropout's mask is in doubt, and with it what a proof means.
   std::vector<char> known = chain();
   if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(),
-                  [&](EntryId e) { return plan_.lineage[e].role != Role::kInput && !known[e]; })) {
+                  [&](EntryId e) { return !isGiven(plan_.lineage[e].role) && !known[e]; })) {
     std::fill(known.begin(), known.end(), 0);
   }
   EntryId firstRefuted;

@@ -17,6 +17,7 @@
 #include "plan/plan_index.h"
 #include "shardproof/error.h"
 #include "writer/json_writer.h"
+#include "writer/write_capture.h"
 
 namespace shardproof {
 namespace {
@@ -48,7 +49,17 @@ const char* kindOf(TensorKind kind) {
 }
 
 const char* roleOf(Role role) {
-  return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint";
+  switch (role) {
+    case Role::kInput:
+      return "input";
+    case Role::kOutput:
+      return "output";
+    case Role::kAssumed:
+      return "assumed";
+    case Role::kCheckpoint:
+      break;
+  }
+  return "checkpoint";
 }
 
 class ProblemWriter {
@@ -111,7 +122,9 @@ class ProblemWriter {
     for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
       if ((withInferred || !p.lineage[e].inferred) && !without.contains(EntryId(e)))
         entry(EntryId(e), p.lineage[e]);
-    return json_.endList().endObject().take();
+    json_.endList();
+    if (!p.capture.empty()) writeCapture(json_.key("capture"), p.capture);
+    return json_.endObject().take();
   }
 
  private:
@@ -353,9 +366,9 @@ class ProblemWriter {
         .key("tensor")
         .text(name(problem_.model.graph, e.tensor))
         .key("role")
-        .text(roleOf(e.role))
-        .key("shards")
-        .beginList();
+        .text(roleOf(e.role));
+    if (!e.approved.empty()) json_.key("approved").text(e.approved);
+    json_.key("shards").beginList();
     for (std::uint32_t s = 0; s < e.shards.size(); ++s) {
       const Shard& shard = e.shards[s];
       json_.beginObject().key("box");

@@ -79,7 +79,7 @@ inline std::unique_ptr<Problem> read(const Draft& d) {
   model.update(d.model);
   plan.update(d.plan);
   return readProblem(directory.write("m.json", model.dump()),
-                     directory.write("p.json", plan.dump()), {}, nullptr, ir::Programs::kAsStated);
+                     directory.write("p.json", plan.dump()), {}, ir::Programs::kAsStated);
 }
 inline std::unique_ptr<Problem> read(const std::string& model, const std::string& plan) {
   return read(draft(model, plan));
@@ -242,6 +242,16 @@ inline Draft pipeline() {
       {"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 3]], "step": {"mb": [4, 0], "tp": [0, 3]}, "parts": [{"local": "y", "at": {"pp": 1}}]}]},
       {"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "t", "at": {"pp": 1}}], "sum": ["tp", "mb"]}]},
       {"tensor": "s", "role": "output", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1}}]}]}]})");
+}
+
+// The pipeline, whose ranks take means where the model sums. Entry 4, about what they sum up to, is
+// an approved difference.
+inline Draft approvedPipeline() {
+  Draft d = pipeline();
+  d.node(1, 1)["op"] = "mean";
+  d.entry(4)["role"] = "assumed";
+  d.entry(4)["approved"] = "means";
+  return d;
 }
 
 // The pipeline, with the sum of t stated once more in other words: the second equation finds no

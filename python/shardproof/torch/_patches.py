@@ -21,6 +21,7 @@ from ._data_loading import Dealing, in_this_process
 from ._devices import OnCPU
 from .data_number import DataDependent
 from ._private import changes, current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
+from .refusals import fail, refuse
 
 _may_be_unused: dict[int, Any] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
 _unused_now: list[tuple[Any, str]] = []  # parameters that the last forward of such a model did not use, and had no gradient
@@ -354,6 +355,7 @@ class MissingMetadata(RuntimeError):
     def __init__(self, text: str, peer: int) -> None:
         super().__init__(text)
         self.peer = peer
+        refuse(self)
 
 
 Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
@@ -461,7 +463,7 @@ def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
             raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
         key = ("shardproof memory", storage_key(self))
         if key in memo:
-            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
+            raise fail(NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported"))
         memo[key] = True
         with torch.no_grad():
             new = self.detach().clone(memory_format=torch.preserve_format)

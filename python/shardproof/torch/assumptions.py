@@ -162,6 +162,13 @@ def initial_values(names: str, why: str) -> Assumption:
                       f" them: they cannot be followed ({why})")
 
 
+def labels_valid(loc: str, ignore: int) -> Assumption:
+    return Assumption("labels-valid", Kind.RISK,
+                      f"labels at {loc} are all taken to count: none equals ignore_index {ignore}"
+                      " (where some may, ranks have different numbers of labels that count, and"
+                      " their means are not the mean of all)")
+
+
 def made_buffer(name: str, why: str) -> Assumption:
     return Assumption("initial-buffers", Kind.CHECKABLE,
                       f"the buffer {name} begins with the number that it was made with, not with"
@@ -186,3 +193,12 @@ def first_step(optimizer: str, why: str) -> NotCompared:
     return NotCompared(f"the state of {optimizer}",
                        f"it is what it is before the first step, and what becomes of it is not"
                        f" followed: {why}")
+
+
+def no_step(optimizer: str, parameters: int) -> NotCompared:
+    return NotCompared(f"the step of {optimizer} of {parameters} parameters",
+                       "it did not step in what was looked at")
+
+
+def other_result(label: str, why: str) -> NotCompared:
+    return NotCompared(f"the step's result {label!r}", why)

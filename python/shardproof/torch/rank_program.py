@@ -109,6 +109,7 @@ def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
 
 def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
     """keep: names of communications of the construction that some rank needs. Raises CaptureError."""
+    _check_models(side, model)
     g, at = side.graph, side.mesh.coordinates(side.rank)
     ties: list[Tie] = []
     skipped: dict[str, str] = {}
@@ -166,6 +167,20 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     _apart(side, ties)
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
     return Program(text_of(tensors, nodes, waits, ties), tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+def _check_models(side: Recording, model: Model) -> None:
+    """Models that have parameters of one name are known by the order in which they are made: that is the same, or which is which is not known. Raises CaptureError."""
+    def several(models: tuple[tuple[str, frozenset[str]], ...]) -> set[str]:
+        return {n for i, (_, names) in enumerate(models) for j, (_, others) in enumerate(models) if i != j for n in names & others}
+
+    shared = several(side.models) | several(model.models)
+    here, there = ([names for _, names in models if not shared.isdisjoint(names)] for models in (side.models, model.models))
+    if here != there:
+        name = min(shared)
+        count = [sum(name in names for names in models) for models in (here, there)]
+        raise CaptureError(f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not make the same models in the same order as the single device ({count[0]} with that name"
+                           f" on the rank, {count[1]} on the single device): which is which is not known; world.parameters(model, name=\"...\") names each, on both sides")
 
 
 def text_of(tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]) -> str:

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardproof/capture.h"
+
 namespace shardproof::hlo {
 
 struct Options {
@@ -15,14 +17,16 @@ struct Options {
   // An index that is known to lie in bounds has its first value where it has none of the others, so
   // that what is 1 at each value adds up to 1. It makes proofs longer, and some possible.
   bool completeIndices = false;
+  // What a lookup of the model finds out of bounds is not looked at.
+  bool assumeInBounds = false;
   // Functions of which nothing is known are an error.
   bool strict = false;
 };
 
 struct Documents {
   std::string model, plan;  // JSON texts
-  // What was taken for granted of the programs, as sentences.
-  std::vector<std::string> assumptions;
+  // What was taken for granted of the programs; the plan's "capture" has it, too.
+  std::vector<Assumption> assumptions;
 };
 
 // `modelText`: the program of one device; `planText`: the program of each device after

@@ -2620,7 +2620,7 @@ import os, torch, torch.distributed as dist, torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 world = dist.get_world_size()
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 model = DistributedDataParallel(torch.nn.Linear(8, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
@@ -2639,7 +2639,7 @@ import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as 
 from torch.distributed.optim import ZeroRedundancyOptimizer
 dist.init_process_group("gloo")
 world = dist.get_world_size()
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 first, second = nn.Linear(8, 8), nn.Linear(8, 4)
 whole = nn.parallel.DistributedDataParallel(nn.Sequential(first, second))
 optimizers = [ZeroRedundancyOptimizer(first.parameters(), optimizer_class=torch.optim.Adam, lr=0.1) if world > 1 else torch.optim.Adam(first.parameters(), lr=0.1),

@@ -78,10 +78,10 @@ class Verdicts(unittest.TestCase):
         text = "\n".join(campaign.table(results))
         print(f"\n{text}", flush=True)
         wrong = [r for r in results if r.wrong]
-        for r in [*wrong, *(r for r in results if r.alarm or r.verdict == "Exception")]:
+        for r in [*wrong, *(r for r in results if r.alarm or r.failure)]:
             print(f"{r.case.name} ({r.case.note}): {r.truth}, {r.verdict}: {r.why}\n{r.case.source}", flush=True)
         self.assertEqual([r.case.name for r in wrong], [], "EQUIVALENT, and numbers differ")
-        self.assertEqual([r.case.name for r in results if r.verdict == "Exception"], [])
+        self.assertEqual([r.case.name for r in results if r.failure], [])
         self.assertEqual([r.case.name for r in results if r.alarm], [], "NOT EQUIVALENT, and no number differs")
         # Both kinds are there, and most of them get a verdict.
         self.assertGreater(sum(r.truth.same is True for r in results), STEPS // 10)

@@ -13,7 +13,10 @@ _DECISIONS = (
     "torch.isnan({l}).any()", "int((h > 0.5).sum()) > 4", "len(h[h > 0.5]) > 4", "{l}.item() > -1e9", "torch.equal(h, h.relu())",
     "max({l}.item(), {t}) > {t}", "any(v > {t} for v in h.detach().flatten().tolist())", "ps[0].detach().norm() > {t}",
 )
-_CAUGHT = ("Exception", "RuntimeError", "(ValueError, TypeError, RuntimeError)", "BaseException", "", "Exception as e", "ValueError")
+# Decisions that do not: what is caught is not there, or is the step's own business.
+_PLAIN = ("h.shape[0] > {t}", "hasattr(loss, 'missing')", "loss.missing > {t}", "{{}}['missing'] > {t}", "isinstance(loss, torch.Tensor)", "loss.requires_grad",
+          "int('x') > {t}", "world.rank >= 0", "len(ps) > {t}", "[][0] > {t}", "loss.dim() > {t}")
+_CAUGHT = ("Exception", "RuntimeError", "(ValueError, TypeError, RuntimeError)", "BaseException", "", "Exception as e", "(ValueError, KeyError, AttributeError, IndexError)")
 
 
 def make(rng: random.Random) -> Step:
@@ -26,7 +29,8 @@ def make(rng: random.Random) -> Step:
         step.build = [line for line in step.build if "post_accumulate" not in line]
         step.build = [line for i, line in enumerate(step.build) if not _empty(step.build, i)]
         step.notes.append("not reduced")
-    decision = rng.choice(_DECISIONS).format(l=rng.choice(["loss", "loss", "loss.detach()"]), t=rng.choice(["0.2", "1.0", "50.0"]))
+    plain = step.sometimes(0.4)
+    decision = rng.choice(_PLAIN if plain else _DECISIONS).format(l=rng.choice(["loss", "loss", "loss.detach()"]), t=rng.choice(["0.2", "1.0", "50.0"]))
     action = rng.choice(["factor", "factor", "return", "zero", "raise", "print", "skip"])
     own = rng.choice([True, True, False])
     condition = f"{decision} and {where_ranks(step)}" if own and step.sometimes(0.7) else f"{where_ranks(step)} and {decision}" if own else decision

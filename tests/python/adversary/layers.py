@@ -77,7 +77,11 @@ def _pipeline(rng: random.Random) -> Step:
     step.inputs.append('x = world.input("x", (8, 4))')
     if "ps" in step.parameters and step.build[-1].startswith("ps"):
         step.build.pop()
-    step.build += [f"k = {mine}", "own = m if world.single else [m[k]]",
+    # Each rank has its own stage; what else its objects hold nobody trains.
+    step.build = [f"if world.single or k == {i}:\n    {line}" if line.startswith(f'watch("{kind}{i}"') else line
+                  for line in step.build for kind, i in [(line[7:8], line[8:9])]]
+    step.build.insert(0, f"k = {mine}")
+    step.build += ["own = m if world.single else [m[k]]",
                    "ps = [p for l in own for p in (l.parameters() if isinstance(l, nn.Module) else [l])]"]
     update(step, step.one_of("sgd", "adamw", "none"))
     scale = step.one_of("", "", " * 2")

@@ -47,6 +47,7 @@ class Rewriter {
     to.file = from.file;
     to.name = from.name;
     to.modelFile = from.modelFile;
+    to.capture = from.capture;
     for (std::size_t a = 0; a < from.mesh.size(); ++a)
       to.mesh.push_back({from.mesh[a].name, static_cast<std::int32_t>(kept_.ofAxis[a].size())});
     to.microbatches = static_cast<std::int32_t>(kept_.microbatches.size());

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "shardproof/capture.h"
 #include "shardproof/names.h"
 #include "shardproof/rational.h"
 
@@ -356,6 +357,7 @@ struct Plan {
   std::int32_t microbatches = 1;
   std::vector<Program> programs;
   std::vector<LineageEntry> lineage;
+  Capture capture;
   // Entries that say which part of a dropout's mask a rank draws (src/ir/dropout_masks.h): a
   // verdict that rests on them needs them proved.
   std::vector<EntryId> positioning;

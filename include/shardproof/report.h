@@ -7,12 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "shardproof/capture.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
 
 namespace shardproof {
 
-enum class Verdict : std::uint8_t { kEquivalent, kNotEquivalent, kUndecided };
+// kConditional: all outputs are proved, but an assumption that could hide a bug is not accepted, or
+// something is not compared and that is not allowed (Report::assumptions, notCompared).
+enum class Verdict : std::uint8_t { kEquivalent, kNotEquivalent, kUndecided, kConditional };
+constexpr bool isProved(Verdict v) {
+  return v == Verdict::kEquivalent || v == Verdict::kConditional;
+}
 
 // kWrongLineage: a checkpoint that does not hold although the outputs do.
 enum class StageVerdict : std::uint8_t { kProved, kRefuted, kUndecided, kWrongLineage };
@@ -173,17 +179,19 @@ struct Inference {
 struct Report {
   std::string model, plan;  // files
   Verdict verdict = Verdict::kUndecided;
-  std::string reason;        // why undecided
+  std::string reason;        // why undecided, or the names of the conditions
   bool interrupted = false;  // Ctrl-C: a partial report
   std::size_t outputs = 0, outputsProved = 0;
   std::vector<std::string> outputTensors;  // the model's, in its order
+  std::string source;                      // what was recorded (Capture::source); may be empty
+  std::vector<ComparedOutputs> compared;   // all outputs, by kind
+  std::vector<NotCompared> notCompared;
   std::vector<StageReport> stages;
   std::vector<Defect> defects;
   // Undecided: statements that do not hold where they stand, in the order of the computation.
   // Whether one of them makes an output wrong is what was not settled.
   std::vector<Defect> suspects;
-  // What was taken for granted of the files, as sentences (docs/jax.md).
-  std::vector<std::string> assumptions;
+  std::vector<Assumption> assumptions;  // what was taken for granted
   // What is no error, and rarely meant: inputs of which a part is on no rank.
   std::vector<std::string> warnings;
   std::vector<Cause> causes;  // of the defects or suspects, the earliest first

@@ -35,6 +35,9 @@ struct VerifyOptions {
   ProofRecord* record = nullptr;  // filled where the plan is equivalent; not without shareClasses
   std::string smt2Directory;  // --smt2: where every obligation is written as SMT-LIB; prepared by
                               // prepareObligationDirectory; empty: nowhere
+  // Names of assumptions that the user accepts, and glob patterns of what need not be compared:
+  // what is left of either makes a proved plan conditional (Verdict::kConditional).
+  std::vector<std::string> accept, allowUncompared;
   // Lineage entries of outputs that are probably wrong: these are evaluated in numbers before they
   // are tried to be proved. It changes the order of the work only.
   std::vector<EntryId> doubtful;

@@ -1,7 +1,12 @@
 """shardproof: proves that a distributed training plan computes exactly what its single-device model says."""
 
+import importlib.metadata
+
 from .program import ProgramError, find_program, verify_files
 from .report import Defect, Report
 
-__version__ = "0.1.0"
+try:
+    __version__ = importlib.metadata.version("shardproof")
+except importlib.metadata.PackageNotFoundError:  # used from a checkout
+    __version__ = "unknown"
 __all__ = ["Defect", "ProgramError", "Report", "find_program", "verify_files"]

@@ -39,7 +39,7 @@ def run_verify(plan: str | os.PathLike[str], model: str | os.PathLike[str] | Non
         result = Path(folder) / "report.json"
         command = [program or find_program(), "verify", "--plan", os.fspath(plan), *(["--model", os.fspath(model)] if model else []), "--json", str(result), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 5, 10) or not result.is_file():
+        if done.returncode not in (0, 4, 5, 10) or not result.is_file():
             raise ProgramError(f"shardproof verify ended with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
         return json.loads(result.read_text()), done
 
@@ -53,7 +53,8 @@ def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | N
 def report_of(raw: dict[str, Any], text: str) -> Report:
     """The JSON report as an object."""
     defects = [Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
-    return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"], defects, text, raw)
+    return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"],
+                  defects, text, raw, [a["text"] for a in raw["assumptions"]])
 
 
 def _places(defect: dict[str, Any]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED"}
+VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED",
+            "conditional": "CONDITIONAL"}
 
 
 @dataclasses.dataclass
@@ -23,7 +24,7 @@ class Defect:
 class Report:
     """What was decided. Truth value: whether the plan is equivalent."""
 
-    verdict: str                     # EQUIVALENT, NOT EQUIVALENT, UNDECIDED
+    verdict: str                     # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
     reason: str
     outputs: int
     outputs_proved: int
@@ -43,8 +44,9 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.text.rstrip()]
-        if self.assumptions:
-            lines += ["", "Assumed:", *(f"  {a}" for a in self.assumptions)]
+        told = {a["text"] for a in self.raw.get("assumptions", [])}  # of the plan: in the text
+        if others := [a for a in self.assumptions if a not in told]:
+            lines += ["", "Assumed:", *(f"  {a}" for a in others)]
         if self.seconds_capture:
             lines.append(f"Recorded in {self.seconds_capture:.1f} s")
         return "\n".join(lines)

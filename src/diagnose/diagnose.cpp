@@ -63,8 +63,7 @@ void nameOnce(std::vector<NodePlace>& nodes) {
 std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
                          const DiagnoseOptions& options) {
   using diagnose::Clock, diagnose::kMostSecondsPerSecond;
-  if (report.verdict == Verdict::kEquivalent || (report.defects.empty() && report.suspects.empty()))
-    return {};
+  if (isProved(report.verdict) || (report.defects.empty() && report.suspects.empty())) return {};
   const auto start = std::chrono::steady_clock::now();
   const auto since = [&] { return secondsSince(start); };
   const std::string found =
@@ -99,7 +98,7 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
             auto plan =
                 readProblemText(json["model"].get<std::string>(), mended, ir::Programs::kJoined);
             const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
-            return std::string(again.verdict == Verdict::kEquivalent ? "proved" : "not proved");
+            return std::string(isProved(again.verdict) ? "proved" : "not proved");
           });
       if (verdict != "proved") mended.clear();
       for (Cause& cause : report.causes)

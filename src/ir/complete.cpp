@@ -38,6 +38,7 @@ std::unique_ptr<Problem> completeProblem(ProblemDraft&& draft, Programs programs
   setOnlyMicrobatch(problem->plan);
   inferLocalElements(*problem);
   validateLineage(*problem);
+  validateCapture(*problem);
   giveDropoutMasks(*problem);
   if (programs == Programs::kJoined) joinEqualPrograms(problem->plan);
   return problem;

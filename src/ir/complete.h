@@ -9,6 +9,7 @@
 //   setOnlyMicrobatch     "*" of one microbatch is that one
 //   inferLocalElements    kinds of element that the plan's author left out
 //   validateLineage
+//   validateCapture
 //   giveDropoutMasks      masks that dropout draws become inputs
 //   joinEqualPrograms     programs that run the same are one
 #pragma once

@@ -87,6 +87,7 @@ struct PlanDraft {
   std::int32_t microbatches = 1;
   std::vector<ProgramDraft> programs;
   std::vector<EntryDraft> lineage;
+  Capture capture;
 };
 
 struct ProblemDraft {

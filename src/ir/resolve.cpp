@@ -257,6 +257,7 @@ class Resolver {
     out.sha256 = std::move(plan_.sha256);
     out.mesh = std::move(plan_.mesh);
     out.microbatches = plan_.microbatches;
+    out.capture = std::move(plan_.capture);
     const AxisIndex axes(out, problem_->names);
     out.programs.resize(plan_.programs.size());
     for (const ProgramId p : firstIds<ProgramId>(out.programs.size()))

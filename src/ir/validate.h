@@ -32,6 +32,9 @@ void validatePrograms(const Problem& problem);
 // and that what is assumed about the inputs does not restrict them.
 void validateLineage(const Problem& problem);
 
+// That what the plan's capture lists as compared are outputs of the model.
+void validateCapture(const Problem& problem);
+
 // All of the above in this order, for a problem whose kinds of element are inferred.
 void validate(const Problem& problem);
 

@@ -342,6 +342,7 @@ void validate(const Problem& problem) {
   validateModel(problem);
   validatePrograms(problem);
   validateLineage(problem);
+  validateCapture(problem);
 }
 
 }  // namespace shardproof::ir

@@ -35,8 +35,8 @@ int runConvert(const ConvertArguments& arguments) {
   const FileText texts[] = {{modelFile, documents.model}, {planFile, documents.plan}};
   writeFilesAtomically(texts);  // not a model without its plan
   std::string told;
-  for (const std::string& assumption : documents.assumptions)
-    told += "assumed: " + assumption + "\n";
+  for (const Assumption& assumption : documents.assumptions)
+    told += "assumed: " + assumption.text + "\n";
   writeStandardOutput(told + modelFile + "\n" + planFile + "\n");
   return 0;
 }

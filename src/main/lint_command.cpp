@@ -32,10 +32,9 @@ struct LintArguments {
 int lintOne(const LintArguments& arguments, const std::string& plan) {
   const TextStyle& style = arguments.report.style;
   std::unique_ptr<Problem> problem;
-  std::vector<std::string> assumptions;
   try {
     problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model),
-                          plan, arguments.hlo, &assumptions);
+                          plan, arguments.hlo);
   } catch (const InputError& error) {
     writeDiagnostic(inputErrorText(error, errorStyle()));
     return kExitInput;

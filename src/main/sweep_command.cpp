@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache/cache_file.h"
+#include "main/condition_options.h"
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
@@ -158,6 +159,8 @@ int codeOf(const sweep::Result& result) {
       return kExitNotEquivalent;
     case sweep::Outcome::kUndecided:
       return kExitUndecided;
+    case sweep::Outcome::kConditional:
+      return kExitConditional;
     case sweep::Outcome::kInputError:
       return kExitInput;
     case sweep::Outcome::kCrashed:
@@ -195,7 +198,9 @@ class Sweep {
                       {"memory_megabytes", arguments.options.memoryMegabytes},
                       {"infer", arguments.infer == Infer::kAuto     ? "auto"
                                 : arguments.infer == Infer::kAlways ? "always"
-                                                                    : "never"}};
+                                                                    : "never"},
+                      {"accept", arguments.options.accept},
+                      {"allow_uncompared", arguments.options.allowUncompared}};
     // A rebuilt program of the same version may generate or find other things.
     const auto program = sweep::describeFile("/proc/self/exe");
     if (program) sweep_.program["build"] = {{"bytes", program->bytes}, {"crc32", program->crc}};
@@ -324,6 +329,16 @@ class Sweep {
       // Every other change for the worse is in the codes already.
       if (lostCoverage(*before_, sweep_)) code = worse(code, kExitUndecided);
     }
+    NamedConditions named;
+    for (const sweep::Result& result : sweep_.results) {
+      if (result.report.is_null()) continue;
+      named.anyPlan = true;
+      for (const sweep::Json& assumption : result.report.at("assumptions"))
+        named.assumptions.insert(assumption.at("name").get<std::string>());
+      for (const sweep::Json& item : result.report.at("not_compared"))
+        named.notCompared.insert(item.at("what").get<std::string>());
+    }
+    noteUnusedOptions(arguments_.options, named);
     if (!arguments_.quiet) print(detailsText(sweep_));
     if (before_) print(changesText(changes, arguments_.baseline));
     print((arguments_.quiet ? "" : "\n") + summaryText(sweep_));
@@ -396,6 +411,7 @@ void addSweepCommand(CLI::App& app, std::function<int()>& run) {
       ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
   addInferOption(command, arguments->infer);
+  addConditionOptions(command, arguments->options);
   command
       ->add_option("--cache", arguments->cache,
                    "Look proofs up in this file, and leave new ones there; made if there is none "

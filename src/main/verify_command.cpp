@@ -18,6 +18,7 @@
 #include "certificate/proof_log.h"
 #include "diagnose/diagnose.h"
 #include "ir/input_coverage.h"
+#include "main/condition_options.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/report_options.h"
@@ -55,7 +56,7 @@ bool worthExecuting(const Report& report) {
   if (report.verdict == Verdict::kNotEquivalent)
     return std::all_of(report.defects.begin(), report.defects.end(),
                        [](const Defect& d) { return d.kind == DefectKind::kLineage; });
-  return report.verdict == Verdict::kEquivalent;
+  return isProved(report.verdict);
 }
 
 // Leaves the files to report in the working directory, where they are not the user's own.
@@ -82,15 +83,11 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
   VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo, arguments.infer);
-  if (!arguments.report.style.quiet)
-    for (const std::string& assumption : done.assumptions)
-      writeDiagnostic("assumed: " + assumption);
-  done.report.assumptions = std::move(done.assumptions);
   if (done.problem)
     for (ir::InputGap& gap : ir::inputGaps(*done.problem))
       done.report.warnings.push_back(std::move(gap.text));
   if (arguments.diagnoseSeconds > 0 && !done.report.interrupted && done.problem &&
-      done.report.verdict != Verdict::kEquivalent) {
+      !isProved(done.report.verdict)) {
     progress.update(0, 1, "diagnosing");
     DiagnoseOptions diagnoseOptions;
     diagnoseOptions.seconds = arguments.diagnoseSeconds;
@@ -108,11 +105,11 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
     confirmOptions.memoryMegabytes = options.memoryMegabytes;
     confirmOptions.cancel = options.cancel;
     confirm(*done.problem, done.report, confirmOptions);
-    if (done.report.verdict != Verdict::kEquivalent) record.entries.clear();
     reportDisagreement(done.report);
   }
   progress.clear();
-  if (!record.entries.empty())
+  // A log says "equivalent", without conditions.
+  if (done.report.verdict == Verdict::kEquivalent && !record.entries.empty())
     *log = proofLogText(
         makeProofLog(*done.problem, record, options.checker, kVersion, arguments.certify));
   return done;
@@ -128,6 +125,9 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
   try {
     done = verifyPlan(arguments, plan, progress, &log, &repair);
     results[0].report = std::move(done.report);
+    NamedConditions named;
+    named.add(*results[0].report);
+    noteUnusedOptions(arguments.options, named);
   } catch (const InputError& error) {
     if (interrupted()) throw;
     results[0].takeError(error);
@@ -166,13 +166,15 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
   // A log of an earlier run is left alone: it says by digests which files it is about.
   if (!arguments.certify.empty() && log.empty())
     writeDiagnostic(arguments.certify + ": not written: the plan is " +
-                    toString(results[0].report->verdict) + ", so there is nothing to certify");
+                    toString(results[0].report->verdict) +
+                    (results[0].report->verdict == Verdict::kConditional
+                         ? ", and a proof log has no conditions (--accept, --allow-uncompared)"
+                         : ", so there is nothing to certify"));
   if (!arguments.repair.empty()) {
     if (repair.empty())
       writeDiagnostic(arguments.repair + ": not written: " +
-                      (results[0].report->verdict == Verdict::kEquivalent
-                           ? "the plan is equivalent as it is"
-                           : "no mended plan was proved"));
+                      (isProved(results[0].report->verdict) ? "the plan is equivalent as it is"
+                                                            : "no mended plan was proved"));
     else writeFileAtomically(arguments.repair, repair);
   }
   return code;
@@ -182,6 +184,7 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
 int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>& plans,
                Progress& progress) {
   std::vector<PlanResult> results;
+  NamedConditions named;
   int code = kExitEquivalent;
   std::exception_ptr unwritten;
   for (const std::string& plan : plans) {
@@ -189,6 +192,7 @@ int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>&
     result.plan = plan;
     try {
       result.report = verifyPlan(arguments, plan, progress).report;
+      named.add(*result.report);
       code = worse(code, exitCodeFor(*result.report, interruptingSignal()));
     } catch (const InputError& error) {
       result.takeError(error);
@@ -211,6 +215,7 @@ int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>&
     }
     results.push_back(std::move(result));
   }
+  noteUnusedOptions(arguments.options, named);
   try {
     std::ostringstream text;
     writeSummary(text, results, arguments.report.style);
@@ -368,6 +373,7 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
       ->type_name("FILE");
   addVerifyLimits(command, arguments->options, arguments->checker);
   addInferOption(command, arguments->infer);
+  addConditionOptions(command, arguments->options);
   command
       ->add_option("--confirm", arguments->confirmSeconds,
                    "Time for executing the plan, or a smaller one, at random inputs after the "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/slips.h"
+#include "reader/capture_reader.h"
 #include "reader/communication_reader.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
@@ -268,15 +269,17 @@ class PlanClient : public StreamClient {
       plan_.mesh = readMesh(v);
     } else if (key == "microbatches") {
       plan_.microbatches = static_cast<std::int32_t>(v.integer(1, kMaxMicrobatches));
+    } else if (key == "capture") {
+      plan_.capture = readCapture(v);
     } else if (key == "programs" || key == "lineage") {
       (key == "programs" ? programsSeen_ : lineageSeen_) = true;
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", "
-             "\"mesh\", \"microbatches\", \"programs\" and \"lineage\"" +
+             "\"mesh\", \"microbatches\", \"programs\", \"lineage\" and \"capture\"" +
              ir::mendOfField(key, {"format", "version", "name", "source", "model", "mesh",
-                                   "microbatches", "programs", "lineage"}));
+                                   "microbatches", "programs", "lineage", "capture"}));
     }
   }
 

@@ -84,13 +84,13 @@ std::unique_ptr<Problem> readFromStandardInput(const std::optional<std::string>&
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
-                                     std::vector<std::string>* assumptions, ir::Programs programs) {
+                                     ir::Programs programs) {
   if (planFile == "-") return readFromStandardInput(modelFile);
   if (hlo::isHloFile(planFile)) {
     if (!modelFile)
       throw InputError(planFile, "",
                        "found an HLO program, which names no model, expected --model");
-    return hlo::readHloProblem(*modelFile, planFile, options, assumptions);
+    return hlo::readHloProblem(*modelFile, planFile, options);
   }
   ir::ProblemDraft draft;
   ir::ErrorList errors;
@@ -107,7 +107,7 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
 
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile) {
-  return readProblem(modelFile, planFile, {}, nullptr);
+  return readProblem(modelFile, planFile, hlo::Options{});
 }
 
 std::unique_ptr<Problem> readProblemText(std::string_view model, std::string_view plan) {

@@ -22,12 +22,10 @@
 namespace shardproof {
 
 // As shardproof/read.h has it; a plan that is called "-" is standard input (JSON only); HLO texts
-// are read with `options`, and what was taken for granted of them is left in `assumptions`, which
-// may be null. Programs that run the same become one, or stay what the file (no HLO) has. Throws
-// InputError.
+// are read with `options`. Programs that run the same become one, or stay what the file (no HLO)
+// has. Throws InputError.
 std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile,
                                      const std::string& planFile, const hlo::Options& options,
-                                     std::vector<std::string>* assumptions,
                                      ir::Programs programs = ir::Programs::kJoined);
 
 // As shardproof/read.h has it; programs that run the same become one, or stay what the text has.

@@ -10,6 +10,7 @@ enum ExitCode : int {
   kExitUsage = 1,
   kExitInput = 2,
   kExitDoesNotApply = 3,  // mutate: the plan has no place for the bug
+  kExitConditional = 4,
   kExitUndecided = 5,
   kExitInternal = 6,
   kExitNotEquivalent = 10,
@@ -20,6 +21,8 @@ constexpr const char* kExitCodesHelp =
     "Exit codes:\n"
     "  0    equivalent: proved for every input\n"
     "  10   not equivalent: the plan is wrong, and the report says where\n"
+    "  4    conditional: proved, but on assumptions that could hide a bug (--accept), or something "
+    "is not compared (--allow-uncompared)\n"
     "  5    undecided: neither proved nor refuted, and the report says why\n"
     "  1    wrong usage\n"
     "  2    the model or the plan cannot be read\n"
@@ -34,18 +37,21 @@ constexpr int exitCodeFor(const Report& report, int signal) {
     return kExitInternal;
   if (report.verdict == Verdict::kNotEquivalent) return kExitNotEquivalent;
   if (report.interrupted && signal != 0) return kExitSignal + signal;
-  return report.verdict == Verdict::kEquivalent ? kExitEquivalent : kExitUndecided;
+  return report.verdict == Verdict::kEquivalent    ? kExitEquivalent
+         : report.verdict == Verdict::kConditional ? kExitConditional
+                                                   : kExitUndecided;
 }
 
 // Of two plans' codes the worse one, as the code of a run with several plans. What is wrong with
 // the run or its input comes before what is wrong with a plan.
 constexpr int worse(int a, int b) {
   const auto rank = [](int code) {
-    return code == kExitInternal        ? 5
-           : code == kExitInput         ? 4
-           : code == kExitNotEquivalent ? 3
-           : code > kExitSignal         ? 2
-           : code == kExitUndecided     ? 1
+    return code == kExitInternal        ? 6
+           : code == kExitInput         ? 5
+           : code == kExitNotEquivalent ? 4
+           : code > kExitSignal         ? 3
+           : code == kExitUndecided     ? 2
+           : code == kExitConditional   ? 1
                                         : 0;
   };
   return rank(b) > rank(a) ? b : a;

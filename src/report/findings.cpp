@@ -5,6 +5,7 @@
 #include <set>
 
 #include "report/format.h"
+#include "report/ledger.h"
 #include "report/text.h"
 
 namespace shardproof {
@@ -93,6 +94,10 @@ std::vector<Finding> findingsOf(const PlanResult& result) {
   }
   if (report.verdict == Verdict::kUndecided && report.stages.empty())
     findings.push_back({Finding::Level::kWarning, "undecided", report.reason, report.plan, "", ""});
+  if (report.verdict == Verdict::kConditional)
+    for (const Condition& c : conditionsOf(report))
+      findings.push_back({Finding::Level::kWarning, c.compare ? "not-compared" : "conditional",
+                          c.text, report.plan, c.pointer, ""});
   for (const std::string& warning : report.warnings)
     findings.push_back({Finding::Level::kWarning, "input-gap", warning, report.plan, "", ""});
   // Of a plan that is wrong, what is undecided is a consequence.

@@ -137,6 +137,16 @@ Json toJson(const Report& report, int exitCode) {
   for (const auto& defect : report.defects) defects.push_back(toJson(defect));
   Json suspects = Json::array();
   for (const auto& suspect : report.suspects) suspects.push_back(toJson(suspect));
+  Json compared = Json::object(), notCompared = Json::array(), assumptions = Json::array();
+  for (const ComparedOutputs& kind : report.compared) compared[kind.kind] = kind.outputs;
+  for (const NotCompared& item : report.notCompared)
+    notCompared.push_back(
+        {{"what", item.what}, {"because", item.because}, {"allowed", item.allowed}});
+  for (const Assumption& a : report.assumptions)
+    assumptions.push_back({{"name", a.name},
+                           {"class", toString(a.kind)},
+                           {"text", a.text},
+                           {"accepted", a.accepted}});
   return {{"format", "shardproof-report"},
           {"version", 1},
           {"tool", tool()},
@@ -154,7 +164,10 @@ Json toJson(const Report& report, int exitCode) {
           {"stages", std::move(stages)},
           {"defects", std::move(defects)},
           {"suspects", std::move(suspects)},
-          {"assumptions", report.assumptions},
+          {"source", report.source},
+          {"compared", std::move(compared)},
+          {"not_compared", std::move(notCompared)},
+          {"assumptions", std::move(assumptions)},
           {"warnings", report.warnings},
           {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};
@@ -194,6 +207,7 @@ std::string plansJsonText(const std::vector<PlanResult>& results, int exitCode) 
                  {"summary",
                   {{"plans", results.size()},
                    {"equivalent", totals.equivalent},
+                   {"conditional", totals.conditional},
                    {"not_equivalent", totals.notEquivalent},
                    {"undecided", totals.undecided},
                    {"errors", totals.errors},

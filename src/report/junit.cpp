@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "report/ledger.h"
 #include "report/text.h"
 #include "report/xml_text.h"
 
@@ -53,6 +54,22 @@ std::string messageOf(const Report& report, const std::string& output,
   return report.reason.empty() ? "not proved" : report.reason;
 }
 
+// The ledger, before the cases.
+void addProperties(pugi::xml_node suite, const Report& report) {
+  pugi::xml_node properties = suite.append_child("properties");
+  const auto add = [&](const char* name, const std::string& value) {
+    pugi::xml_node property = properties.append_child("property");
+    set(property, "name", name);
+    set(property, "value", value);
+  };
+  add("compared", comparedText(report, {}));
+  for (const NotCompared& item : report.notCompared)
+    add("not compared", item.what + (item.because.empty() ? "" : ", because " + item.because));
+  for (const Assumption& a : report.assumptions)
+    if (a.kind != AssumptionClass::kHarmless)
+      add("assumed", std::string(toString(a.kind)) + ": " + a.name + ": " + a.text);
+}
+
 Counts addReport(pugi::xml_node suite, const Report& report) {
   std::set<std::string> unproved;
   std::map<std::string, const StageReport*> stageOf;
@@ -68,6 +85,7 @@ Counts addReport(pugi::xml_node suite, const Report& report) {
   }
   std::ostringstream details;
   if (report.verdict != Verdict::kEquivalent) writeText(details, report, false);
+  addProperties(suite, report);
   Counts counts;
   bool told = false;
   for (const std::string& output : report.outputTensors) {
@@ -77,7 +95,7 @@ Counts addReport(pugi::xml_node suite, const Report& report) {
     set(test, "time", xmlSeconds(seconds[output]));
     ++counts.tests;
     const bool proved = seen.contains(output) && !unproved.contains(output);
-    if (report.verdict == Verdict::kEquivalent || proved) continue;
+    if (isProved(report.verdict) || proved) continue;
     const bool failure = report.verdict == Verdict::kNotEquivalent;
     ++(failure ? counts.failures : counts.errors);
     pugi::xml_node child = test.append_child(failure ? "failure" : "error");
@@ -88,6 +106,18 @@ Counts addReport(pugi::xml_node suite, const Report& report) {
     // All of the report once, and not for each of thousands of outputs.
     if (!told) child.text().set(xmlText(details.str()).c_str());
     told = true;
+  }
+  if (report.verdict == Verdict::kConditional) {
+    pugi::xml_node test = suite.append_child("testcase");
+    set(test, "classname", "shardproof.verify");
+    set(test, "name", "conditions");
+    set(test, "time", xmlSeconds(0));
+    ++counts.tests;
+    ++counts.failures;
+    pugi::xml_node child = test.append_child("failure");
+    set(child, "message", "proved if: " + conditionNames(report, {}));
+    set(child, "type", toString(report.verdict));
+    child.text().set(xmlText(details.str()).c_str());
   }
   return counts;
 }

@@ -19,6 +19,8 @@ const char* toString(Verdict verdict) {
       return "not-equivalent";
     case Verdict::kUndecided:
       return "undecided";
+    case Verdict::kConditional:
+      return "conditional";
   }
   return "undecided";
 }

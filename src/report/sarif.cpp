@@ -61,6 +61,8 @@ const std::map<std::string, std::string>& ruleTexts() {
       {"send-receive", "A message's sender and receiver do not fit each other"},
       {"deadlock", "Ranks wait for each other"},
       {"async", "Memory is used while communication is under way"},
+      {"conditional", "The proof rests on an assumption that could hide a bug and is not accepted"},
+      {"not-compared", "Something is not compared, and that is not allowed"},
       {"undecided", "Whether the plan is equivalent could not be settled"},
       {"wrong-lineage", "A checkpoint of the lineage does not hold although the outputs do"},
       {"input-error", "Model or plan cannot be read"},

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "report/format.h"
+#include "report/ledger.h"
 #include "report/text_findings.h"
 #include "report/totals.h"
 #include "shardproof/error.h"
@@ -36,6 +37,11 @@ void writeVerdict(std::ostream& out, const Report& report, const TextStyle& styl
       out << "UNDECIDED: whether plan " << plan << " computes what model " << model
           << " says could not be settled (" << proved << ")";
       if (!report.reason.empty()) out << ": " << asLine(report.reason, style);
+      break;
+    case Verdict::kConditional:
+      out << "CONDITIONAL: plan " << plan << " computes what model " << model << " says (" << proved
+          << ") if: " << conditionNames(report, style)
+          << "; to accept: " << acceptingOptions(report, style);
       break;
   }
   out << "\n";
@@ -181,7 +187,6 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
 void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
                    const TextStyle& style) {
   for (const std::string& warning : warnings) out << "Warning: " << asLine(warning, style) << "\n";
-  if (!warnings.empty()) out << "\n";
 }
 
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
@@ -190,6 +195,7 @@ void writeDetails(std::ostream& out, const Report& report, const TextStyle& styl
   writeDefects(out, report, style);
   writeSuspects(out, report, style);
   writeWarnings(out, report.warnings, style);
+  writeLedger(out, report, style);
   writeProof(out, report);
   writeWrongLineage(out, report, style);
   writeUndecided(out, report, style);
@@ -300,8 +306,10 @@ void writeSummary(std::ostream& out, const std::vector<PlanResult>& results,
   }
   if (!style.quiet) text << "\n";
   text << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
-       << " equivalent, " << grouped(totals.notEquivalent) << " not equivalent, "
-       << grouped(totals.undecided) << " undecided";
+       << " equivalent, ";
+  if (totals.conditional > 0) text << grouped(totals.conditional) << " conditional, ";
+  text << grouped(totals.notEquivalent) << " not equivalent, " << grouped(totals.undecided)
+       << " undecided";
   if (totals.errors > 0) text << ", " << counted(totals.errors, "error", "errors");
   text << "; " << counted(totals.classes, "class", "classes") << ", of which "
        << grouped(totals.classesFromCache) << " were proved before; " << seconds(totals.seconds)

@@ -8,7 +8,7 @@
 namespace shardproof {
 
 struct Totals {
-  std::size_t equivalent = 0, notEquivalent = 0, undecided = 0, errors = 0;
+  std::size_t equivalent = 0, conditional = 0, notEquivalent = 0, undecided = 0, errors = 0;
   std::size_t classes = 0, classesFromCache = 0;
   double seconds = 0;
 
@@ -19,6 +19,7 @@ struct Totals {
     }
     const Report& report = *result.report;
     ++(report.verdict == Verdict::kEquivalent      ? equivalent
+       : report.verdict == Verdict::kConditional   ? conditional
        : report.verdict == Verdict::kNotEquivalent ? notEquivalent
                                                    : undecided);
     classes += report.statistics.classes;

@@ -2,7 +2,7 @@
 
 namespace shardproof {
 
-// The same as in CMakeLists.txt; a test compares them.
-constexpr const char* kVersion = "0.1.0";
+// The program's version; CMakeLists.txt has it.
+extern const char* const kVersion;
 
 }  // namespace shardproof

@@ -17,6 +17,8 @@ bool hasRun(const Result& result) {
 int goodness(Outcome outcome) {
   switch (outcome) {
     case Outcome::kPassed:
+      return 4;
+    case Outcome::kConditional:
       return 3;
     case Outcome::kSkipped:
       return 2;

@@ -49,7 +49,8 @@ std::string junitText(const Sweep& sweep) {
     seconds += result.seconds();
     const Outcome outcome = outcomeOf(result);
     if (outcome == Outcome::kPassed) continue;
-    const bool failure = outcome == Outcome::kFailed, skip = outcome == Outcome::kSkipped;
+    const bool failure = outcome == Outcome::kFailed || outcome == Outcome::kConditional,
+               skip = outcome == Outcome::kSkipped;
     ++(failure ? failures : skip ? skipped : errors);
     pugi::xml_node child = test.append_child(failure ? "failure" : skip ? "skipped" : "error");
     setText(child, "message", messageOf(result, outcome));

@@ -15,7 +15,7 @@ constexpr const char* kFormat = "shardproof-sweep-report";
 constexpr std::array kStates = {State::kNotRun,  State::kDone,       State::kInterrupted,
                                 State::kSkipped, State::kInputError, State::kCrashed};
 constexpr std::array kVerdicts = {Verdict::kEquivalent, Verdict::kNotEquivalent,
-                                  Verdict::kUndecided};
+                                  Verdict::kUndecided, Verdict::kConditional};
 
 // The value of `all` that is called `name`.
 template <class All>
@@ -54,12 +54,19 @@ InputFile inputFromJson(const Json& json) {
 }
 
 Json toJson(const Count& count) {
-  return {{"equivalent", count.equivalent},    {"not_equivalent", count.notEquivalent},
-          {"undecided", count.undecided},      {"skipped", count.skipped},
-          {"input_errors", count.inputErrors}, {"crashed", count.crashed},
-          {"interrupted", count.interrupted},  {"not_run", count.notRun},
-          {"as_expected", count.passed},       {"resumed", count.resumed},
-          {"classes", count.classes},          {"classes_from_cache", count.classesFromCache},
+  return {{"equivalent", count.equivalent},
+          {"conditional", count.conditional},
+          {"not_equivalent", count.notEquivalent},
+          {"undecided", count.undecided},
+          {"skipped", count.skipped},
+          {"input_errors", count.inputErrors},
+          {"crashed", count.crashed},
+          {"interrupted", count.interrupted},
+          {"not_run", count.notRun},
+          {"as_expected", count.passed},
+          {"resumed", count.resumed},
+          {"classes", count.classes},
+          {"classes_from_cache", count.classesFromCache},
           {"seconds", count.seconds}};
 }
 
@@ -135,6 +142,8 @@ Outcome outcomeOf(const Result& result) {
       return result.expect == Verdict::kEquivalent ? Outcome::kPassed : Outcome::kFailed;
     case Verdict::kNotEquivalent:
       return result.expect == Verdict::kNotEquivalent ? Outcome::kPassed : Outcome::kFailed;
+    case Verdict::kConditional:
+      return result.expect == Verdict::kNotEquivalent ? Outcome::kFailed : Outcome::kConditional;
   }
   return Outcome::kUndecided;
 }
@@ -161,11 +170,16 @@ Count countOf(const Sweep& sweep) {
       case Outcome::kUndecided:
         ++count.undecided;
         break;
+      case Outcome::kConditional:
+        ++count.conditional;
+        break;
       case Outcome::kPassed:
         ++count.passed;
         [[fallthrough]];
       case Outcome::kFailed:
-        ++(*result.verdict == Verdict::kEquivalent ? count.equivalent : count.notEquivalent);
+        ++(*result.verdict == Verdict::kEquivalent    ? count.equivalent
+           : *result.verdict == Verdict::kConditional ? count.conditional
+                                                      : count.notEquivalent);
         break;
     }
     count.resumed += result.resumed ? 1 : 0;
@@ -301,6 +315,8 @@ const char* toString(Outcome outcome) {
       return "not-as-expected";
     case Outcome::kUndecided:
       return "undecided";
+    case Outcome::kConditional:
+      return "conditional";
     case Outcome::kInterrupted:
       return "interrupted";
     case Outcome::kSkipped:

@@ -20,11 +20,13 @@ using Json = nlohmann::ordered_json;
 // files. kCrashed: about this program or its machine.
 enum class State : std::uint8_t { kNotRun, kDone, kInterrupted, kSkipped, kInputError, kCrashed };
 
-// What it comes to. kPassed: the expected verdict; kFailed: the opposite one.
+// What it comes to. kPassed: the expected verdict; kFailed: the opposite one. kConditional: proved,
+// where "equivalent" is expected, but under conditions that are not accepted.
 enum class Outcome : std::uint8_t {
   kNotRun,
   kPassed,
   kFailed,
+  kConditional,
   kUndecided,
   kInterrupted,
   kSkipped,
@@ -73,7 +75,7 @@ struct Sweep {
 };
 
 struct Count {
-  std::size_t equivalent = 0, notEquivalent = 0,
+  std::size_t equivalent = 0, conditional = 0, notEquivalent = 0,
               undecided = 0;  // verdicts, interrupted ones not among them
   std::size_t skipped = 0, inputErrors = 0, crashed = 0, interrupted = 0, notRun = 0;
   std::size_t passed = 0, resumed = 0, classes = 0, classesFromCache = 0;

@@ -161,6 +161,7 @@ std::string summaryText(const Sweep& sweep) {
   const Count count = countOf(sweep);
   std::string text = "Sweep:  " + counted(sweep.results.size(), "configuration", "configurations") +
                      ": " + grouped(count.equivalent) + " equivalent, " +
+                     (count.conditional > 0 ? grouped(count.conditional) + " conditional, " : "") +
                      grouped(count.notEquivalent) + " not equivalent, " + grouped(count.undecided) +
                      " undecided";
   const auto add = [&](std::size_t n, const char* one, const char* many) {

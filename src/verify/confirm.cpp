@@ -101,8 +101,7 @@ class Execution {
         VerifyOptions verifyOptions;
         verifyOptions.jobs = 1;
         verifyOptions.inProcess = true;
-        if (verifyInferring(small.problem, verifyOptions, Infer::kAuto).verdict !=
-            Verdict::kEquivalent) {
+        if (!isProved(verifyInferring(small.problem, verifyOptions, Infer::kAuto).verdict)) {
           return {Confirmation::Outcome::kNotExecuted,
                   "not confirmed: the smaller plan that was executed is not equivalent itself, so "
                   "it is another plan than this one",
@@ -250,7 +249,7 @@ void confirm(const Problem& problem, Report& report, const ConfirmOptions& optio
   made.planText = answer.plan;
   report.statistics.secondsByPhase["confirm"] = secondsSince(start);
   report.statistics.secondsTotal += secondsSince(start);
-  if (report.verdict == Verdict::kEquivalent) {
+  if (isProved(report.verdict)) {
     if (made.outcome == Confirmation::Outcome::kDisagrees) {
       report.verdict = Verdict::kUndecided;
       report.reason =

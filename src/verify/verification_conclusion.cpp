@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "verify/conditions.h"
 #include "verify/describe.h"
 #include "verify/verification.h"
 
@@ -149,7 +150,7 @@ void Verification::conclude() {
   }
   // A report that proved no output says nothing about the plan.
   if (all && report_.outputsProved == report_.outputs && report_.outputs > 0) {
-    report_.verdict = Verdict::kEquivalent;
+    concludeProof(report_);
     report_.interrupted = false;  // it came too late to change anything
     if (options_.record && options_.shareClasses) record(proved, *options_.record);
     return;

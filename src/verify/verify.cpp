@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "util/peak_memory.h"
+#include "verify/conditions.h"
 #include "verify/describe.h"
 #include "verify/verification.h"
 
@@ -41,6 +42,7 @@ void Verification::describeInput() {
   report_.plan = plan_.file;
   report_.outputs = problem_.model.outputs.size();
   report_.outputTensors = outputNames(problem_);
+  describeCapture(report_, problem_, options_);
   Statistics& s = report_.statistics;
   for (const Program& p : plan_.programs) s.programNodes += p.graph.nodes.size();
   s.lineageEntries = plan_.lineage.size();

@@ -8,6 +8,7 @@
 #include "reader/hlo/files.h"
 #include "reader/reader.h"
 #include "util/stopwatch.h"
+#include "verify/conditions.h"
 #include "verify/describe.h"
 #include "verify/with_inference.h"
 
@@ -15,7 +16,7 @@ namespace shardproof {
 namespace {
 
 // What there is to report when the interruption came before any proof.
-Report nothingDone(const Problem& problem) {
+Report nothingDone(const Problem& problem, const VerifyOptions& options) {
   Report report;
   report.model = problem.model.file;
   report.plan = problem.plan.file;
@@ -23,6 +24,7 @@ Report nothingDone(const Problem& problem) {
   report.interrupted = true;
   report.outputs = problem.model.outputs.size();
   report.outputTensors = outputNames(problem);
+  describeCapture(report, problem, options);
   return report;
 }
 
@@ -56,13 +58,13 @@ std::optional<Report> quickReport(VerifiedFiles& done, const std::string& model,
                                   const hlo::Options& hloOptions, double seconds) {
   hlo::Options options = hloOptions;
   for (const bool complete : {false, true}) {
-    if (complete && done.assumptions.empty()) break;
+    if (complete && done.problem->plan.capture.assumptions.empty()) break;
     options.completeIndices = complete;
     for (const Infer infer : {Infer::kNever, Infer::kAlways}) {
       // The first look, which adds nothing, is at what has been read.
       const bool first = !complete && infer == Infer::kNever;
       std::unique_ptr<Problem> problem =
-          first ? std::move(done.problem) : readProblem(model, plan, options, nullptr);
+          first ? std::move(done.problem) : readProblem(model, plan, options);
       auto report = quickReport(problem, given, infer, seconds);
       if (report || first) done.problem = std::move(problem);
       if (report) return report;
@@ -80,15 +82,14 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   const auto start = std::chrono::steady_clock::now();
   if (options.progress) options.progress(0, 0, "reading");
   VerifiedFiles done;
-  done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan, hloOptions,
-                             &done.assumptions);
+  done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan, hloOptions);
   const double reading = secondsSince(start);
   Report& report = done.report;
   std::optional<Report> quick;
   const bool cancelled = options.cancel && *options.cancel;
   if (!cancelled && infer == Infer::kAuto && !model.empty() && plan != "-" && hlo::isHloFile(plan))
     quick = quickReport(done, model, plan, options, hloOptions, reading);
-  report = cancelled ? nothingDone(*done.problem)
+  report = cancelled ? nothingDone(*done.problem, options)
            : quick   ? std::move(*quick)
                      : verifyInferring(done.problem, options, infer);
   if (report.statistics.secondsByPhase.emplace("read", reading).second)

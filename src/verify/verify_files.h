@@ -16,7 +16,6 @@ namespace shardproof {
 struct VerifiedFiles {
   std::unique_ptr<Problem> problem;  // what was read, with what was inferred
   Report report;
-  std::vector<std::string> assumptions;  // of HLO programs: what was taken for granted of them
 };
 
 // Reads and verifies; `model` may be empty, for the model that the plan names. Reading is one of

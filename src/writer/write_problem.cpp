@@ -17,6 +17,7 @@
 #include "plan/plan_index.h"
 #include "shardproof/error.h"
 #include "writer/json_writer.h"
+#include "writer/write_capture.h"
 
 namespace shardproof {
 namespace {
@@ -111,7 +112,9 @@ class ProblemWriter {
     for (std::size_t e = 0; e + problem_.lineageAdded < p.lineage.size(); ++e)
       if ((withInferred || !p.lineage[e].inferred) && !without.contains(EntryId(e)))
         entry(EntryId(e), p.lineage[e]);
-    return json_.endList().endObject().take();
+    json_.endList();
+    if (!p.capture.empty()) writeCapture(json_.key("capture"), p.capture);
+    return json_.endObject().take();
   }
 
  private:

@@ -110,6 +110,40 @@ TEST_F(CommandTest, DemoIsEquivalent) {
   EXPECT_TRUE(json["statistics"]["seconds_by_phase"].contains("read"));
 }
 
+TEST_F(CommandTest, AnAssumptionThatCouldHideABugMakesAConditionalVerdict) {
+  makeDemo();
+  auto plan = nlohmann::ordered_json::parse(content("mlp.plan.json"));
+  plan["capture"] = nlohmann::ordered_json::parse(
+      R"({"compared": {"activations": ["y"]},
+          "not_compared": [{"what": "leaf[0]", "because": "rank 1 has none"}],
+          "assumptions": [{"name": "initial-values", "class": "risk", "text": "buffers are equal"},
+                          {"name": "ranks", "class": "checkable", "text": "ranks run alike"}]})");
+  std::ofstream(path("c.plan.json")) << plan.dump();
+  const std::string verify = "verify --model mlp.model.json c.plan.json ";
+  const auto r = run(verify + "--json r.json --certify log.json");
+  EXPECT_EQ(r.code, 4) << r.out << r.err;
+  EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json says", 0),
+            0u)
+      << r.out;
+  EXPECT_TRUE(has(r.out, "\nCompared: 1 activation, 4 outputs\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "\nNot compared: leaf[0] because rank 1 has none\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "\nRun:    the plan itself")) << r.out;
+  EXPECT_TRUE(has(r.err, "a proof log has no conditions")) << r.err;
+  EXPECT_FALSE(fs::exists(path("log.json")));
+  const auto json = nlohmann::json::parse(content("r.json"));
+  EXPECT_EQ(json["verdict"], "conditional");
+  EXPECT_EQ(json["exit_code"], 4);
+  EXPECT_EQ(run(verify + "--accept initial-values").code, 4);
+  EXPECT_EQ(run(verify + "--allow-uncompared 'leaf*'").code, 4);
+  const auto accepted = run(verify + "--accept initial-values --allow-uncompared 'leaf[0]'");
+  EXPECT_EQ(accepted.code, 0) << accepted.out;
+  EXPECT_EQ(accepted.err, "");
+  const auto several = run("verify --model mlp.model.json c.plan.json mlp.plan.json --accept x");
+  EXPECT_EQ(several.code, 4) << several.out;
+  EXPECT_TRUE(has(several.out, "1 equivalent, 1 conditional")) << several.out;
+  EXPECT_TRUE(has(several.err, "note: --accept x: no plan has this assumption")) << several.err;
+}
+
 TEST_F(CommandTest, ModelIsFoundBesideThePlan) {
   makeDemo();
   EXPECT_EQ(run("verify --plan mlp.plan.json --quiet").code, 0);

@@ -20,6 +20,7 @@ TEST(ExitCodes, Verdicts) {
   EXPECT_EQ(code(Verdict::kEquivalent), 0);
   EXPECT_EQ(code(Verdict::kNotEquivalent), 10);
   EXPECT_EQ(code(Verdict::kUndecided), 5);
+  EXPECT_EQ(code(Verdict::kConditional), 4);
 }
 
 TEST(ExitCodes, Interruption) {
@@ -31,8 +32,8 @@ TEST(ExitCodes, Interruption) {
 }
 
 TEST(ExitCodes, OfSeveralPlansTheWorst) {
-  const int worst[] = {kExitInternal,        kExitInput,     kExitNotEquivalent,
-                       kExitSignal + SIGINT, kExitUndecided, kExitEquivalent};
+  const int worst[] = {kExitInternal,  kExitInput,       kExitNotEquivalent, kExitSignal + SIGINT,
+                       kExitUndecided, kExitConditional, kExitEquivalent};
   for (std::size_t a = 0; a < std::size(worst); ++a) {
     for (std::size_t b = 0; b < std::size(worst); ++b)
       EXPECT_EQ(worse(worst[a], worst[b]), worst[std::min(a, b)]);

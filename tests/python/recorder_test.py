@@ -1365,7 +1365,7 @@ class FailClosed(unittest.TestCase):
                 dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
             return loss
 
-        report = sp.verify(step, mesh=MESH)
+        report = sp.verify(step, mesh=MESH, allow_uncompared=["x.grad"])
         self.assertEqual("EQUIVALENT", report.verdict)
         self.assertNotIn("Wrong lineage", report.text)
         self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)

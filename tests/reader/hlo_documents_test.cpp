@@ -95,8 +95,10 @@ TEST(HloDocuments, MakeAProblem) {
   const auto problem = readProblemText(documents.model, documents.plan);
   EXPECT_EQ(problem->model.outputs.size(), 1u);
   ASSERT_EQ(documents.assumptions.size(), 1u);
-  EXPECT_EQ(documents.assumptions[0],
+  EXPECT_EQ(documents.assumptions[0].text,
             "the elements of 'ids' lie in [0, 16), as they are used as indices");
+  EXPECT_EQ(documents.assumptions[0].kind, AssumptionClass::kRisk);
+  EXPECT_EQ(problem->plan.capture.assumptions, documents.assumptions);
   EXPECT_NE(documents.plan.find("p.hlo:22 all-reduce"), std::string::npos) << documents.plan;
 }
 
@@ -167,7 +169,8 @@ TEST(HloDocuments, TieFunctionsOfWhichNothingIsKnown) {
   const Documents documents =
       documentsOf(batched, "m.hlo", plan(batch + sharding), "p.hlo", "m.json", {});
   ASSERT_EQ(documents.assumptions.size(), 2u);
-  EXPECT_EQ(documents.assumptions[0],
+  EXPECT_EQ(documents.assumptions[0].kind, AssumptionClass::kCheckable);
+  EXPECT_EQ(documents.assumptions[0].text,
             "custom call \"f\" (m.hlo:13) is a function of its whole operands, at each index of "
             "their first 1 dimension, of which nothing else is known");
   const auto problem = readProblemText(documents.model, documents.plan);

@@ -410,7 +410,43 @@ const Defect kModelDefects[] = {
     {In::kModel, "\"nodes\": [", "\"nodes\": {}, \"x\": [", "/nodes", "expected a list"},
 };
 
+TEST_F(ReaderTest, ReadsTheCapture) {
+  EXPECT_TRUE(read(kModelText, kPlanText)->plan.capture.empty());
+  const auto problem =
+      read(kModelText, replaced(kPlanText, "\"mesh\"", R"("capture": {"source": "train.py",
+        "compared": {"loss": ["z"], "buffers": []}, "not_compared": [{"what": "w", "because": ""}],
+        "assumptions": [{"name": "n", "class": "harmless", "text": "t"},
+                        {"name": "m", "class": "checkable", "text": "u"}]}, "mesh")"));
+  const Capture& capture = problem->plan.capture;
+  EXPECT_EQ(capture.source, "train.py");
+  EXPECT_EQ(capture.compared, (std::vector<ComparedOutputs>{{"loss", {"z"}}, {"buffers", {}}}));
+  EXPECT_EQ(capture.notCompared, (std::vector<NotCompared>{{"w", ""}}));
+  EXPECT_EQ(capture.assumptions,
+            (std::vector<Assumption>{{"n", AssumptionClass::kHarmless, "t"},
+                                     {"m", AssumptionClass::kCheckable, "u"}}));
+}
+
 const Defect kPlanDefects[] = {
+    {In::kPlan, "\"mesh\"", "\"capture\": [], \"mesh\"", "/capture", "expected an object"},
+    {In::kPlan, "\"mesh\"", "\"capture\": {\"assumption\": []}, \"mesh\"", "/capture/assumption",
+     "unknown field"},
+    {In::kPlan, "\"mesh\"",
+     R"("capture": {"assumptions": [{"name": "n", "class": "risky", "text": "t"}]}, "mesh")",
+     "/capture/assumptions/0/class",
+     "found the string \"risky\", expected \"harmless\", \"checkable\" or \"risk\""},
+    {In::kPlan, "\"mesh\"", R"("capture": {"assumptions": [{"name": "n", "text": "t"}]}, "mesh")",
+     "/capture/assumptions/0", "\"class\" is missing"},
+    {In::kPlan, "\"mesh\"",
+     R"("capture": {"assumptions": [{"name": "", "class": "risk", "text": "t"}]}, "mesh")",
+     "/capture/assumptions/0/name", "expected"},
+    {In::kPlan, "\"mesh\"", R"("capture": {"not_compared": [{"what": 3, "because": ""}]}, "mesh")",
+     "/capture/not_compared/0/what", "found the number 3"},
+    {In::kPlan, "\"mesh\"", R"("capture": {"compared": {"loss": "z"}}, "mesh")",
+     "/capture/compared/loss", "expected a list"},
+    {In::kPlan, "\"mesh\"", R"("capture": {"compared": {"loss": ["z"], "other": ["z"]}}, "mesh")",
+     "/capture/compared/other/0", "found \"z\" a second time, it is among the \"loss\" already"},
+    {In::kPlan, "\"mesh\"", R"("capture": {"compared": {"a/b": ["zz"]}}, "mesh")",
+     "/capture/compared/a~1b/0", "found \"zz\", expected an output of the model"},
     {In::kPlan, "shardproof-plan", "shardproof-model", "/format", "expected \"shardproof-plan\""},
     {In::kPlan, "small.model.json", "../small.model.json", "/model", "inside the plan's directory"},
     {In::kPlan, "small.model.json", "/etc/passwd", "/model", "inside the plan's directory"},

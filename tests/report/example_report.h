@@ -14,6 +14,7 @@ inline Report exampleReport() {
   r.verdict = Verdict::kNotEquivalent;
   r.outputs = 3;
   r.outputsProved = 2;
+  r.compared = {{"outputs", {"loss", "w.grad", "s"}}};
 
   StageReport proved;
   proved.tensor = "h";

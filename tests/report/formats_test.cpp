@@ -65,6 +65,60 @@ TEST(Findings, NothingOfARightPlan) {
   EXPECT_TRUE(findingsOf(of("p", report)).empty());
 }
 
+Report conditional() {
+  Report report;
+  report.verdict = Verdict::kConditional;
+  report.plan = "p";
+  report.outputTensors = {"loss"};
+  StageReport proved;
+  proved.tensor = "loss";
+  proved.role = Role::kOutput;
+  proved.verdict = StageVerdict::kProved;
+  report.stages = {proved};
+  report.compared = {{"loss", {"loss"}}};
+  report.notCompared = {{"seed", "it is drawn", false}};
+  report.assumptions = {{"ranks", AssumptionClass::kCheckable, "ranks run alike"},
+                        {"initial-values", AssumptionClass::kRisk, "buffers begin equal"}};
+  return report;
+}
+
+TEST(Findings, AConditionIsAWarningAtItsPlaceInThePlan) {
+  const auto findings = findingsOf(of("p", conditional()));
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].rule, "conditional");
+  EXPECT_EQ(findings[0].pointer, "/capture/assumptions/1");
+  EXPECT_EQ(findings[0].level, Finding::Level::kWarning);
+  EXPECT_EQ(findings[0].message, "the proof assumes initial-values: buffers begin equal");
+  EXPECT_EQ(findings[1].rule, "not-compared");
+  EXPECT_EQ(findings[1].pointer, "/capture/not_compared/0");
+  EXPECT_EQ(findings[1].message, "seed is not compared, because it is drawn");
+  const std::string text = githubText({of("p", conditional())});
+  EXPECT_EQ(text.rfind("::warning file=p,title=shardproof%3A conditional::", 0), 0u) << text;
+  EXPECT_EQ(text.find("::notice"), std::string::npos);
+  const auto log = nlohmann::json::parse(sarifText({of("p", conditional())}, 4));
+  EXPECT_EQ(log["runs"][0]["results"][0]["level"], "warning");
+  Report accepted = conditional();
+  accepted.assumptions[1].accepted = accepted.notCompared[0].allowed = true;
+  EXPECT_TRUE(findingsOf(of("p", accepted)).empty());
+}
+
+TEST(Junit, AConditionalPlanFailsInACaseOfItsOwn) {
+  pugi::xml_document document;
+  const std::string text = junitText({of("p", conditional())});
+  ASSERT_TRUE(document.load_string(text.c_str())) << text;
+  const auto suite = document.child("testsuites").child("testsuite");
+  EXPECT_EQ(std::string(suite.attribute("tests").value()), "2");
+  EXPECT_EQ(std::string(suite.attribute("failures").value()), "1");
+  EXPECT_FALSE(suite.child("testcase").child("failure"));
+  const auto failure = suite.find_child_by_attribute("name", "conditions").child("failure");
+  EXPECT_EQ(std::string(failure.attribute("type").value()), "conditional");
+  EXPECT_EQ(std::string(failure.attribute("message").value()),
+            "proved if: initial-values, seed (not compared)");
+  const auto properties = suite.child("properties");
+  EXPECT_EQ(std::string(properties.first_child().attribute("value").value()), "loss");
+  EXPECT_EQ(std::distance(properties.begin(), properties.end()), 4);
+}
+
 TEST(Github, OneLineForEachAtTheUsersSource) {
   const std::string text = githubText({of("p", wrong())});
   EXPECT_EQ(text.rfind("::error file=mlp.py,line=12,col=4,title=shardproof%3A partial-sum::", 0),

@@ -16,7 +16,10 @@ using nlohmann::ordered_json;
 
 TEST(JsonReport, HasEveryKey) {
   Report report = exampleReport();
-  report.assumptions = {"the elements of 'ids' lie in [0, 8)"};
+  report.source = "train.py";
+  report.compared = {{"loss", {"loss"}}, {"gradients", {"w.grad", "b.grad"}}};
+  report.notCompared = {{"leaf 8x4.0", "rank 1 has none", true}};
+  report.assumptions = {{"initial-values", AssumptionClass::kRisk, "all ranks begin equal"}};
   EXPECT_TRUE(toJson(report, 10)["inference"].is_null());
   report.inference = Inference{12, 34, "why", {"h (/lineage/2): local `h` holds h[0:4]"}};
   report.stages[0].inferred = true;
@@ -24,8 +27,14 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_EQ(json["inference"],
             ordered_json::parse(R"({"lemmas": 12, "local_tensors": 34, "reason": "why",
                                     "replaced": ["h (/lineage/2): local `h` holds h[0:4]"]})"));
-  ASSERT_EQ(json["assumptions"].size(), 1u);
-  EXPECT_EQ(json["assumptions"][0], "the elements of 'ids' lie in [0, 8)");
+  EXPECT_EQ(json["source"], "train.py");
+  EXPECT_EQ(json["compared"],
+            ordered_json::parse(R"({"loss": ["loss"], "gradients": ["w.grad", "b.grad"]})"));
+  EXPECT_EQ(json["not_compared"],
+            ordered_json::parse(
+                R"([{"what": "leaf 8x4.0", "because": "rank 1 has none", "allowed": true}])"));
+  EXPECT_EQ(json["assumptions"], ordered_json::parse(R"([{"name": "initial-values", "class": "risk",
+                                     "text": "all ranks begin equal", "accepted": false}])"));
   EXPECT_EQ(json["format"], "shardproof-report");
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["verdict"], "not-equivalent");
@@ -125,7 +134,7 @@ TEST(JsonReport, SeveralPlans) {
   EXPECT_EQ(
       json["summary"],
       ordered_json::parse(
-          R"({"plans": 4, "equivalent": 1, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
+          R"({"plans": 4, "equivalent": 1, "conditional": 0, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
       "seconds": 1.5})"));
 }
 

@@ -39,6 +39,8 @@ Defect 1 of 2 (lineage): the gradient of w is not what the model computes
 Defect 2 of 2 (deadlock): ranks 0 and 2 wait for each other
   ranks:       0, 2
 
+Compared: 3 outputs
+
 Proved: 2 of 5 stages, by 1 proof (stages that differ only in names share one)
   2  plan and model reduce to the same expressions (1 proof)
 
@@ -71,6 +73,53 @@ TEST(TextReport, VerdictLines) {
             "1 stage ran out of time\n");
 }
 
+Report conditionalReport() {
+  Report report = exampleReport();
+  report.verdict = Verdict::kConditional;
+  report.outputsProved = report.outputs;
+  report.defects.clear();
+  report.compared = {{"loss", {"loss"}}, {"gradients", {"a", "b"}}, {"buffers", {"c"}}};
+  report.notCompared = {{"leaf 8x4.0", "rank 1 has none", false}, {"seed", "", true}};
+  report.assumptions = {{"fractions", AssumptionClass::kHarmless, "0.1 is 1/10"},
+                        {"identical-ranks", AssumptionClass::kCheckable, "ranks run alike"},
+                        {"initial-values", AssumptionClass::kRisk, "buffers begin equal"},
+                        {"fractions", AssumptionClass::kHarmless, "0.3 is 3/10"},
+                        {"valid-labels", AssumptionClass::kRisk, "no label is -100", true}};
+  return report;
+}
+
+TEST(TextReport, ConditionsAreNamedWithTheOptionsThatAcceptThem) {
+  Report report = conditionalReport();
+  EXPECT_EQ(text(report, true),
+            "CONDITIONAL: plan mlp.plan.json computes what model mlp.model.json says (3 of 3 "
+            "outputs proved) if: initial-values, leaf 8x4.0 (not compared); to accept: --accept "
+            "initial-values --allow-uncompared 'leaf 8x4.0'\n");
+  for (const char* name : {"it's", "b", "c", "d"})
+    report.assumptions.push_back({name, AssumptionClass::kRisk, "so"});
+  EXPECT_TRUE(has(text(report, true),
+                  "if: initial-values, it's, b and 3 more; to accept: --accept initial-values "
+                  "--accept 'it'\\''s' --accept b ...\n"))
+      << text(report, true);
+}
+
+TEST(TextReport, TheLedgerFoldsWhatIsHarmless) {
+  const std::string ledger =
+      "\nCompared: loss, 2 gradients, 1 buffer\n"
+      "Not compared: leaf 8x4.0 because rank 1 has none\n"
+      "Not compared (allowed): seed\n"
+      "Assumed (risk, not accepted): initial-values: buffers begin equal\n"
+      "Assumed (risk, accepted): valid-labels: no label is -100\n"
+      "Assumed (checkable): identical-ranks: ranks run alike\n"
+      "Assumed (harmless): fractions (2): 0.1 is 1/10\n\n";
+  EXPECT_TRUE(has(text(conditionalReport()), ledger)) << text(conditionalReport());
+  std::ostringstream all;
+  TextStyle style;
+  style.verbose = true;
+  writeText(all, conditionalReport(), style);
+  EXPECT_TRUE(has(all.str(), "fractions: 0.1 is 1/10\nAssumed (harmless): fractions: 0.3 is 3/10"))
+      << all.str();
+}
+
 TEST(TextReport, SeveralPlans) {
   Report right = exampleReport();
   right.verdict = Verdict::kEquivalent;
@@ -90,6 +139,9 @@ TEST(TextReport, SeveralPlans) {
   brief.quiet = true;
   writeSummary(quiet, results, brief);
   EXPECT_EQ(quiet.str(), summary);
+  std::ostringstream conditional;
+  writeSummary(conditional, {{"a", conditionalReport(), "", false}}, brief);
+  EXPECT_TRUE(has(conditional.str(), "Plans:  1: 0 equivalent, 1 conditional, 0 not equivalent"));
   writeSummary(whole, results, TextStyle{});
   const std::string details = text(exampleReport()).substr(text(exampleReport(), true).size());
   EXPECT_EQ(whole.str(), "\n== a\n" + details + "\n" + summary);

@@ -79,7 +79,7 @@ inline std::unique_ptr<Problem> read(const Draft& d) {
   model.update(d.model);
   plan.update(d.plan);
   return readProblem(directory.write("m.json", model.dump()),
-                     directory.write("p.json", plan.dump()), {}, nullptr, ir::Programs::kAsStated);
+                     directory.write("p.json", plan.dump()), {}, ir::Programs::kAsStated);
 }
 inline std::unique_ptr<Problem> read(const std::string& model, const std::string& plan) {
   return read(draft(model, plan));

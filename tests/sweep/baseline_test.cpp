@@ -36,6 +36,10 @@ TEST(BaselineTest, Verdicts) {
     EXPECT_EQ(kinds(worse, good).at(0), "a better");
   }
   EXPECT_EQ(kinds(bad, open).at(0), "a other");
+  Report onConditions = proved();
+  onConditions.verdict = Verdict::kConditional;
+  EXPECT_EQ(kinds(good, done("a", onConditions)).at(0), "a worse");
+  EXPECT_EQ(kinds(open, done("a", onConditions)).at(0), "a better");
   EXPECT_EQ(kinds(skipped, open).at(0), "a worse");
   EXPECT_EQ(kinds(error, open).at(0), "a better");
   EXPECT_EQ(compare(sweepOf({good}), sweepOf({open})).at(0).text,

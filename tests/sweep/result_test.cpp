@@ -57,6 +57,12 @@ TEST_F(ResultTest, OutcomesAreAboutWhatWasExpected) {
   EXPECT_EQ(outcomeOf(done("a", exampleReport())), Outcome::kFailed);
   EXPECT_EQ(outcomeOf(done("a", exampleReport(), Verdict::kNotEquivalent)), Outcome::kPassed);
   EXPECT_EQ(outcomeOf(undecided("a")), Outcome::kUndecided);
+  Report conditional = proved();
+  conditional.verdict = Verdict::kConditional;
+  EXPECT_EQ(outcomeOf(done("a", conditional)), Outcome::kConditional);
+  EXPECT_EQ(outcomeOf(done("a", conditional, Verdict::kNotEquivalent)), Outcome::kFailed);
+  EXPECT_EQ(outcomeOf(resultFromJson(toJson(done("a", conditional)))), Outcome::kConditional);
+  EXPECT_EQ(countOf(sweepOf({done("a", conditional)})).conditional, 1u);
   Report partial = exampleReport();
   partial.interrupted = true;
   EXPECT_EQ(outcomeOf(done("a", partial)),

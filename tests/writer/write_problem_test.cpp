@@ -127,6 +127,16 @@ std::unique_ptr<Problem> generated(const std::function<void(generate::Options&)>
   return readProblemText(files.model, files.plan);
 }
 
+TEST(WriteProblem, KeepsTheCapture) {
+  const auto problem = generated([](auto&) {});
+  problem->plan.capture = {"a \"b\".py",
+                           {{"loss", {}}},
+                           {{"leaf", "why"}},
+                           {{"n", AssumptionClass::kCheckable, "text"}}};
+  const auto again = readProblemText(modelText(*problem), planText(*problem, ""));
+  EXPECT_EQ(again->plan.capture, problem->plan.capture);
+}
+
 TEST(WriteProblem, GeneratedPlansAreTheSameWhenReadAgain) {
   expectSameAgain(*generated([](auto& o) {
     o.architecture = "mlp";

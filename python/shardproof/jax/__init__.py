@@ -20,7 +20,7 @@ from ..program import ProgramError, run_verify
 
 __all__ = ["Report", "ShardproofError", "assert_equivalent", "dump", "verify"]
 
-_VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided"}
+_VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided", 4: "conditional"}
 
 
 # The program could not be run, or does not understand what it was given; the message says what.
@@ -31,7 +31,7 @@ ShardproofError = ProgramError
 class Report:
     """What `shardproof verify` said."""
 
-    verdict: str  # "equivalent", "not equivalent" or "undecided"
+    verdict: str  # "equivalent", "not equivalent", "undecided" or "conditional"
     text: str  # as it is printed
     data: dict  # the complete report, as --json writes it
     assumptions: tuple  # what was taken for granted of the programs
@@ -105,7 +105,7 @@ def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings
         model, plan = dump(step, *shapes, directory=directory or temporary, in_shardings=in_shardings,
                            out_shardings=out_shardings, single=single)
         data, done = run_verify(plan, model, arguments, program)
-    return Report(_VERDICTS[done.returncode], done.stdout, data, tuple(data.get("assumptions", ())))
+    return Report(_VERDICTS[done.returncode], done.stdout, data, tuple(a["text"] for a in data.get("assumptions", ())))
 
 
 def assert_equivalent(step: Callable, *shapes: Any, **options: Any) -> Report:

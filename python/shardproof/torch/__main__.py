@@ -1,88 +1,169 @@
 """`python -m shardproof.torch train.py --mesh dp=2,tp=2 [arguments of the script]`: verifies a script that runs as under torchrun.
 
 The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped (those that it
-has made by then; at the latest until one is about to step for the seventeenth time), and then stopped.
+has made by then; at the latest until one is about to step for the seventeenth time), or has made `--steps` of them, and then stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
+
+import torch.distributed as dist
+from torch.optim import optimizer as optim
 
 from ..program import ProgramError
 from . import assumptions
 from .capture import Capture, CaptureError, capture
 from .mesh import Mesh
 from .record import Step
+from .recorder import user_place
 from .world import World
 
 
-MOST_STEPS = 16  # of one optimizer, while others wait for their first
+MOST_STEPS = 16  # of one optimizer, for each that is asked for, while others wait for theirs
 
 
-def script_step(path: str, arguments: list[str]) -> Step:
-    """The script as a step: run as __main__ until its optimizer has stepped."""
+class _Stepped(BaseException):
+    """Ends the script."""
 
-    def step(world: World) -> Any:
-        from torch.optim import optimizer as optim
 
-        class Stepped(BaseException):
-            """Ends the script."""
+class _Steps:
+    """The optimizers of a script, and how often each has stepped. One may hold others, as ZeroRedundancyOptimizer does."""
 
-        there: list[Any] = []  # optimizers, in the order in which they were made; one may hold others, as ZeroRedundancyOptimizer does
-        under_way: list[Any] = []
-        done: list[Any] = []
+    def __init__(self, world: World, wanted: int) -> None:
+        self.world, self.wanted = world, wanted
+        self.there: list[Any] = []  # in the order in which they were made
+        self.under_way: list[Any] = []
+        self.done: list[Any] = []
+        self.stopped = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
         make = optim.Optimizer.__init__
 
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            there.append(self)
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self.there.append(optimizer)
 
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if world._backend.binding.priming:
-                return  # no step of the script's
-            if sum(o is optimizer for o in done) == MOST_STEPS:
-                raise Stepped
-            under_way.append(optimizer)
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if world._backend.binding.priming:
-                return
-            under_way.pop()
-            done.append(optimizer)
-            if not under_way and not waiting():
-                raise Stepped
-
-        def waiting() -> list[Any]:
-            return [o for o in there if not any(o is d for d in done)]
-
-        before_argv, before_path = sys.argv, list(sys.path)
-        handles = [optim.register_optimizer_step_pre_hook(before), optim.register_optimizer_step_post_hook(after)]
+        handles = [optim.register_optimizer_step_pre_hook(self._before), optim.register_optimizer_step_post_hook(self._after)]
         optim.Optimizer.__init__ = made  # type: ignore[method-assign]
         try:
-            sys.argv = [path, *arguments]
-            sys.path.insert(0, str(Path(path).resolve().parent))
-            runpy.run_path(path, run_name="__main__")
-        except Stepped:
-            pass
-        except SystemExit as e:
-            if e.code not in (None, 0):
-                raise CaptureError(f"{path} ended with exit code {e.code}") from None
+            yield
         finally:
+            optim.Optimizer.__init__ = make  # type: ignore[method-assign]
             for handle in handles:
                 handle.remove()
-            optim.Optimizer.__init__ = make  # type: ignore[method-assign]
-            g = world._backend.recorder.g
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.world._backend.binding.priming:
+            return  # no step of the script's
+        if self.count(optimizer) == MOST_STEPS * self.wanted:
+            self._stop()
+        self.under_way.append(optimizer)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.world._backend.binding.priming:
+            return
+        self.under_way.pop()
+        self.done.append(optimizer)
+        if not self.under_way and all(self.count(o) >= self.wanted for o in self.there):
+            self._stop()
+
+    def _stop(self) -> None:
+        self.stopped = True
+        raise _Stepped
+
+    def count(self, optimizer: Any) -> int:
+        return sum(o is optimizer for o in self.done)
+
+    def leave_out(self) -> None:
+        """What was not looked at, of the script and of what it was to do."""
+        g = self.world._backend.recorder.g
+        if self.stopped:
             g.assume(assumptions.REST_OF_SCRIPT)
-            for o in waiting():
-                g.leave_out(f"the step of {type(o).__name__} of {sum(len(group['params']) for group in o.param_groups)} parameters", "it did not step in what was looked at")
-            sys.argv, sys.path[:] = before_argv, before_path
+        for o in self.there:
+            size = sum(len(group["params"]) for group in o.param_groups)
+            what = f"{type(o).__name__} of {size} parameters"
+            if not self.count(o):
+                idle = assumptions.no_step(type(o).__name__, size)
+                g.leave_out(idle.what, idle.because)
+            elif self.count(o) < self.wanted:
+                g.leave_out(f"step {self.count(o) + 1} of {what}", "there is none in what was looked at")
+
+
+def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
+    """The script as a step: run as __main__ until its optimizers have stepped, so many times each."""
+
+    def step(world: World) -> None:
+        optimizers = _Steps(world, steps)
+        with optimizers.watched(), _arguments(path, arguments):
+            _run(path, optimizers)
+            if optimizers.there and not optimizers.done:
+                raise CaptureError(f"{path} ended before any of its optimizers stepped{_raised(path)}")
+        optimizers.leave_out()
 
     step.__name__ = Path(path).stem
+    step.whole_script = True  # type: ignore[attr-defined]
+    step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
     return step
+
+
+@contextlib.contextmanager
+def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
+    before_argv, before_path = sys.argv, list(sys.path)
+    try:
+        sys.argv = [path, *arguments]
+        sys.path.insert(0, str(Path(path).resolve().parent))
+        yield
+    finally:
+        sys.argv, sys.path[:] = before_argv, before_path
+
+
+def _run(path: str, optimizers: _Steps) -> None:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except _Stepped:
+        pass
+    except (Exception, SystemExit) as e:
+        if optimizers.stopped:
+            return  # it caught what ended it, and goes by that
+        if not isinstance(e, SystemExit):
+            raise
+        if e.code not in (None, 0):
+            raise CaptureError(f"{path} ended with exit code {e.code}") from None
+
+
+def _raised(path: str) -> str:
+    """The last error that the script caught, and where it was raised: it is run once more, with a trace."""
+    found: list[BaseException] = []
+    places: list[str] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        place = user_place(frame)
+        if event == "exception" and place and isinstance(argument[1], Exception) and not isinstance(argument[1], StopIteration):
+            if not found or found[-1] is not argument[1]:  # not where it only passes
+                found.append(argument[1])
+                places.append(place)
+        return trace if place else None
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    before = sys.gettrace()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        try:
+            sys.settrace(trace)
+            runpy.run_path(path, run_name="__main__")
+        except BaseException:  # it ended without one before: this is about what it catches
+            pass
+        finally:
+            sys.settrace(before)
+    return f": {type(found[-1]).__name__}: {found[-1]} was raised at {places[-1]}" if found else ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,13 +172,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("script", help="run as __main__; arguments after it are its own")
     parser.add_argument("--mesh", required=True, help="axes and sizes, slowest first: dp=2,tp=4")
     parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)")
+    parser.add_argument("--steps", type=int, default=1, metavar="N", help="look at so many steps of each optimizer, as one program (default: 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes record ranks")
     parser.add_argument("--strict", action="store_true", help="operators of which nothing is known but that they are functions are an error")
     parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
     parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
     options, rest = parser.parse_known_args(argv)
     try:
-        step = script_step(options.script, rest)
+        if options.steps < 1:
+            raise ValueError("--steps: at least 1")
+        step = script_step(options.script, rest, options.steps)
         if options.capture:
             done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks, jobs=options.jobs, strict=options.strict)
             for path in done.write(options.capture):

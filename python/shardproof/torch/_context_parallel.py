@@ -9,6 +9,7 @@ from typing import Any, Iterator
 import torch
 
 from ._private import DTensor, changes, set_attribute
+from .refusals import fail
 
 SEQUENCE = 2  # the dimension of queries, keys and values that torch's ring goes around
 
@@ -30,7 +31,7 @@ def _backward(ring: types.ModuleType, group: Any, grad_out: torch.Tensor, query:
 
 def _without(mask: Any) -> None:
     if mask is not None:
-        raise NotImplementedError("shardproof: context_parallel with a mask of attention (torch's ring has none for GPUs either)")
+        raise fail(NotImplementedError("shardproof: context_parallel with a mask of attention (torch's ring has none for GPUs either)"))
 
 
 def _handler(ring: types.ModuleType, compute: Any) -> Any:
@@ -40,7 +41,7 @@ def _handler(ring: types.ModuleType, compute: Any) -> Any:
         first = next(a for a in args if isinstance(a, DTensor))
         mesh, cut = first.device_mesh, first.placements
         if cut != (torch.distributed.tensor.Shard(SEQUENCE),) or any(a.placements != cut or a.device_mesh != mesh for a in args if isinstance(a, DTensor)):
-            raise NotImplementedError(f"shardproof: context_parallel with operands placed as {[a.placements for a in args if isinstance(a, DTensor)]}")
+            raise fail(NotImplementedError(f"shardproof: context_parallel with operands placed as {[a.placements for a in args if isinstance(a, DTensor)]}"))
         local = [a._local_tensor if isinstance(a, DTensor) else a for a in args]
         results = compute(ring, mesh.get_group(), *local, **kwargs)
         return tuple(DTensor.from_local(t, mesh, cut, run_check=False) for t in results)

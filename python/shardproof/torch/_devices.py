@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .data_number import DataNumber, with_numbers
+from .refusals import fail
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device is said to have; nothing is stored there
@@ -46,6 +47,15 @@ class OnCPU(TorchFunctionMode):
     """Puts the CPU in the place of "cuda" in calls of torch."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return self._called(func, args, kwargs)
+        except Exception as e:
+            if any(isinstance(x, torch.Tensor) for x in args):
+                fail(e)  # of a fake tensor's, which real ones may not have: .numpy()
+            raise
+
+    @staticmethod
+    def _called(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if func is _DEVICE:
             made = func(*args, **(kwargs or {}))
             return CPU if made.type == "cuda" else made

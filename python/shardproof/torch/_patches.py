@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
+import torch.distributed.utils as utils
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -20,6 +21,7 @@ from ._data_loading import in_this_process
 from ._devices import OnCPU
 from .data_number import DataDependent
 from ._private import changes, current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
+from .refusals import fail, refuse
 
 _may_be_unused: dict[int, Any] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
 _unused_now: list[tuple[Any, str]] = []  # parameters that the last forward of such a model did not use, and had no gradient
@@ -107,8 +109,8 @@ def _mean_over_ranks(group: Any) -> Callable[[Any, Any], Any]:
     return average
 
 
-def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> None:
-    """DistributedDataParallel: no exchange at construction; its own default all-reduce as a hook whose future is done, until the user registers one; no bucket rebuilding (it reads data)."""
+def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None], synchronised: Callable[[Sequence[torch.Tensor], Any, int], None]) -> None:
+    """DistributedDataParallel: what it gives to all ranks at construction is told of; its own default all-reduce as a hook whose future is done, until the user registers one; no bucket rebuilding (it reads data)."""
     ddp = torch.nn.parallel.DistributedDataParallel
     original = ddp.__init__
     original_register = ddp.register_comm_hook
@@ -121,6 +123,7 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
             return (lambda: False) if name == "_rebuild_buckets" else getattr(self.reducer, name)
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        gives = kwargs.get("init_sync", True)
         kwargs["init_sync"] = False
         args = (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args  # devices: all are the CPU here
         kwargs.update({k: None for k in ("device_ids", "output_device") if k in kwargs})
@@ -128,6 +131,9 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
         if any([kwargs.pop("find_unused_parameters", False), kwargs.pop("static_graph", False)]):
             _may_be_unused[id(self)] = self
         original(self, *args, **kwargs)
+        synchronised([], self.process_group, 0)
+        if gives:
+            utils._sync_module_states(self.module, self.process_group, 0, 0, self.parameters_to_ignore, kwargs.get("forward_sync_buffers") is not None or self.forward_sync_buffers)
         if not isinstance(self.reducer, Reducer):
             hooks = [(None, _mean_over_ranks(self.process_group))]
             self.__dict__["_shardproof_hooks"] = hooks
@@ -150,6 +156,10 @@ def _ddp(undo: list[tuple[Any, str, Any]], unused: Callable[[str], None]) -> Non
     def register_builtin(self: Any, kind: Any) -> None:
         register(self, None, _mean_over_ranks(self.process_group))  # with half precision or without: casts are the identity
 
+    def sync(group: Any, tensors: Sequence[torch.Tensor], size: int, src: int, **options: Any) -> None:
+        synchronised(tensors, group, src)
+
+    replace_everywhere([(utils._sync_params_and_buffers, sync)], undo)
     original_post = ddp._post_forward
 
     def post_forward(self: Any, output: Any) -> Any:
@@ -345,6 +355,7 @@ class MissingMetadata(RuntimeError):
     def __init__(self, text: str, peer: int) -> None:
         super().__init__(text)
         self.peer = peer
+        refuse(self)
 
 
 Mailbox = dict[Any, Any]  # what ranks have told others while they were recorded; ("stage", sending stage, receiving stage) -> shapes
@@ -452,7 +463,7 @@ def _deepcopy(undo: list[tuple[Any, str, Any]]) -> None:
             raise RuntimeError("only tensors that are leaves of the graph can be copied by copy.deepcopy")
         key = ("shardproof memory", storage_key(self))
         if key in memo:
-            raise NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported")
+            raise fail(NotImplementedError("shardproof: copy.deepcopy of two tensors that share memory is not supported"))
         memo[key] = True
         with torch.no_grad():
             new = self.detach().clone(memory_format=torch.preserve_format)
@@ -481,8 +492,8 @@ def _format(undo: list[tuple[Any, str, Any]]) -> None:
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | None], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
-            unreduced: Callable[[torch.Tensor, torch.Tensor], None], unmarked: Callable[[], Any]) -> Iterator[None]:
-    """All patches. unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside; unmarked: what modules compute inside is no part of what the single device computes."""
+            unreduced: Callable[[torch.Tensor, torch.Tensor], None], unmarked: Callable[[], Any], synchronised: Callable[[Sequence[torch.Tensor], Any, int], None]) -> Iterator[None]:
+    """All patches. synchronised: called with what DistributedDataParallel or FSDP's first version gives to all ranks of a group when it is made, and by which of them; unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside; unmarked: what modules compute inside is no part of what the single device computes."""
     with changes() as undo:
         mesh = device_mesh.DeviceMesh
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
@@ -538,7 +549,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
         _sharding_strategies(undo)
         _may_be_unused.clear()
         _unused_now.clear()
-        _ddp(undo, unused)
+        _ddp(undo, unused, synchronised)
         _pipelines(undo, unmarked, mailbox)
         _deepcopy(undo)
         _format(undo)

@@ -18,6 +18,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -25,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
-    "AsyncCollectiveTensor", "DTensor", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
+    "AsyncCollectiveTensor", "DTensor", "FSDPState", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
     "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "tensors", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
 ]
 

@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ._private import changes, set_attribute
+from .refusals import fail
 
 
 def _by_channel(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +41,7 @@ def batch_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor 
     """aten.native_batch_norm on one device, by the same sums, which the ranks' are parts of."""
     if not training:
         if running_mean is None or running_var is None:
-            raise NotImplementedError("shardproof: batch normalisation by running statistics that there are none of")
+            raise fail(NotImplementedError("shardproof: batch normalisation by running statistics that there are none of"))
         return _elements(x, weight, bias, running_mean, torch.rsqrt(running_var + eps), eps), x.new_zeros((0,)), x.new_zeros((0,))
     mean, scale = _statistics(*_moments(x), running_mean, running_var, momentum, eps, x.numel() // x.shape[1])
     return _elements(x, weight, bias, mean, scale, eps), mean, scale
@@ -113,7 +114,7 @@ def sync_batch_norm() -> Iterator[None]:
         if x.device.type != "cpu":
             return original(self, x)
         if x.numel() == 0:
-            raise NotImplementedError("shardproof: SyncBatchNorm where a rank has no samples is not supported")
+            raise fail(NotImplementedError("shardproof: SyncBatchNorm where a rank has no samples is not supported"))
         with changes() as within:
             # its two questions: whether it takes tensors of this device, and whether it may look at numbers (to leave out ranks without samples)
             set_attribute(torch._C, "_get_privateuse1_backend_name", lambda: "cpu", within)

@@ -21,6 +21,7 @@ from typing import Any, Mapping, Sequence
 
 from . import _patches as patches
 from .beginning import Beginning
+from .labels import Ignorable
 from .mesh import Mesh
 from .record import CaptureError, Recording, Step, record
 
@@ -37,6 +38,7 @@ class Request:
     mailbox: patches.Mailbox
     stand_in: float = math.nan
     beginning: Beginning = Beginning()
+    ignorable: Ignorable = dataclasses.field(default_factory=dict)
 
 
 class Failed(Exception):
@@ -173,7 +175,7 @@ class _Server:
 
 def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any, ...]:
     try:
-        return record(step, mesh, max(request.rank, 0), request.classes, request.mailbox, stand_in=request.stand_in, beginning=request.beginning)
+        return record(step, mesh, max(request.rank, 0), request.classes, request.mailbox, stand_in=request.stand_in, beginning=request.beginning, ignorable=request.ignorable)
     except patches.MissingMetadata as e:
         return "missing", str(e), e.peer
     except CaptureError as e:

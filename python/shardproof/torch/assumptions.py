@@ -125,6 +125,44 @@ def same_seed(loc: str, axes: str) -> Assumption:
                       " seed) for their parts of the batch; taken to be different ones")
 
 
+def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
+    return Assumption("batch", Kind.CHECKABLE,
+                      f"random numbers drawn at {loc}: ranks along {axes} draw their own{seeds}; the"
+                      " single device's batch is theirs, one after another")
+
+
+def same_batch(axis: str, loc: str, seeds: str) -> Assumption:
+    drawn = f": drawn at {loc}{seeds or ' with one state of the generator'}" if loc else ""
+    return Assumption("same-batch", Kind.RISK,
+                      f"the batch is taken to be the same on all ranks along {axis}, which compute"
+                      f" from the same numbers{drawn}")
+
+
+def same_initial(name: str, axes: str, where: str) -> Assumption:
+    return Assumption("initial-values", Kind.RISK,
+                      f"ranks along {axes} begin with the same numbers in different parts of {name}"
+                      f" ({where}); taken to be any numbers")
+
+
+def given_initial(names: str) -> Assumption:
+    return Assumption("given-initial-values", Kind.CHECKABLE,
+                      f"the first values of {names} are given: the step seeds nothing, and ranks that"
+                      " hold the same of them have drawn other shapes before")
+
+
+def initial_values(names: str, why: str) -> Assumption:
+    return Assumption("initial-values", Kind.RISK,
+                      f"the first values of {names} are taken to be the same on the ranks that hold"
+                      f" them: they cannot be followed ({why})")
+
+
+def labels_valid(loc: str, ignore: int) -> Assumption:
+    return Assumption("labels-valid", Kind.RISK,
+                      f"labels at {loc} are all taken to count: none equals ignore_index {ignore}"
+                      " (where some may, ranks have different numbers of labels that count, and"
+                      " their means are not the mean of all)")
+
+
 def made_buffer(name: str, why: str) -> Assumption:
     return Assumption("initial-buffers", Kind.CHECKABLE,
                       f"the buffer {name} begins with the number that it was made with, not with"
@@ -149,3 +187,12 @@ def first_step(optimizer: str, why: str) -> NotCompared:
     return NotCompared(f"the state of {optimizer}",
                        f"it is what it is before the first step, and what becomes of it is not"
                        f" followed: {why}")
+
+
+def no_step(optimizer: str, parameters: int) -> NotCompared:
+    return NotCompared(f"the step of {optimizer} of {parameters} parameters",
+                       "it did not step in what was looked at")
+
+
+def other_result(label: str, why: str) -> NotCompared:
+    return NotCompared(f"the step's result {label!r}", why)

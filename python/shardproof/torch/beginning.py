@@ -16,6 +16,7 @@ All but the first is listed under "Assumed".
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Iterable, Mapping
 
 import torch
@@ -27,11 +28,16 @@ _NONE = 1 << 62  # elements that no buffer has
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """Which buffers begin with any value. least: those of so many elements and more; numbers: but for these; single: on ranks, those of the single device that do, and the number that each was made with."""
+    """Which buffers begin with any value. least: those of so many elements and more; numbers: but for these; single: on ranks, those of the single device that do, and the number that each was made with.
+
+    batch: draws that are different data on ranks along these axes, of these sizes: the single device draws the rows of all of them, one rank's after another's.
+    """
 
     least: int = 1
     numbers: frozenset[str] = frozenset()
     single: Mapping[str, float] | None = None
+    batch: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""
@@ -45,6 +51,10 @@ class Beginning:
 
     def without(self, names: Iterable[str]) -> Beginning:
         return dataclasses.replace(self, numbers=self.numbers.union(names))
+
+    def ranks_of(self, axes: Iterable[str]) -> int:
+        """How many ranks there are along axes."""
+        return math.prod(self.sizes[a] for a in axes)
 
     def of_ranks(self, single: Mapping[str, float]) -> Beginning:
         return dataclasses.replace(self, single=dict(single))

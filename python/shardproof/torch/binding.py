@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import sys
@@ -18,6 +19,7 @@ from torch.optim import optimizer as optim
 from . import _private as private
 from .data_number import DataNumber
 from .flat_parameters import Stretch, stretches
+from .refusals import tried
 
 # What is in a group of an optimizer's parameters and says nothing of the next step's numbers: parameters, steps that were made, and by which code it runs.
 NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
@@ -52,6 +54,15 @@ def _being_made() -> bool:
     return False
 
 
+def _local(t: torch.Tensor) -> torch.Tensor:
+    return t._local_tensor if isinstance(t, private.DTensor) else t
+
+
+def _has_memory(t: torch.Tensor) -> bool:
+    """Whether memory tells it from others: a parameter that is not made yet, or none of whose elements this rank has, has none."""
+    return not torch.nn.parameter.is_lazy(t) and t.layout == torch.strided and 0 not in _local(t).shape
+
+
 class Listener(Protocol):
     """What is done with what is found."""
 
@@ -69,7 +80,14 @@ class Listener(Protocol):
 
 
 class Binding:
-    """Names of everything that was found. Names are those of `named_parameters` of the module that is called first, without wrappers."""
+    """Names of everything that was found.
+
+    A parameter's name is that in `named_parameters` of the outermost module that has it, without
+    wrappers, whichever part is called first. Models that have parameters of one name are told apart
+    by the order in which they were made, unless `world.parameters` has named them: with one seed,
+    the same parameters of two processes are those that are made at the same place. Whether the
+    ranks make the same models as the single device is checked where it matters (`order`).
+    """
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -89,9 +107,20 @@ class Binding:
         self._roots: list[nn.Module] = []
         self._made: list[weakref.ref[nn.Parameter]] = []
         self._lent: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # those that were called with what was computed in the place of parameters
-        self._inside: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of last
+        self._inside: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of
+        self._there: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()  # modules in the order in which they were made
+        self._counted = itertools.count()
+        self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()  # of models
+        self._models: list[tuple[weakref.ref[nn.Module], str, frozenset[str]]] = []  # those that no one has named, in the order in which they were made: prefixes, and names of what each has
+        self._taken: set[str] = set()                  # names with prefixes
+        self._partly: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of which only parts were called, or used
+        self._read: dict[int, torch.Tensor] = {}       # leaves of autograd that were computed with
+        self._owners: dict[int, weakref.ref[nn.Module]] | None = None  # of parameters, by id
+        self._not_kept: dict[int, nn.Module] | None = None  # memory of what models hold that are not taken in yet
+        self.made_optimizers: list[weakref.ref[optim.Optimizer]] = []
         self.priming = False
         self.computing = False
+        self.begun = False  # the step has its inputs, or a model was called
 
     def shard_of(self, name: str) -> dict[str, int] | None:
         return self.shards.get(name)
@@ -124,7 +153,7 @@ class Binding:
                         continue
                     name = self._buffers.get((id(m), key))
                     if name is None:
-                        name = clean(f"{path}.{key}" if path else key)
+                        name = self._prefix(root, clean) + clean(f"{path}.{key}" if path else key)
                         if name in self._buffers.values():
                             name = f"model{i}.{name}"
                         self._buffers[id(m), key] = name
@@ -156,25 +185,22 @@ class Binding:
         self._kept.append((root, clean))
         self.listener.buffers({n: found for n, found in self.buffers().items() if n not in before})
 
-    def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None) -> None:
-        """Takes a model in: its parameters and buffers hold the step's inputs from here on."""
+    def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None, called: str = "") -> None:
+        """Takes a model in: its parameters and buffers hold the step's inputs from here on. called: what their names begin with."""
         if any(root is r for r in self._roots):
             known = True
         else:
             known = False
             self._roots.append(root)
-        prefix = "module." if isinstance(root, nn.parallel.DistributedDataParallel) else ""
-
-        def clean(name: str) -> str:
-            name = name[len(prefix):] if prefix and name.startswith(prefix) else name
-            for wrapper in _WRAPPERS:
-                name = name.replace(wrapper, "")
-            return name
+        clean = self._clean(root)
 
         def clean_module(name: str) -> str:
             return clean(name + ".").removesuffix(".")
 
-        names = {clean(n): p for n, p in root.named_parameters() if self._is_own(p)}
+        if called:
+            self._call(root, called)
+        prefix = self._prefix(root, clean)
+        names = {prefix + clean(n): p for n, p in root.named_parameters() if self._is_own(p)}
         already = {id(p) for p in self.parameters.values()}
         new = {n: p for n, p in names.items() if id(p) not in already}
         if any(n in self.parameters for n in new):
@@ -187,10 +213,10 @@ class Binding:
                 self._places[name] = root, clean, clean(n)
                 if name != first[id(p)]:
                     self._same[name] = first[id(p)]
-        for n in new:
-            self._said(n, shard)
+        for n, p in new.items():
+            self._said(n, own[id(p)], shard)
         for n, _ in root.named_buffers():
-            self._said(clean(n), shard)
+            self._said(prefix + clean(n), clean(n), shard)
         lent = root in self._lent
         if any(not self._is_own(p) for p in root.parameters()):
             self._lent.add(root)  # some of its parameters are elsewhere while it is called now
@@ -198,25 +224,87 @@ class Binding:
             self._lent.discard(root)
         if known and not shard and not (lent and new):
             return
-        flat = stretches(root, clean)
+        flat = stretches(root, lambda n: prefix + clean(n))
         self.stretches.update({n: flat[id(p)] for n, p in new.items() if id(p) in flat})
         for n, m in root.named_modules():
-            n = clean(n) if n != prefix.rstrip(".") else ""
-            if "_fsdp_wrapped_module" in n.split("."):
-                n = clean_module(n)
-            elif isinstance(m, FullyShardedDataParallel):
+            n = clean_module(n)
+            if isinstance(m, FullyShardedDataParallel):
                 n = ""  # the module inside has the name
             if id(m) not in self.modules:
-                self.modules[id(m)] = n
+                self.modules[id(m)] = (prefix + n).removesuffix(".")
                 if n:
-                    m.register_forward_hook(self._after_own(n))
+                    m.register_forward_hook(self._after_own(self.modules[id(m)]))
         self.parameters.update(new)
+        self.begun = True
+        self._not_kept = None
         self.listener.bound(new)
         self._keep(root, clean)
 
-    def _said(self, name: str, shard: Mapping[str, Mapping[str, int]] | None) -> None:
+    @staticmethod
+    def _clean(root: nn.Module) -> Callable[[str], str]:
+        """What the names of a model's parameters and buffers are without wrappers."""
+        data_parallel = [f"{path}." if path else "" for path, m in root.named_modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+
+        def clean(name: str) -> str:
+            for path in reversed(data_parallel):
+                if name.startswith(f"{path}module."):
+                    name = path + name[len(path) + len("module."):]
+            for wrapper in _WRAPPERS:
+                name = name.replace(wrapper, "")
+            return name
+
+        return clean
+
+    # ---- models, and what tells them apart ----
+    def _call(self, root: nn.Module, name: str) -> None:
+        """`world.parameters` says what a model is called."""
+        given = f"{name}."
+        before = self._prefixes.get(root)
+        if before == given:
+            return
+        if before is not None and any(where is root for where, _, _ in self._places.values()):
+            raise ValueError(f"world.parameters(name={name!r}): the model was used before, as {before.removesuffix('.')!r}" if before else f"world.parameters(name={name!r}): the model was used before")
+        for i, (model, prefix, names) in enumerate(self._models):
+            if model() is root:
+                self._taken -= {prefix + n for n in names}
+                del self._models[i]
+                break
+        self._prefixes[root] = given
+
+    def _prefix(self, root: nn.Module, clean: Callable[[str], str]) -> str:
+        """What the names of a model begin with: nothing, but for one that has names of another that was made before it."""
+        if root not in self._prefixes:
+            for model in self._made_models():
+                if model not in self._prefixes:
+                    self._count(model, self._clean(model))
+            if root not in self._prefixes:
+                self._count(root, clean)
+        return self._prefixes[root]
+
+    def _count(self, model: nn.Module, clean: Callable[[str], str]) -> None:
+        names = frozenset(clean(n) for n, _ in itertools.chain(model.named_parameters(), model.named_buffers()))
+        prefixes = itertools.chain([""], (f"model{k}." for k in itertools.count(2)))
+        prefix = next(p for p in prefixes if self._taken.isdisjoint(p + n for n in names))
+        self._prefixes[model] = prefix
+        self._models.append((weakref.ref(model), prefix, names))
+        self._taken.update(prefix + n for n in names)
+
+    def _made_models(self) -> list[nn.Module]:
+        """The outermost modules of all that have parameters or buffers, in the order in which the first module of each was made."""
+        found: dict[nn.Module, None] = {}
+        for m in list(self._there):
+            if any(t is not None for t in itertools.chain(m._parameters.values(), m._buffers.values())):
+                found.setdefault(self._outermost(m))
+        return list(found)
+
+    def _notice(self, module: nn.Module) -> None:
+        self._owners = self._not_kept = None
+        if module not in self._there:
+            self._there[module] = next(self._counted)
+
+    def _said(self, name: str, own: str, shard: Mapping[str, Mapping[str, int]] | None) -> None:
         for pattern, where in (shard or {}).items():
-            if re.fullmatch(pattern, name):
+            if re.fullmatch(pattern, own) or re.fullmatch(pattern, name):
                 self.shards[name] = dict(where)
                 return
 
@@ -236,18 +324,41 @@ class Binding:
             optim.register_optimizer_step_pre_hook(self._before_step),
             nn_module.register_module_module_registration_hook(self._registered),
             nn_module.register_module_parameter_registration_hook(self._parameter_made),
+            nn_module.register_module_buffer_registration_hook(self._buffer_made),
         ]
-        unshard = FSDPModule.unshard
+        unshard, pre_forward, set_state, make = FSDPModule.unshard, private.FSDPState._pre_forward, nn.Module.__setstate__, optim.Optimizer.__init__
 
-        def before_unshard(module: FSDPModule, *args: Any, **kwargs: Any) -> Any:
+        def bind_whole(module: Any) -> None:
             """What is gathered before a model is called first is gathered of the step's inputs, too."""
             if isinstance(module, nn.Module) and id(module) not in self.modules and not self.stack:
                 self.bind(self._whole(module))
+
+        def before_unshard(module: FSDPModule, *args: Any, **kwargs: Any) -> Any:
+            bind_whole(module)
             return unshard(module, *args, **kwargs)
+
+        def before_forward(state: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+            bind_whole(module)  # by a method that was registered as a forward
+            return pre_forward(state, module, args, kwargs)
+
+        def copied(module: nn.Module, state: Any) -> None:
+            set_state(module, state)
+            self._notice(module)
+            for p in module._parameters.values():
+                self._parameter_made(module, "", p)
+            for part in module._modules.values():
+                self._registered(module, "", part)
+
+        def made(optimizer: optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            self.made_optimizers.append(weakref.ref(optimizer))
+            make(optimizer, *args, **kwargs)
 
         try:
             with private.changes() as undo:
                 private.set_attribute(FSDPModule, "unshard", before_unshard, undo)
+                private.set_attribute(private.FSDPState, "_pre_forward", before_forward, undo)
+                private.set_attribute(nn.Module, "__setstate__", copied, undo)
+                private.set_attribute(optim.Optimizer, "__init__", made, undo)
                 yield
         finally:
             for handle in handles:
@@ -256,6 +367,12 @@ class Binding:
     def _parameter_made(self, module: nn.Module, name: str, p: nn.Parameter | None) -> None:
         if p is not None:
             self._made.append(weakref.ref(p))
+            self._notice(module)
+
+    def _buffer_made(self, module: nn.Module, name: str, b: torch.Tensor | None) -> None:
+        if module._buffers.get(name) is not None and self.begun and not _being_made():
+            self._change(module)  # a new one takes its place
+        self._notice(module)
 
     def _is_own(self, p: torch.Tensor) -> bool:
         """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call)."""
@@ -269,25 +386,111 @@ class Binding:
 
     def _registered(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
         if part is not None:
-            self._inside[part] = weakref.ref(module)
+            self._inside.setdefault(part, []).append(weakref.ref(module))
+            self._notice(module)
 
-    def _whole(self, part: nn.Module) -> nn.Module:
-        """The model that a module was made a part of."""
+    def _outermost(self, part: nn.Module) -> nn.Module:
+        """The module that a module is a part of, of which that is a part, and so on: of several the first that it was made a part of."""
         seen = {part}
-        while (outer := self._inside.get(part, lambda: None)()) is not None and outer not in seen:
+        while True:
+            outer = next((m for r in self._inside.get(part, ()) if (m := r()) is not None and m not in seen and any(q is part for q in m._modules.values())), None)
+            if outer is None:
+                return part
             part = outer
             seen.add(part)
-        return part
+
+    def _whole(self, part: nn.Module) -> nn.Module:
+        """The model whose names the parameters of a module have: where it was put together of parts of another model (a stage of a pipeline, a wrapper), that one."""
+        holder = next((m for m in part.modules() if m._parameters), part)
+        outer, here = self._outermost(holder), self._outermost(part)
+        if outer is here:
+            return here
+        theirs = {id(p) for p in outer.parameters()}
+        return outer if all(id(p) in theirs for p in part.parameters()) else here
+
+    def reads(self, tensors: Iterable[Any]) -> None:
+        """An operator is about to compute with these outside of backward: a parameter may be one of a model that is never called."""
+        for t in tensors:
+            if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read:
+                self._read[id(t)] = t
+                self._use(t)
+
+    def _use(self, p: torch.Tensor) -> None:
+        if any(p is q for q in self.parameters.values()) or torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
+            return
+        owner = self._owner(p)
+        if owner is None or id(owner) in self.modules or _being_made():
+            return
+        model = self._whole(owner)
+        if not any(model is r for r in self._roots):
+            self._partly.add(model)
+            self.bind(model)
+
+    def _owner(self, p: torch.Tensor) -> nn.Module | None:
+        if self._owners is None:
+            self._owners = {id(q): weakref.ref(m) for m in list(self._there) for q in m._parameters.values() if q is not None}
+        owner = self._owners.get(id(p), lambda: None)()
+        return owner if owner is not None and any(q is p for q in owner._parameters.values()) else None
+
+    def writes(self, tensors: Iterable[torch.Tensor], differentiated: bool) -> None:
+        """An operator is about to write these after the step has its inputs: buffers, and parameters after a backward (before it they are being made)."""
+        if self.priming or not differentiated and _being_made():
+            return
+        for t in tensors:
+            if self._not_kept is None:
+                self._not_kept = self._memory_of_others()
+            module = self._not_kept.get(private.storage_key(_local(t)))
+            if module is not None and not (differentiated and _being_made()):
+                holds = any(private.storage_key(_local(b)) == private.storage_key(_local(t)) for b in module._buffers.values() if b is not None)
+                if holds or differentiated:
+                    self._change(module, parameters=not holds)
+
+    def _memory_of_others(self) -> dict[int, nn.Module]:
+        return {private.storage_key(_local(t)): m for m in list(self._there) if id(m) not in self.modules
+                for t in itertools.chain(m._parameters.values(), m._buffers.values()) if t is not None and _has_memory(t)}
+
+    def _change(self, module: nn.Module, parameters: bool = False) -> None:
+        """What a module holds that was never called is about to be changed."""
+        model = self._whole(module)
+        if parameters and not any(model is r for r in self._roots):
+            self._partly.add(model)
+            self.bind(model)
+        elif not parameters and all(model is not root for root, _ in self._kept):
+            self._keep(model, self._clean(model))
+            self._not_kept = None
+
+    def order(self) -> list[tuple[str, frozenset[str]]]:
+        """Models that no one has named, in the order in which they were made: what their names begin with, and which these are."""
+        return [(prefix, names) for _, prefix, names in self._models]
+
+    def only_used(self, name: str) -> bool:
+        """Whether only parts of a parameter's model were called."""
+        return self._places[name][0] in self._partly if name in self._places else False
+
+    def leaves_read(self) -> list[torch.Tensor]:
+        """Leaves of autograd that were computed with and are no parameters of models that were taken in, nor whole ones that FSDP gathered of these."""
+        known = {id(p) for p in [*self.parameters.values(), *self.gathered()]}
+        return [t for t in self._read.values() if id(t) not in known]
+
+    def idle_optimizers(self) -> list[optim.Optimizer]:
+        """Those that have parameters to train and never stepped."""
+        made = [o for r in self.made_optimizers if (o := r()) is not None]
+        return [o for o in made if all(o is not d for d in self.optimizers) and any(p.requires_grad for group in getattr(o, "param_groups", ()) for p in group["params"])]
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self.modules or module in self._lent:
             if not self.stack and any(True for _ in module.parameters()) and not _being_made():
-                self.bind(module)
+                model = self._whole(module)
+                if model is not module and not any(model is r for r in self._roots):
+                    self._partly.add(model)
+                self.bind(model)
                 self.computing = True
-            elif not self.stack and all(module is not root for root, _ in self._kept) and any(True for _ in module.buffers()):
-                self._keep(module, lambda name: name)
+            elif not self.stack and any(True for _ in module.buffers()) and all(module is not root for root, _ in self._kept):
+                self._change(module)
         elif not self.stack:
             self.computing = True
+        if not self.stack:
+            self._partly.discard(module)
         self.stack.append(self.modules.get(id(module), ""))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -304,8 +507,10 @@ class Binding:
         self.optimizers.append(optimizer)
         if any(isinstance(o, optim.Optimizer) for held in vars(optimizer).values() for o in (held if isinstance(held, (list, tuple)) else (held,))):
             return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
-        names = {id(p): n for n, p in self.parameters.items()}
         mine = [p for group in optimizer.param_groups for p in group["params"]]
+        for p in mine:
+            self._use(p)
+        names = {id(p): n for n, p in self.parameters.items()}
         alone = [p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())]
         self._alone.update({f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)})
         self._stepped.append(optimizer)
@@ -329,7 +534,8 @@ class Binding:
             return "it chooses by products with gradients before, which are zero at first"
         why = ""
         try:
-            self._prime(optimizer, parameters)
+            with tried():
+                self._prime(optimizer, parameters)
         except private.DEPENDS_ON_DATA:
             why = "making it takes numbers of the data"
         if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in parameters for key, value in optimizer.state.get(p, {}).items()):

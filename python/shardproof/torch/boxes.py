@@ -10,7 +10,7 @@ from .marks import Mark
 from .mesh import Mesh
 from .values import Shape, numel
 
-_DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", "replicate", "cp")
+DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", "replicate", "cp")
 
 
 class NoPlace(Exception):
@@ -131,7 +131,7 @@ def _assign(axes: Sequence[str], ratios: Sequence[int], mesh: Mesh, cuts: Mappin
     def penalty(choice: Sequence[int | None]) -> tuple[int, int]:
         wrong = 0
         for axis, dim in zip(axes, choice):
-            data = axis in cuts if cuts else axis in _DATA_NAMES
+            data = axis in cuts if cuts else axis in DATA_NAMES
             if batch:
                 wrong += 0 if data == (dim is not None and (not cuts or dim in cuts.get(axis, {dim}))) else 1
             else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import gc
 import gzip
 import itertools
@@ -14,6 +13,7 @@ import re
 import tempfile
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -21,14 +21,17 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
+from .agreement import OtherBatches
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
+from .labels import Met, Names, may_be_ignored
 from .marks import together
 from .mesh import Alike, Mesh
 from .model_file import Model, model_of
 from .plan_file import Uneven, plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
 from .record import AS_IT_WAS, CaptureError, Hazard, NotKept, Recording, Step, record
+from .several_steps import first_of
 
 
 @dataclasses.dataclass
@@ -46,11 +49,12 @@ class Capture:
     names: dict[str, str]        # output -> the model's tensor that it is
     constants: dict[str, Any]    # inputs of the model whose names begin with %known: the numbers that they have in this step (torch tensors)
     seconds: float
+    labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """PREFIX.model.json.gz and PREFIX.plan.json.gz."""
         model, plan = Path(f"{prefix}.model.json.gz"), Path(f"{prefix}.plan.json.gz")
-        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name})):
+        for path, content in ((model, self.model), (plan, {**self.plan, "model": model.name, "capture": self.ledger()})):
             with gzip.open(path, "wt", compresslevel=3) as f:
                 json.dump(content, f, separators=(",", ":"))
         return model, plan
@@ -61,17 +65,46 @@ class Capture:
                 "assumptions": [a.json() for a in self.assumptions]}
 
 
-def _single(step: Step, one: Mesh, name: str, apart: Apart, beginning: Beginning, first: bool) -> tuple[Recording, Model, Request]:
+class _Labels:
+    """What is taken of labels that may be ignored (labels.py).
+
+    First they may be. Where the step is not right then, or cannot be followed, those are taken to be all
+    valid of which the program itself does not say otherwise. valid: whose naming of an ignored label
+    counts for nothing (None: everybody's counts). met: those that may be ignored, or that are valid only by this.
+    """
+
+    def __init__(self, valid: Names | None = None) -> None:
+        self.valid = valid
+        self.ignored: dict[str, Met] = {}
+        self.taken_valid: dict[str, Met] = {}
+
+    def look(self, single: Recording) -> dict[str, int]:
+        """Which inputs of the single device may be ignored, and the number that ignores them."""
+        every = may_be_ignored(single.graph, None)
+        self.ignored = may_be_ignored(single.graph, self.valid)
+        self.taken_valid = {name: met for name, met in every.items() if name not in self.ignored}
+        return {name: met.ignore for name, met in self.ignored.items()}
+
+    def less(self, names: Names) -> _Labels | None:
+        """With more of them valid: all that at most these name. None where that makes no difference."""
+        more = any(met.names <= names for met in self.ignored.values())
+        return _Labels(names) if more else None
+
+    def assumed(self) -> list[basis.Assumption]:
+        return [basis.labels_valid(met.loc, met.ignore) for met in self.taken_valid.values()]
+
+
+def _single(step: Step, one: Mesh, name: str, apart: Apart, beginning: Beginning, first: bool, labels: _Labels) -> tuple[Recording, Model, Request]:
     """The single device; a second time (in a process of its own, as where it is not the first time) where the range of an integer input is needed while recording. And what asks for it once more."""
-    def again(ranges: Mapping[str, int]) -> Recording:
+    def again(ranges: Mapping[str, int], ignorable: Mapping[str, int] = MappingProxyType({})) -> Recording:
         nonlocal request
-        request = Request(SINGLE, ranges, {}, beginning=beginning)
+        request = Request(SINGLE, ranges, {}, beginning=beginning, ignorable=dict(ignorable))
         try:
             apart.ask([request])
             side = apart.take({}, time.monotonic() - start)[SINGLE]
         except Overrun:
             side = None
-        return side if isinstance(side, Recording) else record(step, one, 0, ranges, beginning=beginning)  # which meets the error itself
+        return side if isinstance(side, Recording) else record(step, one, 0, ranges, beginning=beginning, ignorable=ignorable)  # which meets the error itself
 
     start = time.monotonic()
     request = Request(SINGLE, {}, {}, beginning=beginning)
@@ -85,8 +118,9 @@ def _single(step: Step, one: Mesh, name: str, apart: Apart, beginning: Beginning
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")
     known = {**side.graph.ranges, **side.graph.chosen_from}
-    if any(n in side.graph.tabulated for n in known):
-        side = again(known)
+    ignorable = labels.look(side)
+    if ignorable or any(n in side.graph.tabulated for n in known):
+        side = again(known, ignorable)
         side.graph.chosen_from = {**known, **side.graph.chosen_from}
     return side, _model(side, name), request
 
@@ -118,16 +152,23 @@ def _check_ordinary_numbers(side: Recording, model: Model, request: Request, nam
         _check_numbers(side, model, other, name)
 
 
-def capture(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False) -> Capture:
+def capture(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, jobs: int = 1, strict: bool = False, steps: int | None = None) -> Capture:
     """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
 
     mesh: axis -> size, slowest first. ranks: "all"; "classes": of ranks along an axis that turns out not to matter, or not between the ends of shards, a few are recorded and the others taken to be alike.
-    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them).
+    steps: of a function that yields each step's result, how many are recorded (None: all). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
-    if not 1 <= len(steps) <= 2:
+    return _captured_with(_Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps)
+
+
+def _captured_with(labels: _Labels, functions: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, checkpoints: bool, jobs: int, strict: bool, steps: int | None) -> Capture:
+    if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
+    if steps is not None:
+        functions = [first_of(f, steps) for f in functions]
     with _no_collection(), _one_thread():
-        return _capture(steps, mesh, ranks, checkpoints, max(1, jobs), strict)
+        return _capture(functions, mesh, ranks, checkpoints, max(1, jobs), strict, labels)
 
 
 @contextlib.contextmanager
@@ -154,30 +195,44 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, checkpoints: bool, jobs: int, strict: bool) -> Capture:
+def _capture(steps: Sequence[Step], mesh: Mapping[str, int] | str, ranks: str, checkpoints: bool, jobs: int, strict: bool, labels: _Labels) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
     one = Mesh({axis: 1 for axis in where.names})
     with Apart({True: (steps[0], one), False: (steps[-1], where)}) as apart:
-        return _captured(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start)
+        try:
+            return _captured(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, labels)
+        except Hazard:
+            raise
+        except CaptureError:
+            less = labels.less(Names.PROGRAM)
+            if less is None:
+                raise
+        return _captured(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, less)
 
 
-def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float) -> Capture:
+def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float, labels: _Labels) -> Capture:
     """With as many buffers that begin with any value as there may be (beginning.py). Raises CaptureError."""
     beginning = Beginning()
     why: dict[str, str] = {}
+    tried: OtherBatches | None = None
     first = True
     while True:
         found: list[Recording] = []
         try:
-            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found)
-        except Hazard:
-            raise
-        except CaptureError as e:
+            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found, labels)
+        except OtherBatches as e:
+            if tried is not None:
+                raise tried.failed(e) from None
+            tried = e
+            beginning, first = dataclasses.replace(beginning, batch=e.axes, sizes=dict(where.sizes)), False
+            continue
+        except Exception as e:
             less = beginning.less()
-            if less is None or not (found[0].any_buffers if found else e.any_buffers):
-                raise
+            wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
+            if wrong or less is None or not (found[0].any_buffers if found else getattr(e, "any_buffers", False)):
+                raise (e if tried is None else tried.failed(e)) from None
             beginning, first = less, False
             continue
         if isinstance(made, Capture):
@@ -200,10 +255,12 @@ def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[st
 
 
 def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float,
-           beginning: Beginning, first: bool, found: list[Recording]) -> Capture | dict[str, str]:
+           beginning: Beginning, first: bool, found: list[Recording], labels: _Labels) -> Capture | dict[str, str]:
     """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
-    single, model, request = _single(steps[0], one, name, apart, beginning, first)
+    single, model, request = _single(steps[0], one, name, apart, beginning, first, labels)
     found.append(single)
+    if steps[0] is not steps[-1]:
+        single.initial = model.initial = {}
     numbers = {name: reason for name, reason in single.as_made.items() if name in single.any_buffers}
     if numbers:
         return numbers
@@ -218,6 +275,10 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if not any(side.facts.nodes for side in (single, *sides)):
+            raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
+        if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
+            raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -243,10 +304,11 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         except Uneven:
             beside, may_move = None, False
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
-    assumptions += assumed + recorded.assumed
+    assumptions += assumed + recorded.assumed + labels.assumed()
     assumptions += _left_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
+    not_compared += _other_results(single, sides, model)
     for a, stretches in alike.items():
         within = "" if len(stretches) == 1 else " within " + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
         assumptions.append(basis.ranks_alike(f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did"))
@@ -254,7 +316,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         assumptions.append(basis.ranks_alike(f"ranks that differ only in {moving} do the same with numbers that move evenly with it: of {where.sizes[moving]} coordinates all were recorded where the others are 0, elsewhere the first, second and last"))
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, not_compared, model.compared(), left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
-                   dict(model.constants), time.monotonic() - start)
+                   dict(model.constants), time.monotonic() - start, labels)
 
 
 def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
@@ -263,6 +325,23 @@ def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assump
     for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
         without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
     return [basis.left_by_some(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", ", ".join(names)) for ranks, names in without.items()]
+
+
+def _other_results(single: Recording, sides: Sequence[Recording], model: Model) -> list[basis.NotCompared]:
+    """Numbers and texts that the step returns, and None, where they are not the same everywhere."""
+    found: dict[str, str] = {}
+    for side in sides:
+        for label, text in side.plain.items():
+            if label in model.outputs and text == "None":
+                found.setdefault(label, f"rank {side.rank} returns None in its place")
+            elif label not in single.plain:
+                found.setdefault(label, f"it is {text} on rank {side.rank}, and nothing of that name on the single device")
+            elif text != single.plain[label]:
+                found.setdefault(label, f"it is {text} on rank {side.rank} and {single.plain[label]} on the single device")
+    for label, text in single.plain.items():
+        if text != "None" and not any(label in side.plain for side in sides):
+            found.setdefault(label, f"it is {text} on the single device and nothing on the ranks")
+    return [basis.other_result(label, why) for label, why in found.items()]
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:
@@ -308,17 +387,36 @@ def _check_infinities(sides: Sequence[Recording]) -> None:
                                f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed at {side.facts.relies_on_brought}")
 
 
-def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
-           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False, accept: Sequence[str] = (), allow_uncompared: Sequence[str] = ()) -> Report:
+def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", checkpoints: bool = True, keep: str | os.PathLike[str] | None = None,
+           arguments: Sequence[str] = (), jobs: int = 1, strict: bool = False, accept: Sequence[str] = (), allow_uncompared: Sequence[str] = (), steps: int | None = None) -> Report:
     """Whether the step on the mesh computes what it computes on one device (or, with two steps, what the first does).
 
+    steps: of a function that yields each step's result, how many are verified as one program (None: all).
     keep: prefix of files to leave behind; arguments: further options of `shardproof verify`.
     accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
     """
-    try:
-        c = capture(*steps, mesh=mesh, ranks=ranks, checkpoints=checkpoints, jobs=jobs, strict=strict)
-    except Hazard as e:
-        return _hazardous(e)
+    labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
+    accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
+
+    def judged(labels: _Labels) -> tuple[Report, _Labels]:
+        try:
+            c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
+        except Hazard as e:
+            return _hazardous(e), labels
+        return _judged(c, keep, [*accepted, *arguments]), c.labels
+
+    report, labels = judged(labels)
+    less = labels.less(Names.LIBRARY) if report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
+    if less is not None:
+        with contextlib.suppress(CaptureError):
+            other, _ = judged(less)
+            if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+                return other
+    return report
+
+
+def _judged(c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str]) -> Report:
+    """What `shardproof verify` says of the two files."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
@@ -327,17 +425,6 @@ def verify(*steps: Step, mesh: Mapping[str, int] | str, ranks: str = "all", chec
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
-    return _conditional(report, c, accept, allow_uncompared)
-
-
-def _conditional(report: Report, c: Capture, accept: Sequence[str], allow_uncompared: Sequence[str]) -> Report:
-    """An EQUIVALENT that rests on what could hide a bug is CONDITIONAL."""
-    risks = [a for a in c.assumptions if a.kind is basis.Kind.RISK and a.name not in accept]
-    left = [n for n in c.not_compared if not any(fnmatch.fnmatchcase(n.what, p) for p in allow_uncompared)]
-    if report.verdict == "EQUIVALENT" and (risks or left):
-        report.verdict = "CONDITIONAL"
-        report.reason = "; ".join([*(a.text for a in risks), *map(str, left)])
-        report.text = f"CONDITIONAL: {report.reason}\n\n{report.text}"
     return report
 
 
@@ -371,9 +458,9 @@ def _hazardous(e: Hazard) -> Report:
     return Report("NOT EQUIVALENT", e.text, 0, 0, [defect], f"NOT EQUIVALENT: {said[e.kind]}\n\nDefect: {e}\n", raw)
 
 
-def assert_equivalent(*steps: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
+def assert_equivalent(*functions: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
     """For tests: fails with the report's text unless the verdict is EQUIVALENT."""
-    report = verify(*steps, mesh=mesh, **options)
+    report = verify(*functions, mesh=mesh, **options)
     if not report.equivalent:
         raise AssertionError(str(report))
     return report

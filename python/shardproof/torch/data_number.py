@@ -22,9 +22,10 @@ import torch
 
 from . import arithmetic as ar
 from ._private import changes, replace_everywhere, set_attribute
+from .refusals import Refusal
 
 
-class DataDependent(RuntimeError):
+class DataDependent(Refusal):
     """The program asks for a number that depends on data."""
 
 

@@ -162,6 +162,10 @@ class Graph:
         self.chosen_from: dict[str, int] = {}  # integer inputs that chose among so many rows or classes here
         self.ranges: dict[str, int] = {}       # integer inputs that are said to be below so many
         self.tabulated: set[str] = set()       # integer inputs whose range was asked for
+        self.indexing: set[str] = set()        # integer inputs that index a table: none of them is ignored
+        self.ignorable: dict[str, int] = {}    # integer inputs that are classes or this number (labels.py)
+        self.labelled: dict[str, Any] = {}     # integer inputs that met a number which ignores them -> labels.Met
+        self.label_names: Any = None           # who names the number in the loss that runs
         self._count = 0
         self._seen: dict[Any, Any] = {}
         self.factors: dict[str, tuple[Value, Value]] = {}  # of products of matrices

@@ -10,6 +10,7 @@ import torch
 from . import assumptions
 from .beginning import Beginning
 from .graph import Graph, number
+from .initial import Initial
 from .marks import Mark
 from .model_live import COMMUNICATION
 from .opaque import Call, followed
@@ -124,6 +125,9 @@ class Model:
     distributions: dict[str, str]  # of random inputs: from what they are drawn
     beginning: Beginning  # of ranks
     kinds: dict[str, str]  # of outputs: how the report counts them
+    models: tuple[tuple[str, frozenset[str]], ...]  # Recording.models of the single device
+    initial: dict[str, Initial]  # first values of parameters, by the model's tensor; none where ranks run other code
+    ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
     beside: dict[str, Shape]  # outputs that are claimed where all ranks have those that go together (marks.together)
 
     def compared(self) -> dict[str, list[str]]:
@@ -202,7 +206,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     declared = {rename.get(n, n): dict(t) for n, t in tensors.items()}
     for n, count in {**g.chosen_from, **g.ranges, **g.classes}.items():
         if declared.get(n, {}).get("kind") == "input":
-            declared[n]["known"] = {"within": [[0, count]]}  # what is drawn then is one of the classes: others may have no value
+            declared[n]["known"] = {"within": [[0, count + (n in g.ignorable)]]}  # what is drawn then is one of the classes (or ignored): others may have no value
     tied = {k: rename.get(n, n) for k, n in tied.items()}
     for label in outputs:
         parameter = label.removesuffix(".grad")
@@ -226,7 +230,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
           "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
     used = {n for n in declared}
     return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, constants, outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), kinds, dict(side.beside))
+                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), kinds, side.models, dict(side.initial), dict(g.ignorable), dict(side.beside))
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[assumptions.Assumption]:

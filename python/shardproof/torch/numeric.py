@@ -26,6 +26,7 @@ from ._context_parallel import context_parallel_on_cpu
 from ._sync_batch_norm import sync_batch_norm
 from .binding import Binding
 from .mesh import Mesh
+from .several_steps import each, numbered
 from .world import World
 
 
@@ -59,6 +60,7 @@ class _Numbers:
         self.said: set[int] = set()  # memory that was given to world.output
 
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
+        self.binding.begun = True
         self.cut += [a for a in shard if self.mesh.sizes.get(a, 1) > 1 and a not in self.cut]
         return draw("input " + name, shape, dtype, high)[tuple(slice(a, b) for a, b in box)].clone()
 
@@ -72,8 +74,8 @@ class _Numbers:
                 t = self._along(t, axis).sum(0) / (self.mesh.sizes[axis] if axis in (mean or []) else 1)
         self.results[name] = t
 
-    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
-        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
+    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]], name: str) -> None:
+        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()}, name)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -157,10 +159,11 @@ class _Numbers:
         """Axes of a DTensor's mesh."""
         return {a for r in (private.placement_of(t)[0] if isinstance(t, private.DTensor) else []) for a in self.mesh.varying(r)}
 
-    def finish(self, result: Any) -> None:
+    def keep(self, result: Any, number: int = 1) -> None:
         from .record import _results
 
         for label, t in _results(result):
+            label = numbered(label, number)
             covered = self._covered(t)
             t = self._whole(t, None)
             if t.shape == ():
@@ -168,6 +171,9 @@ class _Numbers:
                     if axis not in covered:
                         t = self._along(t, axis).mean(0)
             self.results[label] = t
+
+    def finish(self, result: Any) -> None:
+        self.keep(result)
         flat: list[tuple[str, Any]] = []
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)
@@ -235,12 +241,32 @@ def run(step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, an
     old = torch.get_default_dtype()
     torch.manual_seed(0)
     try:
-        with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages():
-            result = step(World(where, rank, side))
+        with side.binding.listening(), sync_batch_norm(), context_parallel_on_cpu(), _kept_messages(), _Uses(side.binding):
+            result = each(step(World(where, rank, side)), side.keep)
             side.finish(result)
     finally:
         torch.set_default_dtype(old)
     return side.results
+
+
+class _Uses(private.TorchDispatchMode):
+    """Tells the binding what operators compute with and write, as the recorder does."""
+
+    def __init__(self, binding: Binding) -> None:
+        super().__init__()
+        self.binding, self.differentiated = binding, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        backward = private.current_node() is not None
+        self.differentiated = self.differentiated or backward
+        if self.binding.begun and not self.binding.priming:
+            if torch.is_grad_enabled() and not backward and func is not torch.ops.aten.detach.default:
+                self.binding.reads(args)
+            written = [kwargs.get(a.name) if kwargs and a.name in kwargs else args[i] if i < len(args) else None
+                       for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+            if written:
+                self.binding.writes(private.tensors(written), self.differentiated)
+        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager

@@ -9,47 +9,17 @@ import json
 from typing import Any, Mapping, Sequence
 
 from . import assumptions
+from .agreement import check_draws, check_initial, same_batch
 from .assumptions import Assumption
 from .mesh import Alike, Mesh, Stretch
 from .model_file import Model, through_checkpoints
 from .moving import between, joined
-from .randomness import Draw
 from .rank_program import Program, Tie, program_of
-from .record import MOVES_MEMORY, CaptureError, Hazard, Recording
+from .record import MOVES_MEMORY, CaptureError, Recording
 from .values import Shape, numel
 
 class Uneven(Exception):
     """Ranks do not follow others evenly that were taken to."""
-
-
-def _check_draws(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> list[Assumption]:
-    """Ranks that hold one part draw the same numbers, those that hold others draw others; what that leaves to be assumed. Raises Hazard."""
-    seen: dict[str, list[tuple[Recording, Draw, Tie]]] = collections.defaultdict(list)
-    for side, program in zip(sides, programs):
-        ties = {t.local: t for t in program.ties if t.role == "input"}
-        for d in side.random_inputs:
-            if d.key and d.value.name in ties:
-                seen[d.value.name].append((side, d, ties[d.value.name]))
-    assumed: dict[Assumption, None] = {}
-    for name, entries in seen.items():
-        if all(d.key == model.random[name] and d.value.shape == model.shapes[name] for _, d, _ in entries):
-            continue  # the very numbers of the single device
-        loc = entries[0][1].loc
-        assumed[assumptions.draws_by_position(loc)] = None
-        for i, (side, d, tie) in enumerate(entries):
-            if d.by_position:
-                continue
-            for other, e, theirs in entries[:i]:
-                same_place = tie.box.low == theirs.box.low and tie.shape == theirs.shape
-                axes = side.mesh.varying([side.rank, other.rank])
-                if same_place and d.key != e.key:
-                    raise Hazard(f"ranks {other.rank} and {side.rank} draw different random numbers for the same positions", d.loc, name, "random")
-                if same_place or d.key != e.key:
-                    continue
-                if not all(a in side.cuts for a in axes):
-                    raise Hazard(f"ranks {other.rank} and {side.rank} draw the same random numbers for different positions", d.loc, name, "random")
-                assumed[assumptions.same_seed(loc, ", ".join(axes))] = None
-    return list(assumed)
 
 
 def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Alike | None = None, moving: str | None = None, checkpoints: bool = True) -> tuple[dict[str, Any], dict[str, str], list[Assumption]]:
@@ -69,7 +39,7 @@ def plan_of(sides: Sequence[Recording], model: Model, model_file: str, alike: Al
         # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
         model.write_constants()
         programs = _programs([dataclasses.replace(side.whole(), program=None) for side in sides], model, checkpoints)
-    drawn = _check_draws(sides, programs, model)
+    drawn = [*check_draws(sides, programs, model), *check_initial(sides, programs, model, alike, moving), *same_batch(sides, programs, model)]
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     if moving is not None:
         by_rank.update(_following(mesh, alike, moving, by_rank))

@@ -1,8 +1,10 @@
 """Random numbers: which are drawn, by which generator in which state, and where they lie in what the single device draws.
 
-Drawn before the step computes, they are inputs, counted in the order in which they are drawn. Inside the step (dropout, noise) each draw is an input of its own, named by the module that
-draws it. What tells draws apart is the state of the generator: two ranks whose generators have the same state draw the same numbers. The state of the real generators is used, and moved on by
-what was drawn, so that seeds, forked generators and activation checkpointing are seen as they are.
+What tells draws apart is the state of the generator, what is drawn and its shape: two ranks whose generators have the same state draw the same numbers. The state of the real generators is used, and
+moved on by what was drawn, so that seeds, forked generators and activation checkpointing are seen as they are. All draws are inputs. Those that are made while a module runs are named by it, others
+are counted.
+
+A step begins with one state of torch's generator on all ranks and the single device. A script (`python -m shardproof.torch`) begins with a state of its own on each, as real processes do.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import sys
 from typing import Any, Iterator
 
 import torch
@@ -23,18 +26,24 @@ from .values import Filled, Named, Unsupported, Value, kind_of
 _LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
 _DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "log_normal", "cauchy", "geometric"))
 _DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
+_OF_ROWS = frozenset({"aten.rand", "aten.randn", "aten.randint"})  # what takes a size, of which the first one may be the batch's
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Draw:
-    """Random numbers that are an input. key: equal where the numbers are, "" where only their order is known; placement: None where shapes decide where they lie."""
+    """Random numbers that are an input. key: equal where the numbers are; placement: None where shapes decide where they lie."""
 
     value: Named
     loc: str
-    key: str = ""
+    key: str
     placement: Placement | None = None
     what: str = ""          # distribution and parameters
     by_position: bool = False  # whoever draws them draws by position of the whole tensor (DTensor)
+    seed: str = ""          # how the generator was seeded
+    more: bool = False      # the step may draw more rows of them: it only says how many
+
+
+STEP_SEED = 0x5EED5EED5EED5  # of a step that seeds nothing: a seed that nobody sets
 
 
 _DEFAULTS = {"uniform": [0.0, 1.0], "normal": [0.0, 1.0], "bernoulli": [0.5]}
@@ -58,6 +67,24 @@ class Randomness:
         self._before: dict[str, Named] = {}
         self._spec: Any = None
         self.distribute_region_enabled = True
+        self.own = False  # the generator began with a state that no other process has
+        self._first = STEP_SEED
+        self.batch: dict[str, int] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
+        self._rows = False  # an operator of _OF_ROWS runs
+
+    def begin(self, rank: int, world: int, own: bool) -> None:
+        """Seeds torch's generator as a process finds it. own: as a process of its own, which no other one is like."""
+        self.own = own
+        if own:
+            self._first = int.from_bytes(hashlib.sha256(f"rank {rank} of {world}".encode()).digest()[:7], "little")
+        torch.manual_seed(self._first)
+
+    def of_all_ranks(self, name: str, args: Any) -> Any:
+        """The arguments of an operator that draws, with the rows of all ranks' batches."""
+        times = self.batch.get(self._name()[0], 1) if name in _OF_ROWS else 1
+        if times == 1:
+            return args
+        return tuple([x[0] * times, *x[1:]] if isinstance(x, (list, tuple)) and x else x for x in args)
 
     # ---- what DTensor asks of a tracker of random states ----
     @contextlib.contextmanager
@@ -75,6 +102,7 @@ class Randomness:
             p = float(values[1])
             mask = self.draw(call.outs[1], _distribution("bernoulli", [1 - p]), generator)
             return [ar.binary(g, "mul", values[0], ar.binary(g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
+        self._rows = name in _OF_ROWS
         what = name[5:].strip("_").removesuffix("_like")
         into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
         of_shape = into or name in _LIKE
@@ -84,7 +112,7 @@ class Randomness:
         if given and what == "normal":
             mean, deviation = (*values, 1.0)[:2]  # at each position its own, or one number for all
             return [ar.binary(g, "add", mean, ar.binary(g, "mul", self.draw(call.outs[0], _distribution("normal", []), generator), deviation))]
-        if given or self.inside and not of_shape and name not in _DRAWN:
+        if given or not of_shape and name not in _DRAWN:
             raise Unsupported("random numbers that depend on data, or of an operator that is not known")
         numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
         return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
@@ -100,29 +128,50 @@ class Randomness:
         shape = tuple(int(n) for n in t.shape)
         if 0 in shape:
             return Filled(0, shape)
-        spec = self._spec if self.inside else None
+        spec = self._spec
         whole = tuple(int(n) for n in spec.shape) if spec is not None else shape
-        key = self._advance(generator, f"{what} {whole}") if self.inside else ""
+        seed = self._seed(generator)
+        key = self._advance(generator, f"{what} {whole}")
         if key in self._before:
             return self._before[key]
-        name = f"%random.{len(self.draws)}"
-        if self.inside:
-            path = self.recorder.modules[-1] if self.recorder.modules and self.recorder.modules[-1] else "step"
-            name = f"%random of {path}.{self._count[path]}"
-            self._count[path] += 1
+        name, path = self._name()
+        self._count[path] += 1
         g = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
         placement = place(self.recorder, private.DTensor(t, spec, requires_grad=False)) if spec is not None else None
-        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None))
-        if key:
-            self._before[key] = value
+        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._rows and spec is None and bool(shape)))
+        self._rows = False
+        self._before[key] = value
         return value
+
+    def kept(self, v: Value) -> None:
+        """A module keeps these numbers: they are no batch."""
+        for d in self.draws:
+            if d.value is v:
+                d.more = False
+
+    def _name(self) -> tuple[str, str]:
+        """Of the next numbers, and what they are counted by. Of those that torch.nn.init draws a rank may draw fewer than the single device: they are counted alone."""
+        if self.inside:
+            path = self.recorder.modules[-1] if self.recorder.modules and self.recorder.modules[-1] else "step"
+            return f"%random of {path}.{self._count[path]}", path
+        path = " at first" if private.initialising() else ""
+        return f"%random{path}.{self._count[path]}", path
+
+    def _seed(self, generator: Any) -> str:
+        g = generator if generator is not None else torch.default_generator
+        seed = int(g.initial_seed())
+        return str(seed) if generator is not None or seed != self._first else "none" if self.own else ""
 
     @staticmethod
     def _advance(generator: Any, what: str) -> str:
-        """What tells these numbers from others; the generator goes on to a state that no other history leads to."""
+        """What tells these numbers from others; the generator goes on to a state that no other history leads to, and its seed stays the one that was set."""
         g = generator if generator is not None else torch.default_generator
         with private.outside():
+            seed = g.initial_seed()
             digest = hashlib.sha256(g.get_state().numpy().tobytes() + what.encode()).digest()
             g.manual_seed(int.from_bytes(digest[:7], "little"))
+            state = g.get_state()
+            state[:8] = torch.frombuffer(bytearray((seed % (1 << 64)).to_bytes(8, sys.byteorder)), dtype=torch.uint8)  # which a CPU generator's state begins with
+            g.set_state(state)
         return digest.hex()

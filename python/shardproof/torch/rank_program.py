@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import json
 import re
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 
@@ -109,6 +109,7 @@ def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
 
 def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
     """keep: names of communications of the construction that some rank needs. Raises CaptureError."""
+    _check_models(side, model)
     g, at = side.graph, side.mesh.coordinates(side.rank)
     ties: list[Tie] = []
     skipped: dict[str, str] = {}
@@ -162,11 +163,24 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         else:
             own_constants.append(c.name)
             tensors[c.name] = {**tensors[c.name], "kind": "constant", "value": literal(c.full)}
-    for d in side.random_inputs:
-        if d.value.name in used:
-            ties.append(_drawn(side, model, d, at, guessed))
+    ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
+    _apart(side, ties)
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
     return Program(text_of(tensors, nodes, waits, ties), tensors, nodes, waits, ties, skipped, guessed, own_constants)
+
+
+def _check_models(side: Recording, model: Model) -> None:
+    """Models that have parameters of one name are known by the order in which they are made: that is the same, or which is which is not known. Raises CaptureError."""
+    def several(models: tuple[tuple[str, frozenset[str]], ...]) -> set[str]:
+        return {n for i, (_, names) in enumerate(models) for j, (_, others) in enumerate(models) if i != j for n in names & others}
+
+    shared = several(side.models) | several(model.models)
+    here, there = ([names for _, names in models if not shared.isdisjoint(names)] for models in (side.models, model.models))
+    if here != there:
+        name = min(shared)
+        count = [sum(name in names for names in models) for models in (here, there)]
+        raise CaptureError(f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not make the same models in the same order as the single device ({count[0]} with that name"
+                           f" on the rank, {count[1]} on the single device): which is which is not known; world.parameters(model, name=\"...\") names each, on both sides")
 
 
 def text_of(tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]) -> str:
@@ -263,7 +277,7 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
     given = [t for t in ties if t.role == "input" and not t.box.total and t.box.divisor == 1]
     for d in side.random_inputs:
         try:
-            given.append(_drawn(side, model, d, at, []))
+            given.append(_drawn(side, model, d, at))
         except (CaptureError, Hazard):
             continue  # an error, or a defect, where it is used
     here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
@@ -346,20 +360,30 @@ def _in_stretches(nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: li
     return made, result
 
 
-def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int], guessed: list[str]) -> Tie:
-    """Random numbers are a part of those that the single device draws."""
-    name = d.value.name
+def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie:
+    """Random numbers are those that the single device draws in the same state; else a part of those that it draws in the same place. Raises CaptureError and Hazard."""
+    name = next((n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape), d.value.name)
     if name not in model.random:
-        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + ("" if d.key else ": use world.input() for the batch"))
+        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + (": use world.input() for the batch" if not d.value.name.startswith("%random of") else ""))
     if model.distributions[name] != d.what:
         raise Hazard(f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}", d.loc, name, "random")
+    batch = model.beginning.batch.get(name)
+    placement = Placement(shard={a: 0 for a in batch}) if batch is not None else d.placement or Placement()
     try:
-        box = locate(Mark("input", name, d.value, d.placement or Placement()), model.shapes[name], d.value.shape, side.mesh, at, side.cuts)
+        box = locate(Mark("input", name, d.value, placement), model.shapes[name], d.value.shape, side.mesh, at, side.cuts)
     except NoPlace as e:
         raise CaptureError(f"random numbers drawn at {d.loc}: {e}") from None
-    if not d.key:
-        guessed.append(f"random numbers drawn at {d.loc}")
-    return Tie("input", name, name, d.value.shape, box)
+    return Tie("input", name, d.value.name, d.value.shape, box)
+
+
+def _apart(side: Recording, ties: Sequence[Tie]) -> None:
+    """Two draws of a rank are not one draw of the single device. Raises Hazard."""
+    drawn = {d.value.name: d for d in side.random_inputs}
+    taken: dict[str, str] = {}
+    for t in ties:
+        if t.role == "input" and t.local in drawn and taken.setdefault(t.tensor, t.local) != t.local:
+            other = drawn[taken[t.tensor]].loc
+            raise Hazard(f"rank {side.rank} draws numbers twice, in different states of the generator, that the single device draws once (also at {other})", drawn[t.local].loc, t.tensor, "random")
 
 
 def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:

@@ -113,7 +113,7 @@ class _Recorder:
             return self._given(self._taken([rank], math.nan)[rank])
         self.under_way = rank
         start = time.monotonic()
-        recording = record(self.step, self.mesh, rank, self.model.classes, self.mailbox, self.answers, beginning=self.model.beginning)
+        recording = record(self.step, self.mesh, rank, self.model.classes, self.mailbox, self.answers, beginning=self.model.beginning, ignorable=self.model.ignorable)
         self.seconds = max(self.seconds, time.monotonic() - start)
         peak = _peak()
         if not self.ends_soon or peak - self.peak > MOST_GARBAGE:
@@ -141,7 +141,7 @@ class _Recorder:
     def _ask(self, ranks: Sequence[int], stand_in: float) -> None:
         beside = [self.asked_beside] if self.asked_beside is not None else []
         self.asked_beside = None
-        self.apart.ask([*[Request(r, self.model.classes, self.mailbox, stand_in, self.model.beginning) for r in ranks], *beside], self.jobs if self.alone else 1)
+        self.apart.ask([*[Request(r, self.model.classes, self.mailbox, stand_in, self.model.beginning, self.model.ignorable) for r in ranks], *beside], self.jobs if self.alone else 1)
 
     def _take(self) -> dict[int, Recording | Exception]:
         found = self.apart.take(self.mailbox, self.seconds)

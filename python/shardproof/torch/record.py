@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import contextlib
 import dataclasses
+import enum
 import math
 import pickle
 import random
 import sys
 import threading
+import types
+from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -17,23 +21,26 @@ from torch import nn
 
 from . import _patches as patches
 from . import _private as private
-from . import assumptions, collectives, flat_parameters
+from . import assumptions, collectives, flat_parameters, labels
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
 from .binding import Binding, Gone
-from .data_number import DataDependent, DataNumber, data_numbers
-from .exchange import Layouts
+from .data_number import DataNumber, data_numbers
+from .exchange import Exchange, Layouts
 from .graph import Graph
+from .initial import Initial, Origin, Origins
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
-from .model_live import WAIT
+from .model_live import COMMUNICATION, WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
-from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Shape, Value
+from .refusals import Refusal, noted, refuse
+from .several_steps import each, numbered
+from .values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .world import World
 
 MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
@@ -45,6 +52,10 @@ class CaptureError(RuntimeError):
 
     ranges: dict[str, int] | None = None
     any_buffers = True  # whether there may have been buffers that began with any value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        refuse(self)
 
 
 class Hazard(CaptureError):
@@ -69,6 +80,8 @@ class Facts:
     gave_numbers: str
     built: frozenset[str]
     moved: dict[str, Shape]
+    nodes: int
+    communicates: bool
 
 
 class NotKept(Exception):
@@ -100,6 +113,13 @@ class Recording:
     as_made: dict[str, str] = dataclasses.field(default_factory=dict)  # those that begin with the number that they hold, or should, and why
     beside: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers and the step keep beside parameters of modules, and its shape
     no_gradient: tuple[str, ...] = ()              # parameters that are left without a gradient
+    models: tuple[tuple[str, frozenset[str]], ...] = ()  # in the order in which they were made: what names of their parameters begin with, and which these are
+    plain: dict[str, str] = dataclasses.field(default_factory=dict)  # numbers and texts that the step returned, and None
+    initial: dict[str, Initial] = dataclasses.field(default_factory=dict)  # first values of parameters (initial.py)
+    sent: dict[str, Origin] = dataclasses.field(default_factory=dict)      # communication of the construction -> what this rank gave
+    spread: frozenset[str] = frozenset()           # axes of DistributedDataParallel: their ranks have different data
+    own: bool = False                              # it began with a random state that no other process has
+    given: frozenset[str] = frozenset()            # names of what world.input gave
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -111,7 +131,8 @@ class Recording:
             return self.said
         g = self.graph
         return Facts(list(g.assumptions), list(g.not_compared), g.gives_hiding, g.relies_on_brought, g.gave_numbers, frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
-                     {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n})
+                     {n["comm"]: tuple(g.tensors[n["in"][0]]["shape"]) for n in g.nodes if n["op"] in MOVES_MEMORY and "comm" in n},
+                     len(g.nodes), any("comm" in n for n in g.nodes))
 
     @property
     def strides(self) -> dict[str, Any]:
@@ -158,6 +179,7 @@ class _Side:
         self.recorder, self.mesh, self.beginning = recorder, mesh, beginning
         self.binding = Binding(self)
         self.marks: list[Mark] = []
+        self.yielded: list[Mark] = []  # results of the steps
         self.calls: collections.Counter[str] = collections.Counter()
         self.cuts: dict[str, set[int]] = collections.defaultdict(set)
         self.started: int | None = None
@@ -173,14 +195,25 @@ class _Side:
         self.beside: dict[str, Shape] = {}
         self.no_gradient: list[str] = []
         self.trying = False  # modules run to see what shapes they give
+        self.cut_inputs = False  # an axis cuts the batch, if of one rank only
+        self.plain: dict[str, str] = {}  # numbers and texts that the step returned
         self.summed: set[tuple[int, int]] = set()  # memory of which world.output said that ranks have parts to be added up
         self.said: dict[tuple[int, int], Value] = {}  # memory that was given to world.output, and what it held then
+        self.origins = Origins(recorder.g, mesh, recorder.rank)
+        self.initial: dict[str, Initial] = {}
+        self.spread: set[str] = set()
+        self.given: set[str] = set()
+        self.constants_given: set[int] = set()  # memory that DistributedDataParallel gave to all where it held constants
+        for axes in beginning.batch.values():
+            for axis in axes if mesh.world > 1 else ():
+                self.cuts[axis].add(0)
 
     # ---- the world's backend ----
     def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
         if dtype.is_complex:
             raise CaptureError(f"input {name!r}: complex inputs are not supported")
-        self.recorder.leaves.begun = True
+        self.recorder.leaves.begun = self.binding.begun = True
+        self.cut_inputs = self.cut_inputs or bool(shard)
         with self.quiet():
             t = torch.empty([b - a for a, b in box], dtype=dtype)
         for axis, dim in shard.items():
@@ -188,7 +221,10 @@ class _Side:
                 self.cuts[axis].add(dim % len(shape))
         if dtype == torch.bool or high is not None and not dtype.is_floating_point:
             self.recorder.g.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
+        self.given.add(name)
         self._given(name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}), "input")
+        if name in self.recorder.g.ignorable and 0 not in t.shape:
+            self.recorder.write(t, labels.input_of(self.recorder.g, name, self.recorder.read(t)))
         return t
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None:
@@ -204,8 +240,11 @@ class _Side:
             placement.mean = []
         self.mark("output", self._unused(name, "output"), tensor, placement)
 
-    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None:
-        self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()})
+    def parameters(self, model: nn.Module, shard: Mapping[str, Mapping[str, int]], name: str) -> None:
+        try:
+            self.binding.bind(model, {p: {a: d for a, d in where.items() if a in self.mesh.sizes} for p, where in shard.items()}, name)
+        except ValueError as e:
+            raise CaptureError(str(e)) from None
 
     # ---- the binding's listener ----
     @contextlib.contextmanager
@@ -227,12 +266,45 @@ class _Side:
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
+        self.origins.note_sent()
         for name, p in parameters.items():
+            self._begins(name, p)
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
             else:
                 self._given(name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter")
         self.recorder.random.inside = self.recorder.leaves.begun = True
+
+    def _begins(self, name: str, p: torch.Tensor) -> None:
+        """What a parameter holds before it is an input."""
+        local = unwrapped(p)
+        if 0 in local.shape:
+            return
+        v = self.recorder.read(local)
+        found = self.origins.of(v, self.recorder.random.draws)
+        if isinstance(v, (Filled, Known)) and private.storage_key(local) in self.constants_given:
+            found = dataclasses.replace(found, origin="the first rank's")
+        for label in dict.fromkeys(s.name for s in self.binding.stretches[name]) if name in self.binding.stretches else (name,):
+            self.initial[label] = found
+
+    def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
+        """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
+        ranks = private.group_ranks(group)
+        if len(ranks) == 1:
+            return
+        recorder = self.recorder
+        self.spread.update(self.mesh.varying(ranks))
+        recorder.g.loc = recorder.where()
+        with private.outside():
+            exchange = Exchange(recorder, ranks)
+            for i, t in enumerate(tensors):
+                local = unwrapped(t)
+                v = recorder.read(local)
+                exchange.parts = i  # so that each has its name, whatever ranks hold
+                if isinstance(v, Named):
+                    recorder.write(local, exchange.broadcast(v if recorder.rank == ranks[source] else None, ranks[source], v.shape, v.kind))
+                elif isinstance(v, (Filled, Known)):
+                    self.constants_given.add(private.storage_key(local))
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():
@@ -242,6 +314,7 @@ class _Side:
                 self._given(f"{name}.old", b, place(self.recorder, b, self.binding.shard_of(name)), "input")
             elif may_be_any(unwrapped(b), saved, made):
                 self.as_made[name] = ""
+            self.recorder.random.kept(made)
             self.buffers_before[name] = self.recorder.read(unwrapped(b))
 
     def states(self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None:
@@ -410,14 +483,23 @@ class _Side:
             self.recorder._storage(t).cut_in(self.recorder.g, self.recorder.g.reshape(value, tuple(t.shape)), self.recorder.geometry(t), "")
         self.marks += [Mark("input", label, v, placement) for label, v, placement in marks]
 
-    def _left(self, name: str, suffix: str, t: torch.Tensor, placement: Placement | None) -> None:
-        """What the step leaves in a parameter, its gradient or its state: of a single number, too, each rank has the model's, unlike a loss."""
+    def _left(self, name: str, suffix: str, t: torch.Tensor, placement: Placement | None, untouched: bool = False) -> None:
+        """What the step leaves in a parameter, its gradient or its state: of a single number, too, each rank has the model's, unlike a loss. untouched: nothing was done with it, so that nothing is
+        claimed of it here."""
         kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, "optimizer states")
+        role = "output"
+        if self.binding.only_used(name) and name not in self.binding.stretches:
+            if untouched and self.mesh.world > 1:
+                return
+            if untouched:
+                role = "kept"
+            elif suffix != ".grad":
+                self.changed.add(name + suffix)
         placement = placement or place(self.recorder, t)
         placement.mean = placement.mean or []
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
-            self.mark("output", name + suffix, t, placement, kind=kind)
+            self.mark(role, name + suffix, t, placement, kind=kind)
         elif t.numel():
             flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
             self.marks += [Mark("output", label, v, where, kind=kind) for label, v, where in flat_parameters.parts_of(self.recorder.g, parts, suffix, flat)]
@@ -435,6 +517,13 @@ class _Side:
         placement = placement or place(self.recorder, t)
         self.marks.append(Mark(role, name, self.recorder.read(local), placement, call, gradient, module, kind))
 
+    def keep(self, result: Any, number: int = 1) -> None:
+        """Takes in what a step gave: its result, or of several steps the one of that number."""
+        before, self.marks = self.marks, self.yielded
+        for label, found in _leaves_of(result):
+            self._result(label, found, number)
+        self.marks = before
+
     def finish(self, result: Any) -> None:
         """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
         self._summed()
@@ -442,21 +531,16 @@ class _Side:
         self._reduced_later()
         self.marks += self.raw_gradients
         self._squares()
-        for label, t in _results(result):
-            if isinstance(t, DataNumber):
-                if t.value is None:
-                    self.recorder.g.leave_out(f"the step's result {label!r}", "it is a number that depends on data in a way that is not followed")
-                    continue
-                with self.quiet():
-                    t = self.recorder.number_tensor(t.value, torch.float64)
-            self.mark("output", self._unused(label, "output"), t, kind="loss" if label == "loss" else "results")
+        self.keep(result)
+        self.marks += self.yielded
+        untouched = self._untouched()
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
                 self._left(name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name)))
             elif 0 not in unwrapped(p).shape:
                 self.no_gradient.append(name)
         for name, held in self._held().items():
-            self._left(name, ".new", held, place(self.recorder, held, self.binding.shard_of(name)))
+            self._left(name, ".new", held, place(self.recorder, held, self.binding.shard_of(name)), name in untouched)
         for (name, key), (value, owner) in self.binding.later_states(self.states_of).items():
             self._left(name, f"{key}.new", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(owner.shape) else None))
         for (name, key), (optimizer, owner) in self.states_of.items():
@@ -464,13 +548,59 @@ class _Side:
             if not isinstance(value, torch.Tensor):
                 raise CaptureError(f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor any more at the end of the step")
             placement = next((m.placement for m in self.marks if m.role == "input" and m.name == name + key), None)
-            self._left(name, f"{key}.new", value, placement)
+            self._left(name, f"{key}.new", value, placement, name in untouched)
+        for name, p in self.binding.parameters.items():
+            self._attributes(name, p)
         for name, (b, saved) in self.binding.buffers().items():
             self._buffer(name, b, saved)
         found = self.binding.of_optimizers()
         for name, kept in found.items():
             self._beside(name, kept)
         self._leaves(found)
+        for o in self.binding.idle_optimizers() if self.recorder.leaves.differentiated else ():
+            idle = assumptions.no_step(type(o).__name__, sum(len(group["params"]) for group in o.param_groups))
+            self.recorder.g.leave_out(idle.what, idle.because)
+
+    def _result(self, label: str, found: Any, number: int) -> None:
+        """Something that the step returned, or the one of that number of several: compared, or named as not compared."""
+        kind = "loss" if label == "loss" else "results"
+        label = numbered(label, number)
+        what = f"the step's result {label!r}"
+        if isinstance(found, DataNumber):
+            if found.value is None:
+                self.recorder.g.leave_out(what, "it is a number that depends on data in a way that is not followed")
+                return
+            with self.quiet():
+                found = self.recorder.number_tensor(found.value, torch.float64)
+        if isinstance(found, torch.Tensor):
+            if found.dtype.is_complex and found.numel():
+                self.recorder.g.leave_out(what, "it is complex")
+            self.mark("output", self._unused(label, "output"), found, kind=kind)
+        elif isinstance(found, str) and self.recorder.g.gave_numbers:
+            self.recorder.g.leave_out(what, "it is a text, which may have been made of numbers that depend on data")
+        elif found is None or isinstance(found, _PLAIN):
+            self.plain[label] = repr(found)
+        else:
+            self.recorder.g.leave_out(what, f"nothing is known of what is in a {type(found).__name__}")
+
+    def _untouched(self) -> set[str]:
+        """Parameters of models of which only parts are called that this side neither computes with nor changes: stages of a pipeline that others have, of which it keeps an old copy."""
+        mine = [name for name in self.binding.parameters if name not in self.binding.stretches and self.binding.only_used(name)]
+        used = {x for n in self.recorder.g.nodes for x in n["in"]} if mine else set()
+        held = self._held() if mine else {}
+        now = {name: self.recorder.read(unwrapped(held[name])) for name in mine if name not in used and self.binding.parameters[name].grad is None}
+        return {name for name, v in now.items() if isinstance(v, Named) and v.node is None and v.name == name}
+
+    def _attributes(self, name: str, p: nn.Parameter) -> None:
+        """Tensors that are kept with a parameter, such as gradients that are added up apart from `.grad`."""
+        for key, t in list(vars(p).items()):
+            if key.startswith("_") or not isinstance(t, torch.Tensor) or t is p or tuple(t.shape) != tuple(p.shape) or not t.dtype.is_floating_point or 0 in unwrapped(t).shape:
+                continue
+            now = self.recorder.read(unwrapped(t))
+            if isinstance(now, Poison):
+                self.recorder.g.leave_out(f"{name}.{key}", f"it is written in a way that is not followed ({now.reason.text} at {now.reason.loc})")
+            elif not isinstance(now, (Filled, Known)):
+                self._beside_one(f"{name}.{key}", t, place(self.recorder, t, self.binding.shard_of(name)), "gradients" if key.endswith("grad") else BESIDE)
 
     def _held(self) -> dict[str, torch.Tensor]:
         try:
@@ -496,6 +626,50 @@ class _Side:
             shape = "x".join(map(str, t.shape)) or "1"
             self._beside(f"leaf {shape}.{count[shape]}", t)
             count[shape] += 1
+            have.add(key)
+        for t in self.binding.leaves_read():
+            if t.grad is None or 0 in unwrapped(t).shape or private.storage_key(unwrapped(t)) in have:
+                continue
+            now = self.recorder.read(unwrapped(t))
+            name = next((m.name for m in self.marks if m.role == "input" and m.value is now), None)
+            shape = "x".join(map(str, t.shape)) or "1"
+            if name is not None:
+                self._gradient_of_input(name, t)
+            elif not self._is_activation(now, isinstance(t, nn.Parameter)):
+                self._beside_one(f"leaf {shape}.{count[shape]}.grad", t.grad, place(self.recorder, t.grad), BESIDE)
+                count[shape] += 1
+
+    def _gradient_of_input(self, name: str, t: torch.Tensor) -> None:
+        if self.cut_inputs:
+            self.recorder.g.leave_out(f"{name}.grad", "the batch is cut, so that its scale depends on how the ranks' losses are averaged")
+            return
+        placement = next(m.placement for m in self.marks if m.role == "input" and m.name == name)
+        self._beside_one(f"{name}.grad", t.grad, dataclasses.replace(placement), "gradients")
+
+    def _is_activation(self, v: Value, distributed: bool) -> bool:
+        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
+        todo = [v.name] if isinstance(v, Named) else []
+        seen = set(todo)
+        while todo:
+            name = todo.pop()
+            node = self.recorder.g.producer(name)
+            if node is None and self.recorder.g.tensors.get(name, {}).get("kind") == "input" and not name.startswith("%"):
+                return True
+            if node is not None and node["op"] in COMMUNICATION and not distributed:
+                return True
+            new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
+            seen.update(new)
+            todo += new
+        return False
+
+    def _beside_one(self, name: str, t: torch.Tensor, placement: Placement, kind: str) -> None:
+        """A tensor that is compared where all sides have it."""
+        if t.dtype.is_complex:
+            self.recorder.g.leave_out(name, "it is complex")
+            return
+        self.beside[name] = tuple(t.shape)
+        placement.mean = placement.mean or []
+        self.mark("kept", name, t, placement, kind=kind)
 
     def _beside(self, name: str, kept: Any) -> None:
         """Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own share) have others of these."""
@@ -507,10 +681,7 @@ class _Side:
             self.beside[f"{name}.new"] = ()
         for suffix, t in ((".new", kept), (".grad", kept.grad if kept.requires_grad else None)) if isinstance(kept, torch.Tensor) else ():
             if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
-                self.beside[name + suffix] = tuple(t.shape)
-                placement = place(self.recorder, t)
-                placement.mean = placement.mean or []
-                self.mark("kept", name + suffix, t, placement, kind=BESIDE)
+                self._beside_one(name + suffix, t, place(self.recorder, t), BESIDE)
 
     def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
         """What the step leaves in a buffer is claimed if it changed it there, on whichever side. A cache of constants is not kept: it is made again; what was given to world.output is claimed as it was said there."""
@@ -581,17 +752,31 @@ class _Waits:
         self.wait(token)
 
 
-def _results(result: Any, name: str = "") -> list[tuple[str, Any]]:
-    """Tensors, and numbers that depend on data, that the step returned, with names: a tensor is `loss`; a dictionary's have their keys, those of a list `result.` and their place."""
-    if isinstance(result, (torch.Tensor, DataNumber)):
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum)
+_NO_RESULTS = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, World, types.FunctionType, types.MethodType, type)  # compared otherwise, or no data
+
+
+def _results(result: Any) -> list[tuple[str, Any]]:
+    """Tensors, and numbers that depend on data, that the step returned, with names."""
+    return [(label, found) for label, found in _leaves_of(result) if isinstance(found, (torch.Tensor, DataNumber))]
+
+
+def _leaves_of(result: Any, name: str = "", inside: tuple[int, ...] = ()) -> list[tuple[str, Any]]:
+    """All that the step returned, with names: a tensor is `loss`; a dictionary's have their keys, an object's its attributes' names, those of a list `result.` and their place."""
+    if result is None and not name or isinstance(result, _NO_RESULTS) or id(result) in inside:
+        return []
+    if isinstance(result, (torch.Tensor, DataNumber, *_PLAIN)) or result is None:
         return [(name or "loss", result)]
+    inside = (*inside, id(result))
     if isinstance(result, Mapping):
-        return [found for k, v in result.items() for found in _results(v, f"{name}.{k}" if name else str(k))]
-    if isinstance(result, (list, tuple)):
-        return [found for i, v in enumerate(result) for found in _results(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}")]
-    if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return [found for f in dataclasses.fields(result) for found in _results(getattr(result, f.name), f"{name}.{f.name}" if name else f.name)]
-    return []
+        return [found for k, v in result.items() for found in _leaves_of(v, f"{name}.{k}" if name else str(k), inside)]
+    if isinstance(result, (list, tuple, collections.deque, collections.UserList)):
+        return [found for i, v in enumerate(result) for found in _leaves_of(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}", inside)]
+    if dataclasses.is_dataclass(result):
+        return [found for f in dataclasses.fields(result) for found in _leaves_of(getattr(result, f.name), f"{name}.{f.name}" if name else f.name, inside)]
+    if type(result).__module__ != "builtins" and hasattr(result, "__dict__") and not isinstance(result, collections.abc.Iterator):
+        return [found for k, v in vars(result).items() for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
+    return [(name or "loss", result)]
 
 
 @contextlib.contextmanager
@@ -610,10 +795,57 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
             numpy.random.set_state(theirs)
 
 
+def _result(step: Step, world: World, side: _Side) -> Any:
+    """What the step returns.
+
+    Whatever it does about errors of the recorder, the first of them ends the recording (refusals.py).
+    Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    """
+    with noted(side.recorder.where) as notes:
+        try:
+            result = each(step(world), side.keep)
+        except BaseException as e:
+            if notes.refused is not None:
+                raise _told(notes.refused, side, notes.refused is not e) from None
+            if isinstance(e, private.DEPENDS_ON_DATA):
+                raise _told(e, side) from None
+            raise
+    if notes.refused is not None:
+        raise _told(notes.refused, side, caught=True) from None
+    if notes.failed is not None:
+        error, loc = notes.failed
+        raise _told(error, side, caught=True, loc=loc) from None
+    return result
+
+
+def _told(error: BaseException, side: _Side, caught: bool = False, loc: str = "") -> Exception:
+    """An error that ends a recording as its caller gets it. caught: by the program; loc: where, of one of torch's."""
+    recorder, told = side.recorder, ""
+    if caught:
+        told = " (the program catches this error, and what it does then it need not do on real devices)"
+    if isinstance(error, patches.MissingMetadata):
+        return error
+    reason = getattr(error, "reason", None)
+    if side.mesh.world > 1 and reason is not None and reason.hazard:
+        return Hazard(f"what rank {recorder.rank} sends cannot be followed: {reason.text}", reason.loc, "")
+    if isinstance(error, private.DEPENDS_ON_DATA):
+        loc = loc or recorder.where() or recorder.g.loc
+        return CaptureError(f"what {error} yields, or its shape, depends on data" + (f" at {loc}" if loc else "") + told)
+    if isinstance(error, CaptureError):
+        made: CaptureError = error
+        if told and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{told}")
+    else:
+        made = CaptureError(f"{loc}: {type(error).__name__}: {error}{told}" if loc else f"{error}{told}")
+        made.ranges = {**recorder.g.ranges, **recorder.g.chosen_from} if isinstance(error, Refusal) else None
+    made.any_buffers = bool(side.any_buffers)
+    return made
+
+
 def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None = None, mailbox: patches.Mailbox | None = None, answers: Answers | None = None, stand_in: float = math.nan,
-           beginning: Beginning = Beginning()) -> Recording:
+           beginning: Beginning = Beginning(), ignorable: labels.Ignorable = MappingProxyType({})) -> Recording:
     """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first.
+    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first. ignorable: integer inputs that are classes or a number that ignores them.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -621,10 +853,12 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     private.forget_results()
     recorder = Recorder(rank, answers)
     recorder.g.classes.update(classes or {})
+    recorder.g.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = collectives.Groups(mesh, rank, mailbox)
     side = _Side(recorder, mesh, beginning)
     recorder.modules = side.binding.stack
+    recorder.reads, recorder.writes = side.binding.reads, side.binding.writes
     batch_start: list[int] = []
 
     def on_batch(operations: Sequence[Any] | None) -> None:
@@ -635,31 +869,24 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
-        torch.manual_seed(0)
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+        recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
+        recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
-            try:
-                result = step(world)
-            except (DataDependent, NotFollowed) as e:
-                reason = getattr(e, "reason", None)
-                if mesh.world > 1 and reason is not None and reason.hazard:
-                    raise Hazard(f"what rank {rank} sends cannot be followed: {reason.text}", reason.loc, "") from None
-                error = CaptureError(str(e))
-                error.ranges = {**recorder.g.ranges, **recorder.g.chosen_from}
-                error.any_buffers = bool(side.any_buffers)
-                raise error from None
-            except private.DEPENDS_ON_DATA as e:
-                raise CaptureError(f"what {e} yields, or its shape, depends on data" + (f" at {recorder.where()}" if recorder.where() else f" at {recorder.g.loc}" if recorder.g.loc else "")) from None
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+            result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed")
             try:
                 side.finish(result)
+            except Refusal as e:
+                raise _told(e, side) from None
             except CaptureError as e:
                 e.any_buffers = bool(side.any_buffers)
                 raise
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient))
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain,
+                     initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given))

@@ -26,6 +26,7 @@ from .leaves import Leaves
 from .memory import Memory, constant
 from .opaque import Calls
 from .randomness import Randomness
+from .refusals import fail
 from .values import Complex, Filled, Known, Named, NotFollowed, Poison, Poisoned, Reason, Shape, Unsupported, Value, kind_of, numel
 
 FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
@@ -57,11 +58,17 @@ def _identity(x: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _short_name(file: str) -> str | None:
+def short_name(file: str) -> str | None:
     """How a file of the user's is called in reports; None for those of torch and ours."""
     if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
         return None
     return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+
+
+def user_place(frame: Any) -> str:
+    """The file and line of a frame, if it is the user's; nothing of torch's and ours."""
+    short = short_name(frame.f_code.co_filename)
+    return f"{short}:{frame.f_lineno}" if short is not None else ""
 
 
 class Call:
@@ -121,6 +128,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.leaves = Leaves()
+        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None  # what is told of operands before an operator computes with them, outside of backward,
+        self.writes: Callable[[Sequence[torch.Tensor], bool], None] = lambda tensors, differentiated: None  # and before it writes them; whether a backward has ended
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
@@ -155,7 +164,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             name = f.f_code.co_filename
             if stop_at_backward and name.endswith("autograd/graph.py"):
                 return ""
-            short = _short_name(name)
+            short = short_name(name)
             if short is not None:
                 return f"{short}:{f.f_lineno}"
             f = f.f_back
@@ -165,15 +174,22 @@ class Recorder(Memory, private.TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], private.FakeTensor):
             return args[0].device  # asked for in C++, many times for each operator
-        with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]  # devices were put in place above: what is below is no call of the script's
-            return self._dispatched(func, types, args, kwargs or {})
+        try:
+            with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]  # devices were put in place above: what is below is no call of the script's
+                return self._dispatched(func, types, args, kwargs or {})
+        except Exception as e:
+            if not self.paused:
+                fail(e)
+            raise
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        namespace, name = _name_of(func)
+        if self.leaves.begun and not self.paused and name != "aten.detach" and torch.is_grad_enabled() and private.current_node() is None:
+            self.reads(args)
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented
         if self.paused:
             return self.fake(func, args, kwargs)
-        namespace, name = _name_of(func)
         if namespace in ("prim", "profiler") or name in _VIEWS_IN_PLACE:
             return func(*args, **kwargs)
         previous = self.g.loc
@@ -184,7 +200,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         self.leaves.note(t)
                 if _writes(func):
-                    self.leaves.writes(private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written]))
+                    written = private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written])
+                    self.writes(written, self.leaves.differentiated)
+                    self.leaves.writes(written)
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
             if name == "aten._local_scalar_dense":
@@ -208,6 +226,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                     return args[0].expand(shape)[args[1].expand(shape)]
             if name in _BY_MASKS:
                 args = self._without_masks(args)
+            if self.random.batch:
+                args = self.random.of_all_ranks(name, args)
             line = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
                 return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number

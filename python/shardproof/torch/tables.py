@@ -39,6 +39,12 @@ def note_classes(g: Graph, v: Value, count: int) -> None:
         g.chosen_from[origin] = min(count, g.chosen_from.get(origin, count))
 
 
+def note_index(g: Graph, v: Value) -> None:
+    """An integer tensor indexes a table as it is."""
+    of = g.integers(v) if isinstance(v, Named) else None
+    g.indexing.update(of.origins if of is not None else ())
+
+
 def unknown_range(g: Graph, operands: list[Value]) -> str:
     """The integer input among the operands whose range was asked for and is not known, or nothing."""
     for v in operands:
@@ -327,6 +333,7 @@ def _pick_with(a: Pick, op: str, x: torch.Tensor, shape: Shape) -> Pick | None:
 
 def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
     """The elements (rows, with `table`) of source that a table of classes names; None if the index is no such thing."""
+    note_index(g, index)
     t = table_of(g, index)
     if t is None:
         return None

@@ -7,6 +7,8 @@ from typing import Any, Callable
 
 import torch
 
+from .refusals import Refusal
+
 Shape = tuple[int, ...]
 
 
@@ -194,7 +196,7 @@ class Poison(Value):
         return f"poison({self.reason.text})"
 
 
-class NotFollowed(RuntimeError):
+class NotFollowed(Refusal):
     """The program does what cannot be followed, and of which no tensor alone is the result: nothing can be said of it."""
 
 

@@ -18,7 +18,7 @@ class Backend(Protocol):
 
     def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None: ...
 
-    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]]) -> None: ...
+    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]], name: str) -> None: ...
 
 
 class World:
@@ -82,12 +82,13 @@ class World:
         """A result beside what the step returns. mean, sum: axes over which the ranks' values make the model's; shard: axes that cut dimensions."""
         self._backend.output(name, tensor, shard, mean, sum)
 
-    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None) -> torch.nn.Module:
+    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None, *, name: str = "") -> torch.nn.Module:
         """Says where parameters that are no DTensors lie: regular expression of the name -> {axis: dimension}; the first that matches counts. Returns the model.
 
         A model whose parameters are DTensors or whole needs no call: it is found at its first forward.
+        name: what names of its parameters begin with, where several models have the same ones and not all ranks make all models.
         """
         for pattern in shard or {}:
             re.compile(pattern)
-        self._backend.parameters(model, shard or {})
+        self._backend.parameters(model, shard or {}, name)
         return model

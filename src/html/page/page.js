@@ -1,11 +1,12 @@
 'use strict';
 // The page: verdict and causes on top, the picture, the list of stages, and one of them.
 
-const WORDS = {'equivalent': 'EQUIVALENT', 'not-equivalent': 'NOT EQUIVALENT', 'undecided': 'UNDECIDED'};
+const WORDS = {'equivalent': 'EQUIVALENT', 'not-equivalent': 'NOT EQUIVALENT', 'undecided': 'UNDECIDED', 'conditional': 'CONDITIONAL'};
 const SAYS = {
   'equivalent': r => ['plan ', r.plan, ' computes what model ', r.model, ' says, for every input'],
   'not-equivalent': r => ['plan ', r.plan, ' does not compute what model ', r.model, ' says'],
   'undecided': r => ['whether plan ', r.plan, ' computes what model ', r.model, ' says could not be settled'],
+  'conditional': r => ['plan ', r.plan, ' computes what model ', r.model, ' says, if'],
 };
 const ORDER = {'refuted': 0, 'wrong-lineage': 1, 'undecided': 2, 'proved': 3};
 const CAUSES_AT_ONCE = 20;
@@ -18,8 +19,28 @@ function showVerdict(report) {
     make('p', {class: 'name'}, SAYS[report.verdict](report).map((t, i) => i % 2 ? make('code', {}, printable(t)) : t), report.reason ? ': ' + printable(report.reason, 1000) : ''),
     make('p', {class: 'facts'}, `${count(report.outputs_proved)} of ${count(report.outputs)} outputs proved · ${count(s.stages)} stages, ${count(s.classes)} proofs · ${count(s.ranks)} ranks · ` +
       `${count(s.microbatches)} microbatches · ${count(s.operator_instances)} operator instances · ${s.seconds.toFixed(2)} s`),
-    ...(report.confirmation ? [make('p', {class: 'facts'}, printable(report.confirmation.text, 1000))] : []));
+    ...(report.confirmation ? [make('p', {class: 'facts'}, printable(report.confirmation.text, 1000))] : []),
+    ...ledger(report));
   document.title = WORDS[report.verdict] + ' – ' + printable(report.plan, 80);
+}
+
+// What is compared and what was assumed. Harmless assumptions are one line for each name.
+const NOT_COMPARED_AT_ONCE = 20;
+function ledger(report) {
+  const lines = ['Compared: ' + (Object.entries(report.compared).map(([kind, outputs]) => `${kind} (${outputs.length.toLocaleString('en')})`).join(', ') || 'nothing')];
+  for (const item of report.not_compared.slice(0, NOT_COMPARED_AT_ONCE))
+    lines.push(`Not compared${item.allowed ? ' (allowed)' : ''}: ${item.what}${item.because ? ' because ' + item.because : ''}`);
+  if (report.not_compared.length > NOT_COMPARED_AT_ONCE) lines.push(`Not compared: ${(report.not_compared.length - NOT_COMPARED_AT_ONCE).toLocaleString('en')} more`);
+  const folded = new Set();
+  for (const kind of ['risk', 'checkable', 'harmless']) {
+    for (const a of report.assumptions.filter(a => a.class === kind)) {
+      if (kind === 'harmless' && folded.has(a.name)) continue;
+      folded.add(a.name);
+      const same = report.assumptions.filter(b => b.class === kind && b.name === a.name).length;
+      lines.push(`Assumed (${kind}${kind === 'risk' ? a.accepted ? ', accepted' : ', not accepted' : ''}): ${a.name}${kind === 'harmless' && same > 1 ? ` (${same})` : ''}: ${a.text}`);
+    }
+  }
+  return lines.map(line => make('p', {class: 'facts ledger'}, printable(line, 1000)));
 }
 
 function causeCard(data, cause, open) {

@@ -16,6 +16,7 @@
 #include "reader/hlo/parser.h"
 #include "reader/hlo/programs.h"
 #include "util/index.h"
+#include "writer/write_capture.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -77,22 +78,28 @@ class Builder {
         ", \"source\": \"HLO\", \"model\": " + quotedJson(modelName) +
         ",\n\"mesh\": " + mesh_->json() + ",\n\"programs\": [\n";
     documents.plan += programsJson(*mesh_, ranks_, wantedLocally_);
-    documents.plan += "],\n\"lineage\": [\n" + lineage + "\n]}\n";
+    documents.plan += "],\n\"lineage\": [\n" + lineage + "\n]";
     documents.model = modelText(wanted);
     for (const auto& [k, range] : shared_.ranges) {
       std::string others, name = model_->parameters[k].name;
       if (range.shift() > 0) name.resize(name.rfind(" + "));
       for (const std::int64_t i : range.others)
         others += (others.empty() ? "" : ", ") + std::to_string(i);
-      documents.assumptions.push_back(
-          "the elements of '" + name + "' lie in [0, " + std::to_string(range.count) + ")" +
-          (others.empty() ? "" : " or are one of " + others) + ", as they are used as indices");
+      documents.assumptions.push_back({"indices-in-bounds", AssumptionClass::kRisk,
+                                       "the elements of '" + name + "' lie in [0, " +
+                                           std::to_string(range.count) + ")" +
+                                           (others.empty() ? "" : " or are one of " + others) +
+                                           ", as they are used as indices"});
     }
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
-          "the numbers of " + std::to_string(shared_.unknowns.size()) +
-          (shared_.unknowns.size() == 1 ? " table" : " tables") +
-          " that are not rational, or random, are taken for arbitrary ones by the proof");
+          {"arbitrary-numbers", AssumptionClass::kHarmless,
+           "the numbers of " + std::to_string(shared_.unknowns.size()) +
+               (shared_.unknowns.size() == 1 ? " table" : " tables") +
+               " that are not rational, or random, are taken for arbitrary ones by the proof"});
+    JsonWriter capture;
+    writeCapture(capture, {"", {}, {}, documents.assumptions});
+    documents.plan += ",\n\"capture\": " + capture.take() + "}\n";
     return documents;
   }
 
@@ -298,7 +305,7 @@ class Builder {
   // Results of functions of which nothing is known are inputs, their arguments must be equal.
   void opaqueCalls(std::string& lineage, const std::set<std::string>& wanted,
                    const std::vector<std::vector<Sizes>>& parameterBegins,
-                   std::vector<std::string>& assumptions) {
+                   std::vector<Assumption>& assumptions) {
     const OpaqueTies found = tieOpaqueCalls(*model_, modelFile_, ranks_, planFile_, *mesh_, wanted,
                                             wantedLocally_, parameterBegins);
     if (options_.strict && found.first != nullptr)

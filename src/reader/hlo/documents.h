@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "shardproof/capture.h"
+
 namespace shardproof::hlo {
 
 struct Options {
@@ -21,8 +23,8 @@ struct Options {
 
 struct Documents {
   std::string model, plan;  // JSON texts
-  // What was taken for granted of the programs, as sentences.
-  std::vector<std::string> assumptions;
+  // What was taken for granted of the programs; the plan's "capture" has it, too.
+  std::vector<Assumption> assumptions;
 };
 
 // `modelText`: the program of one device; `planText`: the program of each device after

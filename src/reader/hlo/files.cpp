@@ -48,8 +48,7 @@ Documents convertFiles(const std::string& modelFile, const std::string& planFile
 }
 
 std::unique_ptr<Problem> readHloProblem(const std::string& modelFile, const std::string& planFile,
-                                        const Options& options,
-                                        std::vector<std::string>* assumptions) {
+                                        const Options& options) {
   Documents documents = convertFiles(modelFile, planFile, modelFile, options);
   std::unique_ptr<Problem> problem;
   try {
@@ -64,7 +63,6 @@ std::unique_ptr<Problem> readHloProblem(const std::string& modelFile, const std:
   }
   problem->model.file = modelFile;
   problem->plan.file = planFile;
-  if (assumptions != nullptr) *assumptions = std::move(documents.assumptions);
   return problem;
 }
 

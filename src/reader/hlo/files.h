@@ -19,9 +19,8 @@ bool isHloFile(const std::string& file);
 Documents convertFiles(const std::string& modelFile, const std::string& planFile,
                        const std::string& modelName, const Options& options);
 
-// The same as a problem, which has the names of these files. `assumptions` may be null.
+// The same as a problem, which has the names of these files.
 std::unique_ptr<Problem> readHloProblem(const std::string& modelFile, const std::string& planFile,
-                                        const Options& options,
-                                        std::vector<std::string>* assumptions);
+                                        const Options& options);
 
 }  // namespace shardproof::hlo

@@ -166,11 +166,13 @@ OpaqueTies tieOpaqueCalls(const Lowering& model, const std::string& modelFile,
   for (const OpaqueCall* c : calls)
     if (said.insert(c->target).second)
       result.assumptions.push_back(
-          shown(*c, modelFile) + " is a function of its whole operands" +
-          (c->batch.empty() ? ""
-                            : ", at each index of their first " + std::to_string(c->batch.size()) +
-                                  (c->batch.size() == 1 ? " dimension" : " dimensions")) +
-          ", of which nothing else is known");
+          {"opaque-functions", AssumptionClass::kCheckable,
+           shown(*c, modelFile) + " is a function of its whole operands" +
+               (c->batch.empty()
+                    ? ""
+                    : ", at each index of their first " + std::to_string(c->batch.size()) +
+                          (c->batch.size() == 1 ? " dimension" : " dimensions")) +
+               ", of which nothing else is known"});
   // The k-th call of a function and op_name is the k-th; where names differ, the k-th of the
   // function.
   std::map<std::pair<std::string, std::string>, std::vector<std::size_t>> byName;

@@ -18,6 +18,7 @@
 
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/mesh.h"
+#include "shardproof/capture.h"
 
 namespace shardproof::hlo {
 
@@ -32,9 +33,9 @@ struct OpaqueTie {
 
 struct OpaqueTies {
   std::vector<OpaqueTie> ties;
-  std::vector<std::string> arguments;    // of the model, each once
-  std::vector<std::string> assumptions;  // sentences
-  const OpaqueCall* first = nullptr;     // of the model's, or null
+  std::vector<std::string> arguments;  // of the model, each once
+  std::vector<Assumption> assumptions;
+  const OpaqueCall* first = nullptr;  // of the model's, or null
 };
 
 // `wanted`, `wantedLocally`: tensors that will stay; calls that they do not need are left alone.

@@ -34,6 +34,7 @@ def embedding(call: Any, g: Graph, weight: Value, ids: Value, padding_idx: int =
         return g.reshape(g.expand(embedding(call, g, weight, ids), ids.shape + (1,)), ids.shape)
     if isinstance(ids, Named):
         require(ids.kind == "int", "indices that are no integers")
+        tables.note_index(g, ids)
         return g.one("embedding", [ids, weight], ids.shape + weight.shape[1:])
     picked = tables.pick(g, weight, ids, table=True)
     require(picked is not None, "indices that are not computed from one tensor of classes")

@@ -10,6 +10,7 @@ import torch
 from .. import arithmetic as ar
 from .. import assumptions, tables
 from ..graph import Graph, Integers, number
+from ..labels import note
 from ..values import Filled, Ignored, Known, Named, Table, Value, numel
 from .table import line, require, scalar
 
@@ -41,15 +42,18 @@ class _Labels:
     count: float | None
 
 
-def _labels(g: Graph, labels: Value, classes: int, ignore: int) -> _Labels:
-    """Labels as one-hot rows. Those that are `ignore` do not count; the others are classes."""
+def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Labels:
+    """Labels as one-hot rows. Those that are `ignore` (None: no number) do not count; the others are classes."""
     tables.note_classes(g, labels, classes)
+    if ignore is not None:
+        note(g, labels, ignore)
     keep: Value | None = None
     if isinstance(labels, Ignored):
         require(labels.other == ignore, "labels that are replaced by a number that is not the ignored one")
         keep, labels = labels.keep, labels.source
         tables.note_classes(g, labels, classes)
     g.assume(assumptions.CLASSES)
+    ignore = -1 if ignore is None else ignore  # which is no class
     if isinstance(labels, Table):
         counts = labels.entries != ignore
         positions = torch.arange(len(labels.entries)) + labels.low
@@ -129,7 +133,7 @@ def multi_margin_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Va
     """Of the mean over the classes of max(0, margin - x_label + x)^p, the label's own left out."""
     shape = x.shape
     x, labels = g.reshape(x, (numel(shape[:-1]), shape[-1])), g.reshape(labels, (numel(shape[:-1]),))
-    hot = _labels(g, labels, shape[-1], -1).hot
+    hot = _labels(g, labels, shape[-1], None).hot
     over = ar.binary(g, "add", ar.binary(g, "sub", x, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1], True)), scalar(margin))
     each = ar.binary(g, "mul", ar.step(g, over) if scalar(p) == 1 else ar.binary(g, "mul", ar.relu(g, over), 2), ar.binary(g, "sub", 1, hot))
     if weight is not None:

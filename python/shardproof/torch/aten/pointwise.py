@@ -10,6 +10,7 @@ import torch
 from .. import arithmetic as ar
 from .. import assumptions, tables
 from ..graph import Graph
+from ..labels import note
 from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
 
@@ -328,10 +329,28 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
     return ar.reduce(g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1])
 
 
-def _may_be(g: Graph, v: Value, x: int) -> bool:
-    """Whether an element may be that number: classes are not negative."""
-    g.assume(assumptions.CLASSES)
-    return bool((v.entries == x).any()) if isinstance(v, Table) else x >= 0
+def _of_ignored(f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool) -> Value:
+    """A comparison of labels with a number: that of the class where the label counts, else of the number that ignores."""
+    inside = f(call, g, *((y, x.source) if flip else (x.source, y)))
+    other, number = torch.tensor(x.other), torch.tensor(y.fill)
+    outside = int(function(number, other) if flip else function(other, number))
+    keep = g.expand(x.keep, call.shape())
+    if isinstance(inside, Filled):
+        if bool(inside.fill) == bool(outside):
+            return inside
+        return keep if inside.fill else complement(g, keep)
+    holds = ar.binary(g, "mul", as_numbers(inside), as_numbers(keep))
+    return ar.binary(g, "add", holds, complement(g, keep)) if outside else holds
+
+
+def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
+    """Who compares labels with a number below 0, or asks whether they are below 0, has some that are ignored."""
+    if name in ("eq", "ne"):
+        below = y.fill < 0
+    else:  # x < y and x >= y are about numbers below y; x <= y and x > y about those up to y
+        below = y.fill <= 0 if name in (("gt", "le") if flip else ("lt", "ge")) else y.fill < 0
+    if below:
+        note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False)
 
 
 def _comparison(name: str) -> Any:
@@ -339,6 +358,11 @@ def _comparison(name: str) -> Any:
 
     def f(call: Any, g: Graph, a: Any, b: Any) -> Value:
         a, b = ar.lift(a), ar.lift(b)
+        for x, y, flip in ((a, b, False), (b, a, True)):
+            if isinstance(x, Ignored) and isinstance(y, Filled):
+                return _of_ignored(f, function, call, g, x, y, flip)
+            if isinstance(x, Named) and x.kind == "int" and isinstance(y, Filled):
+                _note_ignored(g, name, x, y, flip)
         t = tables.apply(g, function, [a, b], call.shape())
         if t is not None:
             same = tables.constant_table(t)
@@ -346,8 +370,6 @@ def _comparison(name: str) -> Any:
                 g.assume(assumptions.CLASSES)
             return same if same is not None else t
         for x, y, flip in ((a, b, False), (b, a, True)):
-            if isinstance(x, Ignored) and isinstance(y, Filled) and name in ("eq", "ne") and y.fill == x.other and not _may_be(g, x.source, x.other):
-                return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
             if name == "eq" and isinstance(x, Named) and x.kind == "int" and isinstance(y, Known):
                 hot = _classes_in_a_row(g, x, y)
                 if hot is not None and hot.shape == call.shape():

@@ -1,0 +1,35 @@
+// The ledger of a report: what is compared, what is not, what was assumed, and what of it the
+// verdict depends on.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "report/layout.h"
+#include "shardproof/report.h"
+
+namespace shardproof {
+
+// "loss, 24 gradients, 2 buffers".
+std::string comparedText(const Report& report, const TextStyle& style);
+
+// What keeps a proved plan from being equivalent: risks that are not accepted, each name once, and
+// what is neither compared nor allowed.
+struct Condition {
+  std::string text;      // one sentence
+  std::string name;      // of the assumption, or what is not compared
+  bool compare = false;  // of something that is not compared
+  std::string pointer;   // in the plan's file
+};
+std::vector<Condition> conditionsOf(const Report& report);
+
+// "initial-values, w.grad (not compared) and 3 more": Report::reason of a conditional plan.
+std::string conditionNames(const Report& report, const TextStyle& style);
+// "--accept initial-values --allow-uncompared w.grad ...": the options of verify that accept these.
+std::string acceptingOptions(const Report& report, const TextStyle& style);
+
+// The lines of the text report.
+void writeLedger(std::ostream& out, const Report& report, const TextStyle& style);
+
+}  // namespace shardproof

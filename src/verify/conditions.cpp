@@ -1,0 +1,56 @@
+#include "verify/conditions.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+#include "report/ledger.h"
+
+namespace shardproof {
+
+namespace {
+
+constexpr char kOtherOutputs[] = "outputs";  // the kind of those that the capture does not name
+
+}  // namespace
+
+// A name with brackets is no pattern that matches itself.
+bool allows(const std::string& pattern, const std::string& what) {
+  return pattern == what || ::fnmatch(pattern.c_str(), what.c_str(), 0) == 0;
+}
+
+void describeCapture(Report& report, const Problem& problem, const VerifyOptions& options) {
+  const Capture& capture = problem.plan.capture;
+  report.source = capture.source;
+  report.compared.clear();
+  std::set<std::string> named;
+  for (const ComparedOutputs& kind : capture.compared) {
+    named.insert(kind.outputs.begin(), kind.outputs.end());
+    if (!kind.outputs.empty()) report.compared.push_back(kind);
+  }
+  for (const std::string& output : report.outputTensors) {
+    if (named.contains(output)) continue;
+    const auto others = std::find_if(report.compared.begin(), report.compared.end(),
+                                     [](const auto& kind) { return kind.kind == kOtherOutputs; });
+    if (others != report.compared.end()) others->outputs.push_back(output);
+    else report.compared.push_back({kOtherOutputs, {output}});
+  }
+  report.notCompared = capture.notCompared;
+  for (NotCompared& item : report.notCompared)
+    item.allowed =
+        std::any_of(options.allowUncompared.begin(), options.allowUncompared.end(),
+                    [&](const std::string& pattern) { return allows(pattern, item.what); });
+  report.assumptions = capture.assumptions;
+  for (Assumption& assumption : report.assumptions)
+    assumption.accepted = std::find(options.accept.begin(), options.accept.end(),
+                                    assumption.name) != options.accept.end();
+}
+
+void concludeProof(Report& report) {
+  const bool conditional = !conditionsOf(report).empty();
+  report.verdict = conditional ? Verdict::kConditional : Verdict::kEquivalent;
+  if (conditional) report.reason = conditionNames(report, {});
+}
+
+}  // namespace shardproof

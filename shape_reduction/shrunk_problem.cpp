@@ -96,6 +96,7 @@ class Rewriter {
   LineageEntry lineage(std::size_t e) const {
     const LineageEntry& from = problem_.plan.lineage[e];
     LineageEntry entry{from.tensor, from.role, {}};
+    entry.approved = from.approved;
     const auto& dims = relations_.model.ofTensor[from.tensor];
     for (std::size_t s = 0; s < from.shards.size(); ++s) {
       const Shard& old = from.shards[s];

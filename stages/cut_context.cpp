@@ -6,7 +6,7 @@ namespace shardproof {
 
 bool CutContext::usable(EntryId f) const {
   const LineageEntry& entry = plan.lineage[f];
-  if (entry.role == Role::kInput) return true;
+  if (isGiven(entry.role)) return true;
   if (options.proved) return (*options.proved)[f] && !maxKey_.contains(f);
   if (options.excluded && (*options.excluded)[f]) return false;
   if (std::binary_search(options.deepened.begin(), options.deepened.end(), f)) return false;

@@ -103,7 +103,7 @@ class Cutter {
     std::set<EntryId> used;
     for (const BoundEquation& bound : local_.assumptions()) {
       stage_.assumptions.push_back(equation(bound));
-      if (cut_.plan.lineage[bound.entry].role != Role::kInput) used.insert(bound.entry);
+      if (!isGiven(cut_.plan.lineage[bound.entry].role)) used.insert(bound.entry);
     }
     stage_.usedEntries.assign(used.begin(), used.end());
   }

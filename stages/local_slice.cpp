@@ -236,8 +236,7 @@ bool LocalSlice::bind(LocalId id, const LocalInstance& instance) {
     const Shard& shard = cut_.plan.lineage[mention.entry].shards[mention.shard];
     const Part& part = shard.parts[mention.part];
     const bool sums = shard.parts.size() > 1 || !shard.sum.empty();
-    if (cut_.options.proved && sums && cut_.plan.lineage[mention.entry].role != Role::kInput)
-      continue;
+    if (cut_.options.proved && sums && !isGiven(cut_.plan.lineage[mention.entry].role)) continue;
     cut_.symmetry.keepApart(part);
     if (!std::all_of(part.at.begin(), part.at.end(),
                      [&](const auto& c) {

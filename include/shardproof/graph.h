@@ -302,7 +302,11 @@ struct Program {
                      // joined, as they run the same (ir/join_programs.h): the first of them
 };
 
-enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint };
+// kAssumed: an approved difference. The user takes the claim as given, so the local tensors that it
+// names are what the claim says wherever the plan reads them, whatever computed them.
+enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint, kAssumed };
+// Whether claims of this role are taken as given, and never proved.
+constexpr bool isGiven(Role role) { return role == Role::kInput || role == Role::kAssumed; }
 
 struct Part {
   NameId local;  // the local tensor's name: found in the program of each rank that is meant
@@ -327,7 +331,8 @@ struct LineageEntry {
   TensorId tensor;  // logical tensor
   Role role = Role::kCheckpoint;
   std::vector<Shard> shards;
-  bool inferred = false;  // in no file: found (shardproof/infer.h). After all that files have
+  bool inferred = false;      // in no file: found (shardproof/infer.h). After all that files have
+  std::string approved = {};  // kAssumed: the name of the difference; may be empty
 };
 
 // Which part of a local tensor a part of the lineage means, and how it lies there: the elements in
@@ -362,6 +367,7 @@ struct Plan {
   // verdict that rests on them needs them proved.
   std::vector<EntryId> positioning;
   std::int64_t ranks() const;
+  bool hasApprovedDifferences() const;
   std::vector<PlacedPart> placed;
   // In the file; of a node that no file has what it is there for.
   std::string nodePointer(ProgramId program, NodeId node) const;

@@ -176,6 +176,13 @@ struct Inference {
   std::vector<std::string> replaced = {};
 };
 
+// A claim of the plan's lineage that the user takes as given (Role::kAssumed).
+struct ApprovedDifference {
+  std::string name, tensor;  // of the model
+  std::string claim;         // "local `h` holds y[0:4, 0:8]"
+  std::int32_t entry = -1;   // index into the plan's lineage
+};
+
 struct Report {
   std::string model, plan;  // files
   Verdict verdict = Verdict::kUndecided;
@@ -192,6 +199,7 @@ struct Report {
   // Whether one of them makes an output wrong is what was not settled.
   std::vector<Defect> suspects;
   std::vector<Assumption> assumptions;  // what was taken for granted
+  std::vector<ApprovedDifference> approved;
   // What is no error, and rarely meant: inputs of which a part is on no rank.
   std::vector<std::string> warnings;
   std::vector<Cause> causes;  // of the defects or suspects, the earliest first

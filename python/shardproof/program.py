@@ -54,7 +54,8 @@ def report_of(raw: dict[str, Any], text: str) -> Report:
     """The JSON report as an object."""
     defects = [Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
     return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"],
-                  defects, text, raw, [a["text"] for a in raw["assumptions"]])
+                  defects, text, raw, [a["text"] for a in raw["assumptions"]],
+                  [f"{n['what']} is not compared: {n['because']}" for n in raw["not_compared"]])
 
 
 def _places(defect: dict[str, Any]) -> list[str]:

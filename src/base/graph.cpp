@@ -21,6 +21,11 @@ std::int64_t Plan::ranks() const {
   return product;
 }
 
+bool Plan::hasApprovedDifferences() const {
+  return std::any_of(lineage.begin(), lineage.end(),
+                     [](const LineageEntry& e) { return e.role == Role::kAssumed; });
+}
+
 std::string Plan::nodePointer(ProgramId program, NodeId node) const {
   const Program& p = programs.at(program.index());
   const auto& nodes = p.graph.nodes;

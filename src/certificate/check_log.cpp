@@ -110,6 +110,7 @@ class LogCheck {
       if (entry.role != real.role)
         fail(place + "/role", std::string("is \"") + toString(entry.role) + "\", but \"" +
                                   toString(real.role) + "\" in the plan");
+      if (real.role == Role::kAssumed) result_.approved.push_back(e);
       if (!entry.proof.proved) continue;
       ++result_.lemmas;
       const std::int64_t key = planIndex_.entryKey(EntryId(e));
@@ -130,7 +131,7 @@ class LogCheck {
     for (const EntryId entry : firstIds<EntryId>(n)) {
       if (!proof(entry).proved) continue;
       for (const EntryId f : proof(entry).assumes) {
-        if (log_.lineage[f].role == Role::kInput)
+        if (isGiven(log_.lineage[f].role))
           fail(entryPlace(entry) + "/assumes",
                "names " + std::to_string(f) + ", which is given and not to be proved");
         else if (!proof(f).proved)
@@ -181,7 +182,7 @@ class LogCheck {
       fail("/positioning", "is " + listed(log_.positioning) + ", but " + listed(plan_.positioning) +
                                " in the plan");
     for (const EntryId e : plan_.positioning) {
-      if (plan_.lineage[e].role != Role::kInput && !proof(e).proved)
+      if (!isGiven(plan_.lineage[e].role) && !proof(e).proved)
         fail(entryPlace(e), "says which part of a dropout's mask a rank draws, and is not proved");
     }
   }

@@ -37,6 +37,7 @@ struct CheckLogResult {
   };
   std::vector<Finding> findings;  // empty: the log holds; nothing is looked at after the first step
                                   // that finds something
+  std::vector<EntryId> approved;  // approved differences: taken as given, by the log and here
   std::size_t lemmas = 0;         // entries that the log calls proved, each with its stage
   std::size_t proofs = 0, provedAgain = 0;  // classes
   std::vector<ClassEvidence>

@@ -81,6 +81,10 @@ std::string logCheckJson(const ProofLog& log, const CheckLogResult& result) {
   j["lemmas"] = result.lemmas;
   j["proofs"] = result.proofs;
   j["proved_again"] = result.provedAgain;
+  j["approved_differences"] = nlohmann::ordered_json::array();
+  for (const EntryId e : result.approved)
+    j["approved_differences"].push_back(
+        {{"entry", "/lineage/" + std::to_string(e)}, {"tensor", log.lineage[e].tensor}});
   j["findings"] = nlohmann::ordered_json::array();
   for (const auto& f : result.findings)
     j["findings"].push_back({{"place", f.place}, {"why", f.why}, {"limits", f.limits}});

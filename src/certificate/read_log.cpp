@@ -157,9 +157,10 @@ class LogClient : public StreamClient {
     if (v.require("entry").string() != place) v.require("entry").expected("\"" + place + "\"");
     ProofLog::Entry made;
     made.tensor = v.require("tensor").name();
-    made.role = named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCheckpoint},
-                      "\"input\", \"output\" or \"checkpoint\"");
-    if (made.role == Role::kInput) {
+    made.role =
+        named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCheckpoint, Role::kAssumed},
+              "\"input\", \"output\", \"checkpoint\" or \"assumed\"");
+    if (isGiven(made.role)) {
       v.expectFields(kGiven);
     } else if (made.proof.proved = v.require("proved").boolean(); !made.proof.proved) {
       v.expectFields(kUnproved);

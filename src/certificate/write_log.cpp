@@ -34,7 +34,7 @@ Json toJson(const ProofLog::Entry& entry, std::size_t number) {
   Json json{{"entry", "/lineage/" + std::to_string(number)},
             {"tensor", entry.tensor},
             {"role", toString(entry.role)}};
-  if (entry.role == Role::kInput) return json;
+  if (isGiven(entry.role)) return json;
   json["proved"] = entry.proof.proved;
   if (!entry.proof.proved) return json;
   json["class"] = entry.proof.classId;

@@ -52,7 +52,7 @@ class Cut {
     const auto& lineage = plan.plan.lineage;
     for (const EntryId e : firstIds<EntryId>(lineage.size())) {
       if (e == entry || ignored.contains(e)) continue;
-      late_[e] = lineage[e].role != Role::kInput && !image.before(e, entry);
+      late_[e] = !isGiven(lineage[e].role) && !image.before(e, entry);
       if (late_[e] && (!inside || lineage[e].tensor == lineage[entry].tensor)) continue;
       for (std::size_t s = 0; s < lineage[e].shards.size(); ++s)
         for (const Part& part : lineage[e].shards[s].parts)

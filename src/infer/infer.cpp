@@ -53,7 +53,8 @@ Shrunk imageOf(const Problem& problem, double seconds) {
 std::set<NameId> mentioned(const Problem& problem, bool byCheckpoints) {
   std::set<NameId> names;
   const auto counts = [&](const LineageEntry& entry) {
-    return (entry.role == Role::kCheckpoint) == byCheckpoints;
+    const bool between = entry.role == Role::kCheckpoint || entry.role == Role::kAssumed;
+    return between == byCheckpoints;
   };
   for (const LineageEntry& entry : problem.plan.lineage) {
     if (!counts(entry)) continue;

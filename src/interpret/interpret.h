@@ -42,6 +42,9 @@ struct Options {
       std::int64_t{8}
       << 30;  // of all arrays that are alive at once; more is refused before anything runs
   bool checkpoints = true;  // compare entries of role checkpoint too
+  // Local tensors of approved differences (Role::kAssumed) are what the model has, wherever they
+  // are read: the plan that a proof is about. False: what the nodes compute.
+  bool approved = true;
   bool keep =
       false;  // keep the arrays of the last trial for the caller (Result::model, Result::local)
   const std::atomic<bool>* cancel = nullptr;

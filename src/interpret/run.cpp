@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 
 #include "interpret/collectives.h"
 #include "interpret/given_values.h"
@@ -82,8 +83,8 @@ class PlainRun {
     operators_.out.clear();
     for (std::size_t r = 0; r < view.out.size(); ++r)
       if (view.out[r] >= 0)
-        produce(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
-                std::move(results[r]));
+        result(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
+               std::move(results[r]));
     for (const Operand& o : view.in)
       if (o.present())
         release(rank,
@@ -142,8 +143,8 @@ class PlainRun {
       }
       results[m].masked = masked;
       meaning_.measure(results[m], reach);
-      produce(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
-              std::move(results[m]));
+      result(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
+             std::move(results[m]));
     }
     for (const Member& m : rendezvous.members)
       if (programs_.node(m.rank, m.instance).inCount == 1)
@@ -325,8 +326,11 @@ class PlainRun {
     for (const Rank r : firstIds<Rank>(ranks)) give(r);
     pieces_.clear();
     constants_.clear();
+    // Those of approved differences are still to be read.
     for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
-      releaseLogical(problem_.plan.lineage[setup_.claims[c].entry].tensor);
+      if (const LineageEntry& entry = problem_.plan.lineage[setup_.claims[c].entry];
+          entry.role == Role::kInput)
+        releaseLogical(entry.tensor);
     runSchedule(programs_, *this);
   }
 
@@ -355,7 +359,9 @@ class PlainRun {
         if (needed) produce(rank, slot, piece(setup_.claims[source]));
       } else if (!divided_[source]) {
         divided_[source] = 1;
-        divide(setup_.claims[source]);
+        divide(setup_.claims[source], [&](const Claim::Part& part, Value<T> value) {
+          produce(part.rank, part.slot, std::move(value));
+        });
       }
     }
   }
@@ -395,14 +401,15 @@ class PlainRun {
   }
 
   // All parts but the last are any; the last is what is missing.
-  void divide(const Claim& claim) {
+  template <class Take>
+  void divide(const Claim& claim, Take take) {
     Value<T> rest = piece(claim);
     for (std::size_t k = 0; k < claim.parts.size(); ++k) {
       const Claim::Part& part = claim.parts[k];
       const TensorId t = programs_.layout(part.rank).tensorOfSlot[part.slot];
       const Tensor& tensor = programs_.program(part.rank).graph.tensors[t];
       if (k + 1 == claim.parts.size()) {
-        produce(part.rank, part.slot, rest);
+        take(part, rest);
         break;
       }
       Value<T> value = own(part.rank, part.slot, tensor, t);
@@ -412,8 +419,25 @@ class PlainRun {
       less.masked = rest.masked;
       meaning_.measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
-      produce(part.rank, part.slot, std::move(value));
+      take(part, std::move(value));
     }
+  }
+
+  // What a node made, or what an approved difference puts in its place.
+  void result(Rank rank, std::int32_t slot, Value<T> value) {
+    const std::int64_t number = programs_.slot(rank, slot);
+    const std::int32_t source = setup_.sourceOf(number);
+    if (source < 0) return produce(rank, slot, std::move(value));
+    const Claim& claim = setup_.claims[source];
+    if (claim.parts.size() == 1) return produce(rank, slot, piece(claim));
+    if (!std::exchange(divided_[source], 1))
+      divide(claim, [&](const Claim::Part& part, Value<T> share) {
+        replaced_[programs_.slot(part.rank, part.slot)] = std::move(share);
+      });
+    const auto share = replaced_.find(number);
+    Value<T> given = std::move(share->second);
+    replaced_.erase(share);
+    produce(rank, slot, std::move(given));
   }
 
   void produce(Rank rank, std::int32_t slot, Value<T> value) {
@@ -490,6 +514,7 @@ class PlainRun {
   std::map<std::tuple<std::int32_t, Shape, Shape>, Value<T>> pieces_;
   std::vector<std::map<std::int32_t, Value<T>>> constants_;  // by program
   std::vector<char> divided_;                                // by claim: its parts were drawn
+  std::map<std::int64_t, Value<T>> replaced_;  // by slot: parts of approved differences to come
 };
 
 }  // namespace

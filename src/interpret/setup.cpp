@@ -43,7 +43,7 @@ Setup::Setup(const Problem& p, const Options& options)
   };
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     const Role role = problem.plan.lineage[e].role;
-    if (role == Role::kInput) continue;
+    if (isGiven(role)) continue;
     if (role == Role::kCheckpoint && !options.checkpoints) {
       claimsOf(programs, EntryId(e));  // whether its parts are produced is asked all the same
       continue;
@@ -53,7 +53,8 @@ Setup::Setup(const Problem& p, const Options& options)
   }
   compared = claims.size();
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e)
-    if (problem.plan.lineage[e].role == Role::kInput &&
+    if (const Role role = problem.plan.lineage[e].role;
+        (role == Role::kInput || (role == Role::kAssumed && options.approved)) &&
         !model.added[problem.plan.lineage[e].tensor])
       add(e);
   indexMentions();

@@ -46,7 +46,7 @@ class Setup {
   const Uses uses;
   const GraphView model;
   std::vector<GraphView> plans;  // by program
-  std::vector<Claim> claims;     // all that are compared, then those of role input
+  std::vector<Claim> claims;     // all that are compared, then those that are given
   std::size_t compared = 0;      // how many of them are compared
   std::vector<EntryId> entries;  // that are compared, in the order of the plan
   const std::map<std::string, Array>* given = nullptr;
@@ -57,7 +57,7 @@ class Setup {
     const auto s = static_cast<std::size_t>(slot);
     return {mentions_.data() + firstMention_[s], firstMention_[s + 1] - firstMention_[s]};
   }
-  // The input claim that gives a slot its values, and which part of it the slot is; -1: none.
+  // The claim that gives a slot its values, of an input or of an approved difference; -1: none.
   std::int32_t sourceOf(std::int64_t slot) const { return source_[slot]; }
   // For slots of ranks whose programs drop something out.
   const Placement* placementOf(std::int64_t slot) const;

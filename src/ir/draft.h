@@ -79,6 +79,7 @@ struct EntryDraft {
   NameId tensor;
   Role role = Role::kCheckpoint;
   std::vector<ShardDraft> shards;
+  std::string approved = {};
 };
 
 struct PlanDraft {

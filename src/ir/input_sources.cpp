@@ -51,10 +51,11 @@ void InputSources::checkPair(const Source& a, const Source& b) const {
                           first.sum.empty() && second.sum.empty();
   if (sameSource) return;
   throw InputError(problem_.plan.file, pointerTo(b.entry, b.shard),
-                   "local tensor '" + problem_.names.text(partB.local) +
-                       "' already is the input piece stated at " + pointerTo(a.entry, a.shard) +
-                       "; expected one source for each local input, because a second one would "
-                       "restrict the model's inputs");
+                   "local tensor '" + problem_.names.text(partB.local) + "' already is the " +
+                       (lineage[a.entry].role == Role::kInput ? "input" : "assumed") +
+                       " piece stated at " + pointerTo(a.entry, a.shard) +
+                       "; expected one source for each local tensor that is taken as given, "
+                       "because a second one would restrict the model's inputs");
 }
 
 }  // namespace shardproof::ir

@@ -1,6 +1,6 @@
-// Input lineage is assumed by decree, so it must not relate elements of the model's inputs to one
-// another: a local tensor that is said to be two different pieces would make the proof hold only
-// for inputs on which those pieces agree.
+// Lineage of inputs and approved differences is taken as given, so it must not relate elements of
+// the model's tensors to one another: a local tensor that is said to be two different pieces would
+// make the proof hold only for inputs on which those pieces agree.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ class InputSources {
  public:
   explicit InputSources(const Problem& problem);
 
-  // Part `part` of a shard of an entry of role "input" names this tensor of this program.
+  // Part `part` of a shard of an entry of role "input" or "assumed" names this tensor of this
+  // program.
   void add(ProgramId program, TensorId tensor, std::size_t entry, std::size_t shard,
            std::size_t part);
   // Throws InputError where a local tensor has two sources.

@@ -426,6 +426,7 @@ class Resolver {
     const std::string pointer = "/lineage/" + std::to_string(e);
     LineageEntry out;
     out.role = draft.role;
+    out.approved = std::move(draft.approved);
     out.tensor = logical_.find(draft.tensor);
     if (out.tensor < 0)
       fail(problem_->plan.file, pointer + "/tensor",

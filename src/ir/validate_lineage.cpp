@@ -2,7 +2,9 @@
 // there on every rank that is meant and of the box's size. Whether an equation holds is what the
 // rest of shardproof is about.
 #include <algorithm>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,7 @@ class LineageValidator {
     for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_)
       errors_.attempt([&] { checkEntry(plan_.lineage[entry_]); });
     checkPresent();
+    checkApproved();
     errors_.throwIfAny();
     sources_.check();
   }
@@ -175,6 +178,10 @@ class LineageValidator {
         checkAssumed(p, part, program, local);
         sources_.add(program, TensorId(local), entry_, shard_, p);
       }
+      if (entry.role == Role::kAssumed) {
+        checkReplaced(p, part, program, local);
+        sources_.add(program, TensorId(local), entry_, shard_, p);
+      }
       checkElement(tensor, p, t, program);
     });
   }
@@ -215,6 +222,60 @@ class LineageValidator {
       failPart(p, "/local",
                found + "expected a tensor whose \"kind\" in " + where +
                    " is \"input\" or \"parameter\"");
+    }
+  }
+
+  // An approved difference replaces what nodes compute. What is given has its own source.
+  void checkReplaced(std::size_t p, const Part& part, ProgramId program, std::int32_t local) const {
+    if (produced_[program][local]) return;
+    failPart(
+        p, "/local",
+        "found \"" + names_.text(part.local) +
+            "\" in a lineage of role \"assumed\", expected a tensor that a node of /programs/" +
+            std::to_string(program) + " produces");
+  }
+
+  // The local tensor in the file of each part of an entry.
+  template <class Use>
+  void eachPart(std::size_t e, Use use) const {
+    const LineageEntry& entry = plan_.lineage[e];
+    for (std::uint32_t s = 0; s < entry.shards.size(); ++s)
+      for (std::uint32_t p = 0; p < entry.shards[s].parts.size(); ++p) {
+        const auto placed = placed_.find({EntryId(e), s, p});
+        const Part& part = entry.shards[s].parts[p];
+        use(s, p, part, placed == placed_.end() ? part.local : placed->second);
+      }
+  }
+
+  // An output needs a proof. One that is itself taken as given has none.
+  void checkApproved() {
+    if (!plan_.hasApprovedDifferences()) return;
+    for (const PlacedPart& placed : plan_.placed)
+      placed_.emplace(std::tuple(placed.entry, placed.shard, placed.part), placed.local);
+    std::multimap<NameId, const Part*> outputs;
+    for (std::size_t e = 0; e < plan_.lineage.size(); ++e) {
+      if (plan_.lineage[e].role != Role::kOutput) continue;
+      eachPart(e, [&](std::uint32_t, std::uint32_t, const Part& part, NameId local) {
+        outputs.emplace(local, &part);
+      });
+    }
+    for (entry_ = 0; entry_ < plan_.lineage.size(); ++entry_) {
+      if (plan_.lineage[entry_].role != Role::kAssumed) continue;
+      eachPart(entry_, [&](std::uint32_t s, std::uint32_t p, const Part& part, NameId local) {
+        shard_ = s;
+        errors_.attempt([&] {
+          if (placed_.contains({EntryId(entry_), s, p}))
+            failPart(p, "",
+                     "found a part of \"" + names_.text(local) +
+                         "\" in a lineage of role \"assumed\", expected a whole local tensor");
+          const auto [begin, end] = outputs.equal_range(local);
+          if (std::any_of(begin, end, [&](const auto& o) { return mayMeet(*o.second, part); }))
+            failPart(p, "/local",
+                     "found \"" + names_.text(local) +
+                         "\", which output lineage names, in a lineage of role \"assumed\": an "
+                         "output has to be proved, expected a tensor that it is computed from");
+        });
+      });
     }
   }
 
@@ -325,6 +386,8 @@ class LineageValidator {
   std::vector<TensorIndex> tensors_;         // per program
   std::vector<std::vector<bool>> produced_;  // per program and tensor: some node has it as a result
   InputSources sources_;
+  // The local tensors in the file of parts that are not whole (Plan::placed).
+  std::map<std::tuple<EntryId, std::uint32_t, std::uint32_t>, NameId> placed_;
   std::size_t entry_ = 0, shard_ = 0;  // where we are, for messages
   ErrorList errors_;
 };

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -19,7 +20,10 @@
 #include "report/exit_codes.h"
 #include "report/file.h"
 #include "report/format.h"
+#include "report/ledger.h"
 #include "shardproof/error.h"
+#include "verify/conditions.h"
+#include "verify/describe.h"
 
 namespace shardproof {
 namespace {
@@ -57,6 +61,17 @@ std::string foundations(const CheckLogResult& result, const CheckLogArguments& a
     return text + ", none made again: that the stages hold is only what the log says";
   return text + ", " + std::to_string(result.provedAgain) +
          " made again: that the other stages hold is only what the log says";
+}
+
+// What the plan takes for granted, which no proof says anything of.
+std::string givenText(const Problem& problem) {
+  Report report;
+  report.outputTensors = outputNames(problem);
+  describeCapture(report, problem, {});
+  std::ostringstream text;
+  writeApproved(text, report, {});
+  writeLedger(text, report, {});
+  return text.str();
 }
 
 // By the names of --second.
@@ -104,7 +119,7 @@ int runCheckLog(CheckLogArguments arguments) {
   progress.clear();
 
   if (!arguments.json.empty()) writeFileAtomically(arguments.json, logCheckJson(log, result));
-  std::string text = arguments.quiet ? "" : evidenceText(log, result);
+  std::string text = arguments.quiet ? "" : evidenceText(log, result) + givenText(*problem);
   const std::size_t before = text.size();
   for (const auto& finding : result.findings) {
     text += std::string(finding.limits ? "LOG NOT CONFIRMED: " : "LOG DOES NOT HOLD: ") +
@@ -112,10 +127,16 @@ int runCheckLog(CheckLogArguments arguments) {
     if (arguments.quiet) break;
   }
   if (result.holds()) {
-    text += "LOG HOLDS: plan " + plan + " computes what model " + model +
-            " says, for every input (" +
-            counted(problem->model.outputs.size(), "output", "outputs") + "; " +
-            foundations(result, arguments) + ")\n";
+    text +=
+        "LOG HOLDS: plan " + plan + " computes what model " + model + " says, for every input (" +
+        counted(problem->model.outputs.size(), "output", "outputs") + "; " +
+        foundations(result, arguments) +
+        (result.approved.empty()
+             ? ""
+             : "; " +
+                   counted(result.approved.size(), "approved difference", "approved differences") +
+                   " taken as given") +
+        ")\n";
   } else if (text.size() == before) {
     text += "LOG NOT CONFIRMED: interrupted\n";
   }

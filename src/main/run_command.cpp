@@ -67,6 +67,7 @@ int runRun(const RunArguments& arguments) {
   options.maxBytes = arguments.megabytes << 20;
   options.checkpoints = !arguments.noCheckpoints;
   options.keep = !arguments.outputs.empty();
+  options.approved = false;  // what the nodes really compute
   options.cancel = &interrupted();
   const ir::FixedAttributes fixed(*problem);
   const interpret::Result result = interpret::execute(fixed.problem(), options);

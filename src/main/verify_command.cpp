@@ -414,6 +414,9 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Write every obligation to this directory as SMT-LIB 2, with an index; one that "
                    "an earlier run filled is emptied first")
       ->type_name("DIR");
+  command->add_flag("--assume-in-bounds", arguments->hlo.assumeInBounds,
+                    "HLO programs: leave out integer inputs for which a lookup of the model is out "
+                    "of bounds; the report lists it as an assumption");
   command->add_flag("--exact-constants", arguments->hlo.exactConstants,
                     "HLO programs: numbers as the texts have them, not as the simplest rational "
                     "that rounds to them");

@@ -38,7 +38,9 @@ Role readRole(const Value& value) {
   if (text == "input") return Role::kInput;
   if (text == "output") return Role::kOutput;
   if (text == "checkpoint") return Role::kCheckpoint;
-  value.expectedOneOf("\"input\", \"output\" or \"checkpoint\"", {"input", "output", "checkpoint"});
+  if (text == "assumed") return Role::kAssumed;
+  value.expectedOneOf("\"input\", \"output\", \"checkpoint\" or \"assumed\"",
+                      {"input", "output", "checkpoint", "assumed"});
 }
 
 // Told of each field that version 1 does not have.
@@ -239,6 +241,9 @@ class PlanClient : public StreamClient {
   void endEntry(const Place& place) const {
     if (!tensorSeen_) place.fail("the field \"tensor\" is missing");
     if (!roleSeen_) place.fail("the field \"role\" is missing");
+    const ir::EntryDraft& entry = plan_.lineage.back();
+    if (!entry.approved.empty() && entry.role != Role::kAssumed)
+      place.fail("found \"approved\", expected \"role\": \"assumed\" with it");
   }
 
   void endPlan(const Place& place) const {
@@ -314,12 +319,14 @@ class PlanClient : public StreamClient {
     } else if (key == "role") {
       roleSeen_ = true;
       entry.role = readRole(v);
+    } else if (key == "approved") {
+      entry.approved = v.name();
     } else if (key == "shards") {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"tensor\", \"role\" and \"shards\"" +
-             ir::mendOfField(key, {"tensor", "role", "shards"}));
+             "\", expected only \"tensor\", \"role\", \"approved\" and \"shards\"" +
+             ir::mendOfField(key, {"tensor", "role", "approved", "shards"}));
     }
   }
 

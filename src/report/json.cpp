@@ -142,6 +142,10 @@ Json toJson(const Report& report, int exitCode) {
   for (const NotCompared& item : report.notCompared)
     notCompared.push_back(
         {{"what", item.what}, {"because", item.because}, {"allowed", item.allowed}});
+  Json approved = Json::array();
+  for (const ApprovedDifference& d : report.approved)
+    approved.push_back(
+        {{"name", d.name}, {"tensor", d.tensor}, {"claim", d.claim}, {"entry", d.entry}});
   for (const Assumption& a : report.assumptions)
     assumptions.push_back({{"name", a.name},
                            {"class", toString(a.kind)},
@@ -168,6 +172,7 @@ Json toJson(const Report& report, int exitCode) {
           {"compared", std::move(compared)},
           {"not_compared", std::move(notCompared)},
           {"assumptions", std::move(assumptions)},
+          {"approved_differences", std::move(approved)},
           {"warnings", report.warnings},
           {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};

@@ -63,6 +63,8 @@ void addProperties(pugi::xml_node suite, const Report& report) {
     set(property, "value", value);
   };
   add("compared", comparedText(report, {}));
+  for (const ApprovedDifference& difference : report.approved)
+    add("approved difference", difference.name + ": " + difference.claim);
   for (const NotCompared& item : report.notCompared)
     add("not compared", item.what + (item.because.empty() ? "" : ", because " + item.because));
   for (const Assumption& a : report.assumptions)

@@ -32,6 +32,7 @@ constexpr std::array kRules = {
     Rule{"Defect ", kHead, false},
     Rule{"Suspect ", kHead, false},
     Rule{"Suspects:", kHead, false},
+    Rule{"Approved difference:", kOpen, false},
     Rule{"Compared:", kHead, false},
     Rule{"Not compared:", kOpen, false},
     Rule{"Not compared (allowed):", kHead, false},

@@ -108,6 +108,12 @@ std::string acceptingOptions(const Report& report, const TextStyle& style) {
   return options + (shown < conditions.size() ? " ..." : "");
 }
 
+void writeApproved(std::ostream& out, const Report& report, const TextStyle& style) {
+  for (const ApprovedDifference& difference : report.approved)
+    out << "Approved difference: " << asName(difference.name, style) << ": "
+        << asLine(difference.claim, style) << " (taken as given)\n";
+}
+
 void writeLedger(std::ostream& out, const Report& report, const TextStyle& style) {
   out << "\nCompared: " << comparedText(report, style) << "\n";
   const std::size_t shown = std::min(report.notCompared.size(), style.atMost(kMostNotCompared));

@@ -29,7 +29,9 @@ std::string conditionNames(const Report& report, const TextStyle& style);
 // "--accept initial-values --allow-uncompared w.grad ...": the options of verify that accept these.
 std::string acceptingOptions(const Report& report, const TextStyle& style);
 
-// The lines of the text report.
+// The lines of the text report. Approved differences stand under the verdict, the rest below what
+// is wrong with the plan.
+void writeApproved(std::ostream& out, const Report& report, const TextStyle& style);
 void writeLedger(std::ostream& out, const Report& report, const TextStyle& style);
 
 }  // namespace shardproof

@@ -101,6 +101,8 @@ const char* toString(Role role) {
       return "output";
     case Role::kCheckpoint:
       return "checkpoint";
+    case Role::kAssumed:
+      return "assumed";
   }
   return "checkpoint";
 }

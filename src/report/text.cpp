@@ -21,8 +21,12 @@ constexpr std::size_t kMaxRankRanges = 8;
 
 void writeVerdict(std::ostream& out, const Report& report, const TextStyle& style) {
   const std::string plan = asName(report.plan, style), model = asName(report.model, style);
-  const std::string proved = grouped(report.outputsProved) + " of " +
-                             counted(report.outputs, "output", "outputs") + " proved";
+  const std::string proved =
+      grouped(report.outputsProved) + " of " + counted(report.outputs, "output", "outputs") +
+      " proved" +
+      (report.approved.empty()
+           ? ""
+           : ", " + counted(report.approved.size(), "approved difference", "approved differences"));
   switch (report.verdict) {
     case Verdict::kEquivalent:
       out << "EQUIVALENT: plan " << plan << " computes what model " << model
@@ -190,6 +194,7 @@ void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
 }
 
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
+  writeApproved(out, report, style);
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
   writeCauses(out, report, style);
   writeDefects(out, report, style);

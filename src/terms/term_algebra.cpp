@@ -1,6 +1,8 @@
 #include "terms/term_algebra.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "terms/domain.h"
@@ -15,6 +17,51 @@ std::vector<TermId> ids(std::span<const Term> terms) {
   result.reserve(terms.size());
   for (const Term t : terms) result.push_back(t.id);
   return result;
+}
+
+constexpr std::int64_t kMostHalves = 1 << 20;
+
+// s and y with x = s y by its form, s a step: step(s y) = s step(y) then, as s is 0 or 1, and both
+// are 0 where it is 0. So the sign of relu(y) is that of y: a gradient may take its mask from the
+// result.
+std::optional<std::pair<Term, Term>> withoutStep(TermAlgebra& algebra, Term x) {
+  using Part = TermAlgebra::Part;
+  if (algebra.kind(x) != TermKind::kProduct && algebra.kind(x) != TermKind::kSum)
+    return std::nullopt;
+  if (algebra.kind(x) == TermKind::kSum && !algebra.constantValue(x).isZero()) return std::nullopt;
+  const auto isStep = [&](Term t) {
+    return algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kStep;
+  };
+  const auto factorsOf = [&](Term t) {
+    return algebra.kind(t) == TermKind::kProduct ? algebra.parts(t)
+                                                 : std::vector<Part>{{Rational(1), t}};
+  };
+  const auto has = [&](Term summand, Term s) {
+    const auto factors = factorsOf(summand);
+    return std::any_of(factors.begin(), factors.end(),
+                       [&](const Part& f) { return f.term.id == s.id && f.factor.isOne(); });
+  };
+  const std::vector<Part> summands =
+      algebra.kind(x) == TermKind::kSum ? algebra.parts(x) : std::vector<Part>{{Rational(1), x}};
+  std::optional<Term> common;
+  for (const Part& f : factorsOf(summands.front().term))
+    if (!common && isStep(f.term) &&
+        std::all_of(summands.begin(), summands.end(), [&](auto& s) { return has(s.term, f.term); }))
+      common = f.term;
+  if (!common) return std::nullopt;
+  std::vector<Term> rest;
+  for (const Part& summand : summands) {
+    Term product = algebra.constant(Rational(1));
+    for (const Part& f : factorsOf(summand.term)) {
+      if (f.term.id == common->id) continue;
+      const Rational halves = f.factor * Rational(2);
+      if (!halves.isInteger() || !halves.fitsInt64() || std::abs(halves.toInt64()) > kMostHalves)
+        return std::nullopt;
+      product = algebra.mul(product, algebra.power(f.term, static_cast<int>(halves.toInt64())));
+    }
+    rest.push_back(algebra.scale(summand.factor, product));
+  }
+  return std::pair(*common, algebra.sum(rest, {}));
 }
 
 }  // namespace
@@ -162,6 +209,11 @@ Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
     const Term x = arguments[0];
     if (domain().sign(x) == Sign::kPositive) return {Store::kOneTerm, x.condition};
     if (domain().neverPositive(x)) return {Store::kZeroTerm, x.condition};
+    if (const auto chosen = withoutStep(*this, x)) {
+      Term result = mul(chosen->first, apply(f, params, {&chosen->second, 1}));
+      result.condition = x.condition;
+      return result;
+    }
   }
   const std::vector<TermId> a = ids(arguments);
   const TermId id =

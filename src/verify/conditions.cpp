@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "report/format.h"
 #include "report/ledger.h"
+#include "shardproof/infer.h"
 
 namespace shardproof {
 
@@ -35,6 +37,17 @@ void describeCapture(Report& report, const Problem& problem, const VerifyOptions
                                      [](const auto& kind) { return kind.kind == kOtherOutputs; });
     if (others != report.compared.end()) others->outputs.push_back(output);
     else report.compared.push_back({kOtherOutputs, {output}});
+  }
+  report.approved.clear();
+  for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size())) {
+    const LineageEntry& entry = problem.plan.lineage[e];
+    if (entry.role != Role::kAssumed) continue;
+    const std::string& tensor = problem.names.text(problem.model.graph.tensors[entry.tensor].name);
+    std::string claim = describeFound(problem, e);
+    if (entry.shards.size() > 1)
+      claim += ", and " + counted(entry.shards.size() - 1, "more shard", "more shards");
+    report.approved.push_back(
+        {entry.approved.empty() ? tensor : entry.approved, tensor, std::move(claim), e.value});
   }
   report.notCompared = capture.notCompared;
   for (NotCompared& item : report.notCompared)

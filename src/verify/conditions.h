@@ -9,7 +9,8 @@
 
 namespace shardproof {
 
-// What is compared, what is not, and what was assumed, with what the user accepts of it.
+// What is compared, what is not, and what was assumed, with what the user accepts of it, and the
+// approved differences.
 void describeCapture(Report& report, const Problem& problem, const VerifyOptions& options);
 
 // Whether a pattern of VerifyOptions::allowUncompared is about this.

@@ -152,9 +152,15 @@ class Verification {
 
   void writeObligationFiles();
 
+  // Nothing for an entry whose stage could not be cut, or not before the run ended: every use of a
+  // class goes through here.
+  const ClassState* classOf(EntryId e) const {
+    const std::int32_t id = entries_[e].classId;
+    return id < 0 ? nullptr : &classes_[index(id)];
+  }
   const StageOutcome* outcomeOf(EntryId e) const {
-    const EntryState& state = entries_[e];
-    return state.classId < 0 ? nullptr : &classes_[state.classId].outcome;
+    const ClassState* cls = classOf(e);
+    return cls ? &cls->outcome : nullptr;
   }
   bool holds(EntryId e) const {
     const StageOutcome* outcome = outcomeOf(e);

@@ -48,7 +48,7 @@ bool Verification::allOutputsProved() const {
     all = all && (plan_.lineage[e].role != Role::kOutput || proved[e]);
   // What places a dropout's mask must be true of the tensor that it places.
   for (const EntryId e : plan_.positioning)
-    all = all && (plan_.lineage[e].role == Role::kInput || proved[e]);
+    all = all && (isGiven(plan_.lineage[e].role) || proved[e]);
   return all;
 }
 
@@ -88,9 +88,9 @@ std::vector<Verification::Failure> Verification::snapshot(
 }
 
 void Verification::takeOwnNames(Failure& f, CutOptions cut) const {
-  const std::int32_t id = entries_[f.entry].classId;
-  if (id < 0 || !f.outcome.counterexample) return;
-  const std::int32_t decided = classes_[id].entry;
+  const ClassState* cls = classOf(f.entry);
+  if (!cls || !f.outcome.counterexample) return;
+  const std::int32_t decided = cls->entry;
   if (decided == f.entry) return;
   cut.collapse = entries_[decided].collapse;
   cut.deepened = entries_[decided].deepened;
@@ -107,18 +107,18 @@ void Verification::conclude() {
   for (const EntryId e : topological_) {
     EntryState& state = entries_[e];
     StageReport& report = report_.stages[state.stage];
-    const StageOutcome* outcome = outcomeOf(e);
-    if (!outcome) {
+    const ClassState* cls = classOf(e);
+    if (!cls) {
       report.reason =
           state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
       continue;
     }
-    const ClassState& cls = classes_[state.classId];
+    const StageOutcome* outcome = &cls->outcome;
     report.verdict = outcome->verdict;
     report.method = outcome->method;
     report.reason = outcome->reason;
     report.reducedShapes = outcome->reducedShapes;
-    if (cls.entry == e) {
+    if (cls->entry == e) {
       for (const auto& [phase, seconds] : outcome->seconds) report.seconds += seconds;
     }
     if (outcome->verdict == StageVerdict::kProved && !proved[e]) {
@@ -182,11 +182,12 @@ void Verification::conclude() {
 bool Verification::refutedOutput() const {
   if (endToEnd_.evaluated) return false;
   return std::any_of(topological_.begin(), topological_.end(), [&](EntryId e) {
-    const StageOutcome* outcome = outcomeOf(e);
+    const ClassState* cls = classOf(e);
+    if (!cls) return false;
     // Stages of one class may start from inputs that stand for different numbers.
-    const bool itself = !knownInputs_ || classes_[index(entries_[e].classId)].entry == e;
-    return plan_.lineage[e].role == Role::kOutput && outcome && itself &&
-           outcome->verdict == StageVerdict::kRefuted && entries_[e].used.empty();
+    const bool itself = !knownInputs_ || cls->entry == e;
+    return plan_.lineage[e].role == Role::kOutput && itself &&
+           cls->outcome.verdict == StageVerdict::kRefuted && entries_[e].used.empty();
   });
 }
 
@@ -256,13 +257,13 @@ void Verification::record(const std::vector<char>& proved, ProofRecord& record) 
   std::vector<const std::vector<EntryId>*> sets(forbidden_.size());
   for (const auto& [set, n] : forbidden_) sets[n] = &set;
   for (const EntryId e : topological_) {
-    if (!proved[e]) continue;
+    const ClassState* cls = classOf(e);
+    if (!proved[e] || !cls) continue;
     const EntryState& state = entries_[e];
     std::int32_t& id = number[state.classId];
     if (id < 0) {
       id = static_cast<std::int32_t>(record.classes.size());
-      record.classes.push_back(
-          {*classes_[state.classId].form, classes_[state.classId].outcome.method});
+      record.classes.push_back({*cls->form, cls->outcome.method});
     }
     std::int32_t& set = numberOfSet[state.forbidden];
     if (set < 0) {

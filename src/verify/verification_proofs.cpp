@@ -100,7 +100,7 @@ void Verification::writeObligationFiles() {
   std::vector<std::pair<std::int32_t, std::string>> without;
   for (const EntryId e : topological_) {
     const EntryState& state = entries_[e];
-    if (state.classId >= 0) classes[state.classId].final = true;
+    if (classOf(e)) classes[index(state.classId)].final = true;
     else
       without.emplace_back(
           e, state.cutFailure.empty() ? "not cut before the run ended" : state.cutFailure);

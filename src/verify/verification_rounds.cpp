@@ -44,7 +44,7 @@ void Verification::prove() {
   excluded_.assign(plan_.lineage.size(), 0);
   std::vector<EntryId> todo;
   for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
-    if (plan_.lineage[e].role == Role::kInput) continue;
+    if (isGiven(plan_.lineage[e].role)) continue;
     entries_[e].needed = true;
     entries_[e].stage = static_cast<std::int32_t>(report_.stages.size());
     StageReport stage;

@@ -59,7 +59,7 @@ bool Verification::endToEndDiffers() {
   // a dropout's mask is in doubt, and with it what a proof means.
   std::vector<char> known = chain();
   if (std::any_of(plan_.positioning.begin(), plan_.positioning.end(),
-                  [&](EntryId e) { return plan_.lineage[e].role != Role::kInput && !known[e]; })) {
+                  [&](EntryId e) { return !isGiven(plan_.lineage[e].role) && !known[e]; })) {
     std::fill(known.begin(), known.end(), 0);
   }
   EntryId firstRefuted;

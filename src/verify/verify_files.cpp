@@ -52,13 +52,21 @@ std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const Verif
   return report;
 }
 
+// Whether some input holds integers of which not all values are looked at: an index.
+bool hasIndices(const Problem& problem) {
+  return std::any_of(problem.model.graph.tensors.begin(), problem.model.graph.tensors.end(),
+                     [](const Tensor& t) {
+                       return t.known && t.known->kind == KnownInput::Kind::kWithin;
+                     });
+}
+
 // As it stands, with lemmas that are found, and both with indices that are complete, if any is.
 std::optional<Report> quickReport(VerifiedFiles& done, const std::string& model,
                                   const std::string& plan, const VerifyOptions& given,
                                   const hlo::Options& hloOptions, double seconds) {
   hlo::Options options = hloOptions;
   for (const bool complete : {false, true}) {
-    if (complete && done.problem->plan.capture.assumptions.empty()) break;
+    if (complete && !(done.problem && hasIndices(*done.problem))) break;
     options.completeIndices = complete;
     for (const Infer infer : {Infer::kNever, Infer::kAlways}) {
       // The first look, which adds nothing, is at what has been read.

@@ -49,7 +49,17 @@ const char* kindOf(TensorKind kind) {
 }
 
 const char* roleOf(Role role) {
-  return role == Role::kInput ? "input" : role == Role::kOutput ? "output" : "checkpoint";
+  switch (role) {
+    case Role::kInput:
+      return "input";
+    case Role::kOutput:
+      return "output";
+    case Role::kAssumed:
+      return "assumed";
+    case Role::kCheckpoint:
+      break;
+  }
+  return "checkpoint";
 }
 
 class ProblemWriter {
@@ -356,9 +366,9 @@ class ProblemWriter {
         .key("tensor")
         .text(name(problem_.model.graph, e.tensor))
         .key("role")
-        .text(roleOf(e.role))
-        .key("shards")
-        .beginList();
+        .text(roleOf(e.role));
+    if (!e.approved.empty()) json_.key("approved").text(e.approved);
+    json_.key("shards").beginList();
     for (std::uint32_t s = 0; s < e.shards.size(); ++s) {
       const Shard& shard = e.shards[s];
       json_.beginObject().key("box");

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "cache/proof_store.h"
+#include "certificate/log_check_text.h"
 #include "certificate/proof_log.h"
 #include "certificate/proof_record.h"
 #include "shardproof/error.h"
@@ -100,6 +101,23 @@ TEST_F(PipelineLog, ATrueLogHolds) {
   EXPECT_EQ(r.proofs, c.log.classes.size());
   EXPECT_EQ(r.provedAgain, r.proofs);
   EXPECT_EQ(proof(5).assumes, (test::ids<EntryId>({4})));
+}
+
+TEST(ApprovedLog, AnApprovedDifferenceIsGivenAndReported) {
+  Certified c = certified(test::approvedPipeline());
+  EXPECT_NE(proofLogText(c.log).find(R"({"entry":"/lineage/4","tensor":"s","role":"assumed"})"),
+            std::string::npos);
+  const CheckLogResult r = check(c);
+  EXPECT_TRUE(r.holds()) << r.findings[0].place << ": " << r.findings[0].why;
+  EXPECT_EQ(r.approved, (test::ids<EntryId>({4})));
+  EXPECT_EQ(r.lemmas, 3u);
+  EXPECT_NE(logCheckJson(c.log, r).find("\"approved_differences\": [\n  {\n   \"entry\": "
+                                        "\"/lineage/4\""),
+            std::string::npos);
+  c.log.lineage[5].proof.assumes = {EntryId(4)};
+  expectRejected(c, "/lineage/5/assumes", "names 4, which is given and not to be proved");
+  c.log.lineage[4].role = Role::kCheckpoint;
+  expectRejected(c, "/lineage/4/role", "is \"checkpoint\", but \"assumed\" in the plan");
 }
 
 TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {

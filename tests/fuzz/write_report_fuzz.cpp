@@ -58,7 +58,7 @@ class Drawer {
     Report r;
     r.model = text();
     r.plan = text();
-    r.verdict = choose(Verdict::kUndecided);
+    r.verdict = choose(Verdict::kConditional);
     r.reason = text();
     r.interrupted = integer<bool>();
     r.outputs = integer<std::size_t>();
@@ -66,7 +66,7 @@ class Drawer {
     list([&] {
       StageReport s;
       s.tensor = text();
-      s.role = choose(Role::kCheckpoint);
+      s.role = choose(Role::kAssumed);
       s.entry = integer<std::int32_t>();
       s.verdict = choose(StageVerdict::kWrongLineage);
       s.method = choose(Method::kNumeric);
@@ -93,6 +93,17 @@ class Drawer {
       if (integer<bool>()) d.counterexample = counterexample();
       r.defects.push_back(std::move(d));
     });
+    r.source = text();
+    list([&] {
+      ComparedOutputs kind{text(), {}};
+      list([&] { kind.outputs.push_back(text()); });
+      r.compared.push_back(std::move(kind));
+    });
+    list([&] { r.notCompared.push_back({text(), text(), integer<bool>()}); });
+    list([&] {
+      r.assumptions.push_back({text(), choose(AssumptionClass::kRisk), text(), integer<bool>()});
+    });
+    list([&] { r.approved.push_back({text(), text(), text(), integer<std::int32_t>()}); });
     Statistics& s = r.statistics;
     s.programNodes = integer<std::size_t>();
     s.ranks = integer<std::size_t>();

@@ -40,6 +40,30 @@ TEST(Execute, ARightPlanAgreesOnEveryElement) {
   EXPECT_GT(result.peakBytes, 0);
 }
 
+TEST(Execute, ApprovedDifferencesAreWhatTheModelHas) {
+  EXPECT_EQ(outputsOf(test::approvedPipeline()), Agreement::kAgrees);
+  Options real;
+  real.approved = false;
+  EXPECT_EQ(outputsOf(test::approvedPipeline(), real), Agreement::kDiffers);
+  // Of a tensor that a communication makes.
+  Draft d = test::pipeline();
+  d.plan["programs"][0]["tensors"]["n"] = d.plan["programs"][0]["tensors"]["y"];
+  d.node(0, 1) = {{"op", "neg"}, {"in", {"y"}}, {"out", {"n"}}, {"mb", "*"}};
+  d.plan["programs"][0]["nodes"].push_back(
+      test::Json::parse(R"({"op": "send", "in": ["n"], "out": [], "comm": "p2p", "to": {"pp": 1},
+                            "mb": "*"})"));
+  EXPECT_EQ(outputsOf(d), Agreement::kDiffers);
+  d.entry(3)["role"] = "assumed";
+  EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
+  Options field;
+  field.arithmetic = Arithmetic::kPrimeField;
+  EXPECT_EQ(outputsOf(test::approvedPipeline(), field), Agreement::kAgrees);
+  // What is wrong behind one shows.
+  d = test::approvedPipeline();
+  d.node(1, 2)["op"] = "sub";
+  EXPECT_EQ(outputsOf(d), Agreement::kDiffers);
+}
+
 TEST(Execute, TheFirstDifferenceIsNamed) {
   Draft d = test::pipeline();
   d.plan["lineage"][2]["shards"][0]["step"]["mb"] = {

@@ -4,10 +4,10 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
+from plan_edit import CONDITIONAL, EQUIVALENT, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
 
 PLANS = ROOT / "tests" / "plans" / "small"
-CODES = {"equivalent": EQUIVALENT, "not-equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
+CODES = {"equivalent": EQUIVALENT, "not-equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED, "conditional": CONDITIONAL}
 
 
 def check(runner, file):
@@ -19,6 +19,9 @@ def check(runner, file):
     model.write_text(json.dumps(case["model"]))
     result = runner.verify(plan, model)
     expect_code(result, CODES[case["expected"]])
+    for line in case.get("says", []):
+        if line not in result.out:
+            raise Failure(f"the report does not say {line!r}:\n{result.out}")
     if result.report["statistics"]["workers_lost"]:
         raise Failure("a worker process crashed: " + result.summary())
     return case["expected"]

@@ -94,11 +94,16 @@ TEST(HloDocuments, MakeAProblem) {
   const Documents documents = documentsOf(kModel, "m.hlo", kPlan, "p.hlo", "m.json", {});
   const auto problem = readProblemText(documents.model, documents.plan);
   EXPECT_EQ(problem->model.outputs.size(), 1u);
-  ASSERT_EQ(documents.assumptions.size(), 1u);
-  EXPECT_EQ(documents.assumptions[0].text,
-            "the elements of 'ids' lie in [0, 16), as they are used as indices");
-  EXPECT_EQ(documents.assumptions[0].kind, AssumptionClass::kRisk);
-  EXPECT_EQ(problem->plan.capture.assumptions, documents.assumptions);
+  EXPECT_TRUE(documents.assumptions.empty());
+  Options inBounds;
+  inBounds.assumeInBounds = true;
+  const Documents assuming = documentsOf(kModel, "m.hlo", kPlan, "p.hlo", "m.json", inBounds);
+  ASSERT_EQ(assuming.assumptions.size(), 1u);
+  EXPECT_EQ(assuming.assumptions[0].text,
+            "what the model looks up by elements of 'ids' is there; of their values these are looked "
+            "at: 0 to 15");
+  EXPECT_EQ(assuming.assumptions[0].name, "indices-in-bounds");
+  EXPECT_EQ(assuming.assumptions[0].kind, AssumptionClass::kRisk);
   EXPECT_NE(documents.plan.find("p.hlo:22 all-reduce"), std::string::npos) << documents.plan;
 }
 

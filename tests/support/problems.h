@@ -244,6 +244,16 @@ inline Draft pipeline() {
       {"tensor": "s", "role": "output", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1}}]}]}]})");
 }
 
+// The pipeline, whose ranks take means where the model sums. Entry 4, about what they sum up to, is
+// an approved difference.
+inline Draft approvedPipeline() {
+  Draft d = pipeline();
+  d.node(1, 1)["op"] = "mean";
+  d.entry(4)["role"] = "assumed";
+  d.entry(4)["approved"] = "means";
+  return d;
+}
+
 // The pipeline, with the sum of t stated once more in other words: the second equation finds no
 // part that is not determined. Output: 6.
 inline Draft overDetermined() {

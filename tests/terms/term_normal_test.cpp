@@ -397,6 +397,24 @@ TEST_F(NormalForm, BigCoefficientsStayExact) {
   EXPECT_THROW(a.power(c(3), 2'000'000'000), Unsupported);
 }
 
+// relu(t) > 0 exactly where t > 0, and what a step multiplies goes with it; other factors stay.
+TEST_F(NormalForm, AStepOfWhatAStepMultiplies) {
+  const auto step = [&](Term t) { return f(Function::kStep, {t}); };
+  const auto relu = [&](Term t) { return a.mul(t, step(t)); };
+  for (const Term t : {x, a.add(x, y), sum({x, y}, {3, 6}), sub(a.mul(x, y), z), mul({x, y, y}),
+                       a.add(x, c(1)), a.mul(inv(x), y)})
+    EXPECT_EQ(step(relu(t)), step(t)) << show(t);
+  EXPECT_EQ(relu(relu(x)), relu(x));
+  EXPECT_EQ(step(a.scale(2, relu(sub(x, y)))), a.mul(step(sub(x, y)), step(a.scale(2, sub(x, y)))));
+  EXPECT_EQ(step(a.add(a.mul(step(x), y), a.mul(step(x), z))), a.mul(step(x), step(a.add(y, z))));
+  // No rule where the step is not in all of it.
+  EXPECT_NE(step(a.add(relu(x), y)), a.mul(step(x), step(a.add(x, y))));
+  EXPECT_NE(step(a.add(relu(x), c(1))), step(x));
+  EXPECT_NE(step(a.scale(-1, relu(x))), step(x));
+  EXPECT_NE(step(a.mul(step(x), y)), step(x));
+  EXPECT_NE(step(a.mul(step(x), y)), step(y));
+}
+
 TEST(TermStore, StopsAtTheLimit) {
   TermAlgebra a(TermAlgebra::Mode::kNormalized, 100);
   const Term x = a.variable(false);

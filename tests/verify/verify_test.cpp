@@ -47,6 +47,90 @@ Draft undecidable() {
   return d;
 }
 
+TEST(Verify, AnApprovedDifferenceIsTakenAsGiven) {
+  Report report = verified(test::approvedPipeline());
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  EXPECT_EQ(report.outputsProved, 1u);
+  ASSERT_EQ(report.stages.size(), 3u);  // it has none
+  EXPECT_TRUE(stageOf(report, 5).assumptions.empty());
+  ASSERT_EQ(report.approved.size(), 1u);
+  EXPECT_EQ(report.approved[0].name, "means");
+  EXPECT_EQ(report.approved[0].tensor, "s");
+  EXPECT_EQ(report.approved[0].entry, 4);
+  EXPECT_EQ(report.approved[0].claim, "local `t` holds s[], summed over tp, summed over mb");
+  Draft d = test::approvedPipeline();
+  d.entry(4).erase("approved");
+  d.entry(4)["role"] = "checkpoint";
+  EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
+  d = test::approvedPipeline();
+  d.node(1, 2)["op"] = "sub";
+  report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+// A lemma that is false, together with a true one about the same tensor, proves anything: the
+// tensor is what the approved difference says, so the other claim is refuted.
+TEST(Verify, AnApprovedDifferenceAndALemmaCannotContradictEachOther) {
+  Draft d = test::oneRank(
+      R"("x": {"shape": [], "kind": "input"})",
+      R"("h": {"shape": []}, "d": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "add", "in": ["x", "x"], "out": ["d"]},
+         {"op": "sub", "in": ["h", "d"], "out": ["o"]})",
+      R"("h": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "add", "in": ["x", "x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})");
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "h", "role": "assumed", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  d.plan["lineage"].push_back(Json::parse(
+      R"({"tensor": "d", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+  const Report report = verified(d);
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(report.outputsProved, 0u);
+}
+
+Draft withCapture(const char* capture) {
+  Draft d = test::pipeline();
+  d.plan["capture"] = Json::parse(capture);
+  return d;
+}
+
+TEST(Verify, ConditionsMakeAProvedPlanConditional) {
+  const Draft risk = withCapture(
+      R"({"compared": {"loss": ["s"]}, "assumptions": [
+          {"name": "initial-values", "class": "risk", "text": "all begin equal"},
+          {"name": "ranks", "class": "checkable", "text": "ranks run alike"},
+          {"name": "fractions", "class": "harmless", "text": "0.1 is 1/10"}]})");
+  Report report = verified(risk);
+  EXPECT_EQ(report.verdict, Verdict::kConditional);
+  EXPECT_EQ(report.outputsProved, 1u);
+  EXPECT_EQ(report.reason, "initial-values");
+  EXPECT_EQ(report.compared, (std::vector<ComparedOutputs>{{"loss", {"s"}}}));
+  VerifyOptions options = quick();
+  options.accept = {"ranks", "initial"};
+  EXPECT_EQ(verified(risk, options).verdict, Verdict::kConditional);
+  options.accept = {"initial-values"};
+  report = verified(risk, options);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+  EXPECT_EQ(report.reason, "");
+  EXPECT_TRUE(report.assumptions[0].accepted);
+  EXPECT_FALSE(report.assumptions[1].accepted);
+
+  const Draft missing = withCapture(
+      R"({"not_compared": [{"what": "leaf[0]", "because": "why"}, {"what": "leaf[1]", "because": ""}]})");
+  options = quick();
+  EXPECT_EQ(verified(missing).verdict, Verdict::kConditional);
+  options.allowUncompared = {"leaf[0]"};
+  EXPECT_EQ(verified(missing, options).reason, "leaf[1] (not compared)");
+  options.allowUncompared = {"leaf*"};
+  EXPECT_EQ(verified(missing, options).verdict, Verdict::kEquivalent);
+
+  Draft wrong = risk;
+  wrong.node(1, 1)["op"] = "mean";
+  EXPECT_EQ(verified(wrong).verdict, Verdict::kNotEquivalent);
+  EXPECT_EQ(verified(test::pipeline()).compared,
+            (std::vector<ComparedOutputs>{{"outputs", {"s"}}}));
+}
+
 TEST(Verify, TheChainReachesFromTheInputsToTheOutputs) {
   const Report report = verified(test::pipeline());
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
@@ -526,6 +610,29 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
   EXPECT_EQ(verified(twice).stages.size(), 2u);
 }
 
+// relu(h) > 0 exactly where h > 0: a gradient may take its mask from either, behind several layers.
+TEST(Verify, GradientMaskFromTheResult) {
+  const auto nodes = [](const std::string& mask) {
+    return R"({"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["a"]},
+              {"op": "linear", "in": ["a", "w"], "out": ["k"]}, {"op": "relu", "in": ["k"], "out": ["b"]},
+              {"op": "relu_backward", "in": ["b", ")" +
+           std::string(mask == "h" ? "k" : "b") +
+           R"("], "out": ["e"]}, {"op": "matmul", "in": ["e", "w"], "out": ["f"]},
+              {"op": "relu_backward", "in": ["f", ")" +
+           mask + R"("], "out": ["o"]})";
+  };
+  const std::string inputs =
+      R"("x": {"shape": [2, 3], "kind": "input"}, "w": {"shape": [3, 3], "kind": "parameter"})";
+  const std::string made =
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "k": {"shape": [2, 3]},
+         "b": {"shape": [2, 3]}, "e": {"shape": [2, 3]}, "f": {"shape": [2, 3]}, "o": {"shape": [2, 3]})";
+  const Report report = verified(test::oneRank(inputs, made, nodes("h"), made, nodes("a")));
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
+  // The mask of the other layer.
+  const Report wrong = verified(test::oneRank(inputs, made, nodes("h"), made, nodes("x")));
+  EXPECT_EQ(wrong.verdict, Verdict::kNotEquivalent) << wrong.reason;
+}
+
 TEST(Verify, EverythingByZ3) {
   VerifyOptions options = quick();
   options.checker = Checker::kZ3;
@@ -544,6 +651,23 @@ TEST(Verify, Cancelled) {
   EXPECT_EQ(report.reason, "the run was interrupted");
   EXPECT_EQ(report.outputsProved, 0u);
   for (const StageReport& s : report.stages) EXPECT_EQ(s.verdict, StageVerdict::kUndecided);
+}
+
+// Entries that are in no class, of a plan of which something is known of an input: each of them is
+// looked at all the same.
+TEST(Verify, CancelledBeforeStagesAreClassified) {
+  const std::atomic<bool> cancel{true};
+  VerifyOptions options = quick();
+  options.cancel = &cancel;
+  Draft d = test::oneRank(R"("x": {"shape": [2], "kind": "input"})", R"("o": {"shape": [2]})",
+                          R"({"op": "exp", "in": ["x"], "out": ["o"]})", R"("o": {"shape": [2]})",
+                          R"({"op": "exp", "in": ["x"], "out": ["o"]})");
+  d.model["tensors"]["x"]["known"] = {{"numbers", {0.1, 0.3}}};
+  const Report report = verified(d, options);
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+  ASSERT_EQ(report.stages.size(), 1u);
+  EXPECT_EQ(report.stages[0].reason, "not decided before the run ended");
 }
 
 TEST(Verify, CancelledInTheMiddle) {

@@ -137,6 +137,13 @@ TEST(WriteProblem, KeepsTheCapture) {
   EXPECT_EQ(again->plan.capture, problem->plan.capture);
 }
 
+TEST(WriteProblem, KeepsApprovedDifferences) {
+  const auto problem = test::read(test::approvedPipeline());
+  expectSameAgain(*problem);
+  const auto again = readProblemText(modelText(*problem), planText(*problem, ""));
+  EXPECT_EQ(again->plan.lineage[4].approved, "means");
+}
+
 TEST(WriteProblem, GeneratedPlansAreTheSameWhenReadAgain) {
   expectSameAgain(*generated([](auto& o) {
     o.architecture = "mlp";

@@ -27,7 +27,8 @@ function showVerdict(report) {
 // What is compared and what was assumed. Harmless assumptions are one line for each name.
 const NOT_COMPARED_AT_ONCE = 20;
 function ledger(report) {
-  const lines = ['Compared: ' + (Object.entries(report.compared).map(([kind, outputs]) => `${kind} (${outputs.length.toLocaleString('en')})`).join(', ') || 'nothing')];
+  const lines = report.approved_differences.map(d => `Approved difference: ${d.name}: ${d.claim} (taken as given)`);
+  lines.push('Compared: ' + (Object.entries(report.compared).map(([kind, outputs]) => `${kind} (${outputs.length.toLocaleString('en')})`).join(', ') || 'nothing'));
   for (const item of report.not_compared.slice(0, NOT_COMPARED_AT_ONCE))
     lines.push(`Not compared${item.allowed ? ' (allowed)' : ''}: ${item.what}${item.because ? ' because ' + item.because : ''}`);
   if (report.not_compared.length > NOT_COMPARED_AT_ONCE) lines.push(`Not compared: ${(report.not_compared.length - NOT_COMPARED_AT_ONCE).toLocaleString('en')} more`);

@@ -41,6 +41,7 @@ class Builder {
         planModule_(parse(planText, planFile)) {
     shared_.exactConstants = options.exactConstants;
     shared_.completeIndices = options.completeIndices;
+    shared_.assumeInBounds = options.assumeInBounds;
     const std::int64_t partitions = headerCount(planModule_, "num_partitions", planFile),
                        replicas = headerCount(planModule_, "replica_count", planFile);
     if (partitions > 1 && replicas > 1)
@@ -57,8 +58,12 @@ class Builder {
   }
 
   Documents build(const std::string& modelName) {
-    lowerModel();
-    lowerPlan();
+    // What is computed of integers says on the way which of their values must be told apart. With
+    // others than before the programs are lowered again; there are more each time.
+    do {
+      lowerModel();
+      lowerPlan();
+    } while (shared_.updateRanges());
     checkPorts();
     addNumbers();
     Documents documents;
@@ -80,17 +85,7 @@ class Builder {
     documents.plan += programsJson(*mesh_, ranks_, wantedLocally_);
     documents.plan += "],\n\"lineage\": [\n" + lineage + "\n]";
     documents.model = modelText(wanted);
-    for (const auto& [k, range] : shared_.ranges) {
-      std::string others, name = model_->parameters[k].name;
-      if (range.shift() > 0) name.resize(name.rfind(" + "));
-      for (const std::int64_t i : range.others)
-        others += (others.empty() ? "" : ", ") + std::to_string(i);
-      documents.assumptions.push_back({"indices-in-bounds", AssumptionClass::kRisk,
-                                       "the elements of '" + name + "' lie in [0, " +
-                                           std::to_string(range.count) + ")" +
-                                           (others.empty() ? "" : " or are one of " + others) +
-                                           ", as they are used as indices"});
-    }
+    integerAssumptions(documents);
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
           {"arbitrary-numbers", AssumptionClass::kHarmless,
@@ -104,20 +99,50 @@ class Builder {
   }
 
  private:
+  void integerAssumptions(Documents& documents) const {
+    for (const auto& [k, functions] : shared_.outOfBounds) {
+      std::string values, name = model_->parameters[k].name;
+      const Shared::Range& range = shared_.ranges.at(k);
+      if (range.shift() > 0) name.resize(name.rfind(" + "));
+      for (const auto& [low, high] : range.values)
+        values += (values.empty() ? "" : ", ") + std::to_string(low) +
+                  (high == low + 1 ? "" : " to " + std::to_string(high - 1));
+      documents.assumptions.push_back(
+          {"indices-in-bounds", AssumptionClass::kRisk,
+           "what the model looks up by elements of '" + name +
+               "' is there; of their values these are looked at: " + values});
+    }
+    if (shared_.mayOverflow.empty()) return;
+    constexpr std::size_t kMostShown = 8;
+    std::string places;
+    std::size_t shown = 0;
+    for (const auto& [file, line] : shared_.mayOverflow) {
+      if (shown++ == kMostShown) {
+        places += " and " + std::to_string(shared_.mayOverflow.size() - kMostShown) + " more";
+        break;
+      }
+      places += (places.empty() ? "" : ", ") + file + ":" + std::to_string(line);
+    }
+    documents.assumptions.push_back(
+        {"integer-overflow", AssumptionClass::kRisk,
+         "the integers that are computed in " + places + " fit their types"});
+  }
+
   void lowerModel() {
-    // Lookups say on the way which values an index has, so the second time that is known.
-    for (;;) {
-      const auto ranges = shared_.ranges;
+    do {
       shared_.unknowns.clear();
+      shared_.mayOverflow.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
-      shared_.widenRanges();
-      if (shared_.ranges == ranges) return;
-    }
+    } while (shared_.updateRanges());
   }
 
   void lowerPlan() {
     constexpr int kMostPasses = 12;
+    shared_.communicated.clear();
+    shared_.communicatedTables.clear();
+    shared_.communicatedIndices.clear();
+    shared_.gatheredStarts.clear();
     for (int pass = 0;; ++pass) {
       shared_.communicatedChanged = false;
       shared_.forgetTables = pass >= kMostPasses;
@@ -266,16 +291,15 @@ class Builder {
       const Lowering::Port& port = model_->parameters[k];
       const auto range = shared_.ranges.find(k);
       const std::int64_t shift = range == shared_.ranges.end() ? 0 : range->second.shift();
-      if (integerType(port.shape.type)) {
+      if (const auto type = integerType(port.shape.type)) {
         constexpr std::int64_t kMost = std::int64_t{1} << 60;
         std::string stretches;
         for (const Piece& p : model_->domainOf(port.name)) {
-          const std::int64_t least = port.shape.type[0] == 'u' ? 0 : -kMost,
-                             low = std::max(p.low + shift, least),
+          const std::int64_t low = std::max(p.low + shift, -kMost),
                              high = std::min(p.high + shift, kMost);
           if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
         }
-        if (!stretches.empty() && (range != shared_.ranges.end() || port.shape.type[0] == 'u'))
+        if (range != shared_.ranges.end() || !type->isSigned || type->bits < 32)
           model_->graph.tensor(port.name).facts = "{\"within\": [" + stretches + "]}";
       }
       if (numbers_.contains(k))

@@ -17,6 +17,8 @@ struct Options {
   // An index that is known to lie in bounds has its first value where it has none of the others, so
   // that what is 1 at each value adds up to 1. It makes proofs longer, and some possible.
   bool completeIndices = false;
+  // What a lookup of the model finds out of bounds is not looked at.
+  bool assumeInBounds = false;
   // Functions of which nothing is known are an error.
   bool strict = false;
 };

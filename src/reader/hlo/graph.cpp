@@ -4,6 +4,7 @@
 
 #include <set>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "writer/json_writer.h"
@@ -70,6 +71,7 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
   node.loc = loc_;
   tensor.producer = nodes_.size();
   judge(node, tensor);
+  bound(node, tensor);
   nodes_.push_back(std::move(node));
   add(name, std::move(tensor));
   order_.push_back(name);
@@ -140,6 +142,7 @@ void Graph::add(const std::string& name, GraphTensor tensor) {
   if (tensor.kind == "input") tensor.valued = Valued::kNumber;
   if (tensor.kind == "constant") {
     const std::string& value = tensor.value;
+    std::tie(tensor.least, tensor.greatest) = boundsOfNumbers(value);
     if (value.find('N') == std::string::npos) tensor.valued = Valued::kNumber;  // not-a-number
     if (value.find_first_not_of("0123456789.e-") == std::string::npos && value.find('-') != 0 &&
         value.find_first_of("123456789") < value.find('e'))

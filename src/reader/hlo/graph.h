@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -51,6 +52,9 @@ struct GraphTensor {
   std::uint64_t serial = 0;  // which of all tensors that the graph ever had; names may come again
   Valued valued = Valued::kSometimes;
   Positive positive = Positive::kUnknown;
+  // Between which the elements lie that have values; minus infinity aside.
+  double least = -std::numeric_limits<double>::infinity();
+  double greatest = std::numeric_limits<double>::infinity();
 };
 
 struct GraphNode {
@@ -139,6 +143,8 @@ class Graph {
   std::string produce(GraphNode node, GraphTensor tensor);
   // What is known of the result of a node: valued, positive.
   void judge(const GraphNode& node, GraphTensor& made) const;
+  // Between which the elements of the result lie (bounds.cpp).
+  void bound(const GraphNode& node, GraphTensor& made) const;
   void add(const std::string& name, GraphTensor tensor);
   // Where equal nodes are shared: the index of one that does this, or nothing, and it is noted.
   std::optional<std::size_t> equalNode(const std::string& op, const std::vector<std::string>& in,
@@ -159,6 +165,10 @@ class Graph {
   std::size_t steps_ = 0;
   std::uint64_t made_ = 0;
 };
+
+// The least and the greatest number of a JSON list of numbers, or of one; infinite where it has
+// something else.
+std::pair<double, double> boundsOfNumbers(const std::string& json);
 
 // A number as JSON text, where it is a finite decimal of moderate length; else empty.
 std::string decimalJson(const Rational& value);

@@ -120,6 +120,94 @@ std::optional<Rational> constantValue(const Pieces& pieces) {
   return p && p->a == 0 ? std::optional(p->b) : std::nullopt;
 }
 
+std::optional<Pieces> rowPieces(const Pieces& pieces, std::int64_t count) {
+  Pieces rows;
+  for (const Piece& p : pieces) {
+    if (!p.b.isInteger() || (p.a != 0 && p.a != 1)) return std::nullopt;
+    if (p.a == 0) {
+      const bool inside = p.b.sign() >= 0 && p.b < Rational(count);
+      append(rows, p.low, p.high, {0, inside ? p.b : Rational(-1)});
+      continue;
+    }
+    const std::int64_t first = std::clamp(ceiling(-p.b), p.low, p.high),
+                       last = std::clamp(ceiling(Rational(count) - p.b), p.low, p.high);
+    append(rows, p.low, first, {0, Rational(-1)});
+    append(rows, first, last, {1, p.b});
+    append(rows, last, p.high, {0, Rational(-1)});
+  }
+  return rows;
+}
+
+std::optional<Pieces> clampPieces(const Pieces& pieces, std::int64_t count) {
+  const Pieces bottom = constantPieces(pieces, Rational(0)),
+               top = constantPieces(pieces, Rational(count - 1));
+  const Pieces* bounds[] = {&bottom, &pieces, &top};
+  return combinePieces("clamp", {}, bounds);
+}
+
+Pieces insidePieces(const Pieces& pieces, std::int64_t count) {
+  const Pieces bottom = constantPieces(pieces, Rational(0)),
+               end = constantPieces(pieces, Rational(count));
+  const Pieces *low[] = {&pieces, &bottom}, *high[] = {&pieces, &end};
+  const auto above = combinePieces("compare", "GE", low), below = combinePieces("compare", "LT", high);
+  const Pieces* both[] = {&*above, &*below};
+  return *combinePieces("and", {}, both);
+}
+
+std::pair<Rational, Rational> valueRange(const Pieces& pieces) {
+  std::optional<std::pair<Rational, Rational>> range;
+  for (const Piece& p : pieces)
+    for (const std::int64_t at : {p.low, p.high - 1}) {
+      const Rational value = Rational(p.a) * Rational(at) + p.b;
+      if (!range) range = {value, value};
+      if (value < range->first) range->first = value;
+      if (range->second < value) range->second = value;
+    }
+  return range.value_or(std::pair(Rational(), Rational()));
+}
+
+Stretch typeRange(const IntegerType& type) {
+  if (type.bits >= 64) return {type.isSigned ? kNoLow : 0, kNoHigh};
+  const std::int64_t size = std::int64_t{1} << (type.isSigned ? type.bits - 1 : type.bits);
+  return {type.isSigned ? -size : 0, size};
+}
+
+// Where a x + b lies in the k-th copy of the type's range, k times 2^bits are taken away.
+std::optional<Pieces> wrapPieces(const Pieces& pieces, const IntegerType& type) {
+  constexpr std::size_t kMostPieces = 256;
+  const auto [least, end] = typeRange(type);
+  const auto [low, high] = valueRange(pieces);
+  // Of 64 bits: an input is far from the ends (typeRange), so that little can be added to it.
+  const Rational slack(type.bits >= 64 ? kNoHigh : 0), below = type.isSigned ? slack : Rational();
+  if (!(low < Rational(least) - below) && high < Rational(end) + slack) return pieces;
+  if (type.bits >= 64) return std::nullopt;
+  const Rational size(std::int64_t{1} << type.bits);
+  const auto copyOf = [&](const Rational& value) {  // floor((value - least) / size)
+    return -ceiling((Rational(least) - value) / size);
+  };
+  Pieces result;
+  for (const Piece& p : pieces) {
+    if (!p.b.isInteger()) return std::nullopt;
+    if (p.a == 0) {
+      append(result, p.low, p.high, {0, p.b - size * Rational(copyOf(p.b))});
+      continue;
+    }
+    std::int64_t from = p.low;
+    while (from < p.high) {
+      if (result.size() >= kMostPieces) return std::nullopt;
+      const std::int64_t copy = copyOf(Rational(p.a) * Rational(from) + p.b);
+      // Up to where the next copy begins: above this one, or below it.
+      const Rational edge = Rational(least) + size * Rational(p.a > 0 ? copy + 1 : copy) - p.b;
+      const std::int64_t next =
+          p.a > 0 ? ceiling(edge / Rational(p.a)) : -ceiling(-edge / Rational(p.a)) + 1;
+      const std::int64_t to = std::clamp(next, from + 1, p.high);
+      append(result, from, to, {p.a, p.b - size * Rational(copy)});
+      from = to;
+    }
+  }
+  return result;
+}
+
 std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view direction,
                                     std::span<const Pieces* const> operands) {
   if (opcode == "clamp") {

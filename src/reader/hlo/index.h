@@ -7,8 +7,10 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "reader/hlo/scalars.h"
 #include "shardproof/rational.h"
 
 namespace shardproof::hlo {
@@ -21,6 +23,8 @@ struct Piece {
   std::int64_t low = kNoLow, high = kNoHigh;
   std::int64_t a = 0;
   Rational b;
+
+  friend bool operator==(const Piece&, const Piece&) = default;
 };
 // In order. What is in no piece is no value that the integer can have.
 using Pieces = std::vector<Piece>;
@@ -36,5 +40,23 @@ std::optional<Pieces> combinePieces(std::string_view opcode, std::string_view di
 bool isIdentity(const Pieces& pieces);
 // The value everywhere, if it is one.
 std::optional<Rational> constantValue(const Pieces& pieces);
+// The least and the greatest value.
+std::pair<Rational, Rational> valueRange(const Pieces& pieces);
+
+// Where the value is a row, 0 to count - 1, as it is; -1 elsewhere. Nothing where it is a multiple
+// of the integer.
+std::optional<Pieces> rowPieces(const Pieces& pieces, std::int64_t count);
+// The same moved into bounds.
+std::optional<Pieces> clampPieces(const Pieces& pieces, std::int64_t count);
+// 1 where the value is one of 0 to count - 1, else 0.
+Pieces insidePieces(const Pieces& pieces, std::int64_t count);
+
+// Integers from `first` up to `second`, without it.
+using Stretch = std::pair<std::int64_t, std::int64_t>;
+// The values of a type; of 64 bits those that pieces can have.
+Stretch typeRange(const IntegerType& type);
+// The same numbers modulo 2^bits, within the type's range, as its arithmetic gives them. Nothing
+// where that takes too many pieces, or a type of 64 bits may not hold them.
+std::optional<Pieces> wrapPieces(const Pieces& pieces, const IntegerType& type);
 
 }  // namespace shardproof::hlo

@@ -22,13 +22,13 @@ Sizes rest(const Sizes& sizes, std::size_t without) {
 }
 
 bool sameRows(const LookupPiece& x, const LookupPiece& y) {
-  return x.kind == y.kind &&
+  return x.kind == y.kind && x.outside == y.outside &&
          (x.kind == LookupPiece::Kind::kNumber ? x.number == y.number : x.offset == y.offset);
 }
 
 // Whether `one`, a single index, has the row that `moving` would give it.
 bool fits(const LookupPiece& one, const LookupPiece& moving) {
-  return moving.kind == LookupPiece::Kind::kMoving && one.kind == LookupPiece::Kind::kFixed &&
+  return moving.kind == LookupPiece::Kind::kMoving && moving.outside == one.outside && one.kind == LookupPiece::Kind::kFixed &&
          one.high == one.low + 1 && one.offset == one.low + moving.offset;
 }
 
@@ -73,7 +73,7 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   }
   const std::int64_t shift = shiftOf(l.base);
   const std::string start = std::to_string(p.low + shift), stop = std::to_string(p.high + shift);
-  if (p.low <= kNoLow || p.low + shift < 0 || p.high >= kNoHigh)
+  if (p.low + shift < 0 || p.high >= kNoHigh)
     throw std::invalid_argument("an index that may be negative or as large as it likes");
   const std::int64_t from = p.kind == LookupPiece::Kind::kMoving ? p.low + p.offset : p.offset;
   const std::int64_t to = p.kind == LookupPiece::Kind::kMoving ? p.high + p.offset : p.offset + 1;
@@ -123,11 +123,34 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
   return y;
 }
 
+// What the index has of it: rows that are told apart, numbers by negative ones.
+void Lowering::observeLookup(const Lookup& l) {
+  Pieces rows, inside;
+  for (const LookupPiece& p : l.pieces) {
+    const bool number = p.kind == LookupPiece::Kind::kNumber;
+    rows.push_back({p.low, p.high, p.kind == LookupPiece::Kind::kMoving ? 1 : 0,
+                    number ? Rational(-1 - static_cast<std::int64_t>(p.number))
+                           : Rational(p.offset)});
+    const bool out = p.outside || (number && p.number == shared_.scalars.nan());
+    inside.push_back({p.low, p.high, 0, Rational(out ? 0 : 1)});
+  }
+  observe(l.base, rows);
+  assumeInside(l.base, inside);
+}
+
 std::string Lowering::lookupNode(const Lookup& l, const Sizes& sizes) {
   std::string total;
   const Scalars& s = shared_.scalars;
-  std::vector<LookupPiece> undefined;
-  for (const LookupPiece& p : l.pieces) {
+  observeLookup(l);
+  std::vector<LookupPiece> undefined, pieces;
+  for (LookupPiece p : l.pieces)
+    for (const auto& [low, high] : valuesOf(l.base, p.low, p.high)) {
+      p.low = low;
+      p.high = high;
+      pieces.push_back(p);
+    }
+  mergePieces(pieces);
+  for (const LookupPiece& p : pieces) {
     if (p.kind == LookupPiece::Kind::kNumber && s.is(p.number, 0)) continue;
     if (p.kind == LookupPiece::Kind::kNumber && p.number == s.nan()) {
       undefined.push_back(p);
@@ -153,6 +176,15 @@ std::string Lowering::lookupNode(const Lookup& l, const Sizes& sizes) {
     const std::string defined = view(oneMinus(indicator(l.base, p.low, p.high)), ones);
     total = binary("div", total, defined, whole);
   }
+  // One row, or one of the numbers.
+  GraphTensor& made = graph.tensor(total);
+  made.least = graph.tensor(l.table).least;
+  made.greatest = graph.tensor(l.table).greatest;
+  for (const LookupPiece& p : pieces)
+    if (p.kind == LookupPiece::Kind::kNumber && s.isRational(p.number)) {
+      made.least = std::min(made.least, s.value(p.number).toDouble());
+      made.greatest = std::max(made.greatest, s.value(p.number).toDouble());
+    }
   return arrange(total, labels, l.labels, sizes);
 }
 

@@ -181,6 +181,7 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
         (!i.shape.tuple && frame.values.back().shape.sizes != i.shape.sizes))
       unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make " +
                          toText(frame.values.back().shape));
+    checkOverflow(i, frame.values.back());
     mark(i, metadata, name, frame.values.back());
   }
   --depth_;
@@ -310,10 +311,13 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   if (integerType(i.shape.type)) {
     graph.input(name, i.shape.sizes, true, "int64");
     if (auto key = keyTable(static_cast<std::size_t>(number), i.shape)) return *key;
-    parameterOf_.emplace(name, static_cast<std::size_t>(number));
-    IndexFunction f{name, {}, domainOf(name)};
-    if (i.shape.type[0] == 'u')
-      f.pieces.front().low = std::max<std::int64_t>(f.pieces.front().low, 0);
+    const std::size_t k = static_cast<std::size_t>(number);
+    if (grouping_ == nullptr) shared_.integerTypes[k] = i.shape.type;
+    else if (shared_.integerTypes[k] != i.shape.type)
+      unsupported(i, "type " + i.shape.type + ", which is another one than the model's parameter has");
+    parameterOf_.emplace(name, k);
+    const auto [low, high] = typeRange(*integerType(i.shape.type));
+    IndexFunction f{name, {}, identityPieces(low, high)};
     for (std::size_t d = 0; d < i.shape.sizes.size(); ++d) f.labels.push_back(static_cast<int>(d));
     return indexValue(i.shape, std::move(f));
   }

@@ -16,6 +16,7 @@
 #include "reader/hlo/formula.h"
 #include "reader/hlo/graph.h"
 #include "reader/hlo/parser.h"
+#include "reader/hlo/representatives.h"
 #include "reader/hlo/scalars.h"
 #include "reader/hlo/syntax.h"
 #include "reader/hlo/value.h"
@@ -26,31 +27,38 @@ namespace shardproof::hlo {
 struct Shared {
   Scalars scalars;
   bool exactConstants = false, completeIndices = false;
-  // For the k-th parameter, if it is an index into something: it lies in [0, count), or is one of
-  // the others, which the model treats differently (labels that are left out).
+  // Integers that depend on the input. What both programs compute of the k-th parameter and tell
+  // apart are functions of it in pieces (`observed`). Of the values that the parameter's type has
+  // those in `ranges` stand for all (representatives.h): the tensor of the graph holds the one that
+  // stands for the element. So what is proved for these is proved for every integer, and each of
+  // them is an integer with which the programs can be run. Parameters of which nothing is told
+  // apart are not here.
   struct Range {
-    std::int64_t count = 0;
-    std::set<std::int64_t> others;
+    Stretches values;
     // What the graph's tensor holds more than the parameter, so that it is not negative.
     std::int64_t shift() const {
-      return others.empty() ? 0 : std::max<std::int64_t>(0, -*others.begin());
+      return values.empty() ? 0 : std::max<std::int64_t>(0, -values.front().first);
     }
     friend bool operator==(const Range&, const Range&) = default;
   };
   std::map<std::size_t, Range> ranges;
-  // What the model's lookups say of the k-th parameter, of which ranges follow.
-  struct Asked {
-    // Beyond this it is out of bounds; and before minus the second.
-    std::optional<std::int64_t> limit, below;
-    // Lookups that are defined for all tell integers up to this apart.
-    std::int64_t apart = 0, apartBelow = 0;
-  };
-  std::map<std::size_t, Asked> asked;
+  std::map<std::size_t, std::string> integerTypes;  // of the model's parameters
+  std::map<std::size_t, std::vector<Pieces>> observed;
+  // With `assumeInBounds`, where a lookup of the model is out of bounds.
+  std::map<std::size_t, std::vector<Pieces>> outOfBounds;
+  std::set<std::size_t> asNumbers;  // parameters that are also computed with as numbers
+  bool assumeInBounds = false;
+  // Nothing where the function is known already, or tells nothing apart.
+  void observe(std::size_t parameter, const Pieces& function);
+  void leaveOut(std::size_t parameter, const Pieces& function);
+  // What follows of what was observed since. True if a range is another one: then the programs,
+  // which were lowered with the one before, must be lowered again.
+  bool updateRanges();
+  std::set<std::size_t> outdated;  // parameters of which more was observed than their ranges show
+  // FILE:LINE of arithmetic on integers of which it is not known that the result fits its type.
+  std::set<std::pair<std::string, std::size_t>> mayOverflow;
   // Sizes of the model's parameters that are keys of random generators.
   std::map<std::size_t, Sizes> keys;
-  // Of the model, by parameter: functions of it that are used as numbers.
-  std::map<std::size_t, std::vector<Pieces>> observed;
-  void widenRanges();  // by what is observed
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
     std::string name;
@@ -63,6 +71,7 @@ struct Shared {
     Known known;
     Valued valued;
     Positive positive;
+    double least, greatest;
   };
   std::map<std::string, Told> communicated;
   // The tables that devices send, or null where one sends something else.
@@ -250,6 +259,8 @@ class Lowering {
   bool isRest(const std::string& base, std::int64_t low) const;
   // 1 where low <= base < high, else 0; of the base's sizes.
   std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
+  std::string between(const std::string& base, std::int64_t low, std::int64_t high);
+  void observeLookup(const Lookup& lookup);
   std::string lookupNode(const Lookup& lookup, const Sizes& sizes);
   std::string lookupRows(const Lookup& lookup, const LookupPiece& piece);
   // Dimensions of `name` carry the labels `from`; the result those of `to`, sizes as given.
@@ -258,11 +269,27 @@ class Lowering {
   // What is known of the elements of one integer tensor is so of another's.
   void sameIntegers(const std::string& from, const std::string& to);
   Value asIndex(const Value& v, std::string newBase) const;
-  std::pair<std::int64_t, std::int64_t> rangeOf(const std::string& base) const;
   // Of what the tensor holds minus what it stands for.
   std::int64_t shiftOf(const std::string& base) const;
-  // In the model: this function of an index matters by itself.
-  void observe(const IndexFunction& f);
+  // What the base's elements are known to lie within.
+  std::optional<Stretch> boundsOf(const std::string& base) const;
+  // The values of the base within [low, high).
+  Stretches valuesOf(const std::string& base, std::int64_t low, std::int64_t high) const;
+  // These values of this function are told apart.
+  void observe(const std::string& base, const Pieces& pieces);
+  // Of a function that is a number somewhere: which of its pieces it is.
+  void observePieces(const std::string& base, const Pieces& pieces);
+  // With Shared::assumeInBounds, in the model: the values where `inside` is 0 are no values.
+  void assumeInside(const std::string& base, const Pieces& inside);
+  // 1 where the function has the value 0, 1, ..., count - 1 along a new last dimension.
+  std::string rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count);
+
+  void boundBy(const std::string& name, const std::vector<std::string>& chosen);
+
+  // --- lowering_overflow.cpp ---
+  // Where an integer that was computed may not fit its type.
+  void checkOverflow(const Instruction& i, const Value& made);
+  void mayOverflow(const Instruction& i);
 
   // --- lowering_known.cpp: tables and formulas ---
   std::string knownNode(const Value& v, bool whole);
@@ -384,8 +411,6 @@ class Lowering {
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
   Value indexValueOf(const Value& known);  // of a table
-  // In the model, a lookup says which values an index can have.
-  void limitRange(const IndexFunction& f, std::int64_t count, bool leavesOut);
 
   // --- lowering_order.cpp: topk, sort, the greatest and its place ---
   std::optional<Value> lowerOrder(Frame& frame, const Instruction& i);
@@ -412,7 +437,6 @@ class Lowering {
   // 1 where the value, moved into [0, count), is the position along a new last dimension, else 0.
   // Without `moved`, values that are not in it have only zeros.
   std::string positionRows(const Value& v, std::int64_t count, bool moved);
-  void limitPosition(const Value& v, std::int64_t count);
   std::optional<Value> movingSlice(const Frame& frame, const Instruction& i);
   std::optional<Value> movingUpdate(const Frame& frame, const Instruction& i);
   // Which element of its operand a gather reads, or a scatter writes: along some dimensions they
@@ -465,6 +489,8 @@ class Lowering {
   std::map<std::string, std::size_t> parameterOf_;
   // Of integer constants: the least and the greatest element, plus 1.
   std::map<std::string, std::pair<std::int64_t, std::int64_t>> constantRanges_;
+  // Of integers that are results of functions of which nothing is known: their types.
+  std::map<std::string, std::string> resultTypes_;
   std::map<std::string, std::string> numbers_;  // asNumber()
   // The tensor of a known value that is not alike everywhere, by its content, which is kept.
   struct KnownNode {

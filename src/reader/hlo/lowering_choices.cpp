@@ -12,8 +12,7 @@ std::optional<Value> Lowering::compareWithPositions(const std::string& direction
                                                     const Shape& shape) {
   const IndexFunction& f = *index.index;
   const Table& t = *table.table;
-  const auto single = singlePiece(f.pieces);
-  if ((direction != "EQ" && direction != "NE") || !single || single->a != 1) return std::nullopt;
+  if (direction != "EQ" && direction != "NE") return std::nullopt;
   std::optional<std::size_t> along;
   for (std::size_t d = 0; d < t.extent.size(); ++d) {
     if (t.extent[d] == 1) continue;
@@ -26,17 +25,15 @@ std::optional<Value> Lowering::compareWithPositions(const std::string& direction
     if (!s.isRational(t.values[k]) ||
         !(s.value(t.values[k]) == s.value(t.values[0]) + Rational(static_cast<std::int64_t>(k))))
       return std::nullopt;
-  const Rational start = s.value(t.values[0]) - single->b + Rational(shiftOf(f.base));
-  if (!start.fitsInt64() || start.sign() < 0 || start.toInt64() > kNoHigh / 2) return std::nullopt;
-  const std::int64_t from = start.toInt64(), n = static_cast<std::int64_t>(t.values.size());
-  Sizes wide = sizesOf(f.base);
-  std::vector<int> labels(wide.size() + 1), wanted = f.labels;
+  Pieces pieces = f.pieces;
+  for (Piece& p : pieces) p.b = p.b - s.value(t.values[0]);
+  const std::int64_t n = static_cast<std::int64_t>(t.values.size());
+  if (!rowPieces(pieces, n)) return std::nullopt;
+  const std::string hot = rowsOf(f.base, pieces, n);
+  std::vector<int> labels(sizesOf(hot).size()), wanted = f.labels;
   std::iota(labels.begin(), labels.end(), 0);
-  wanted[*along] = static_cast<int>(wide.size());
-  wide.push_back(n);
-  const std::int64_t shift = shiftOf(f.base);
-  std::string rows = oneHot(f.base, from - shift, from - shift + n);
-  rows = arrange(rows, labels, wanted, shape.sizes);
+  wanted[*along] = static_cast<int>(labels.size()) - 1;
+  const std::string rows = arrange(hot, labels, wanted, shape.sizes);
   return nodeValue(shape, direction == "EQ" ? rows : oneMinus(rows));
 }
 
@@ -53,8 +50,6 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
     for (std::size_t d = 0; same && d < f.labels.size(); ++d)
       same = f.labels[d] == (l.labels[d] < base ? l.labels[d] : -1);
     if (!same) continue;
-    // That out of bounds there is no number is no matter; any other choice is.
-    if (other.table->values[0] != shared_.scalars.nan()) observe(f);
     Lookup result = l;
     result.pieces.clear();
     for (const LookupPiece& p : l.pieces)

@@ -79,11 +79,14 @@ const Shared::Told& Lowering::told(const std::string& communication, const std::
   const GraphTensor& t = graph.tensor(in);
   const Positive positive = graph.positive(in);
   const auto [it, added] =
-      shared_.communicated.emplace(communication, Shared::Told{t.known, t.valued, positive});
+      shared_.communicated.emplace(
+          communication, Shared::Told{t.known, t.valued, positive, t.least, t.greatest});
   Shared::Told& all = it->second;
   const Shared::Told now{std::min(all.known, t.known), std::min(all.valued, t.valued),
-                         std::min(all.positive, positive)};
-  if (now.known != all.known || now.valued != all.valued || now.positive != all.positive)
+                         std::min(all.positive, positive), std::min(all.least, t.least),
+                         std::max(all.greatest, t.greatest)};
+  if (now.known != all.known || now.valued != all.valued || now.positive != all.positive ||
+      now.least != all.least || now.greatest != all.greatest)
     shared_.communicatedChanged = true;
   all = now;
   return all;
@@ -124,6 +127,10 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     graph.tensor(y).known = known.known;
     graph.tensor(y).valued = known.valued;
     graph.tensor(y).positive = known.positive;
+    const bool sums = op == "all_reduce" || op == "reduce_scatter";
+    const double most = sums ? static_cast<double>(own->size()) : 1;
+    graph.tensor(y).least = std::min(known.least, known.least * most);
+    graph.tensor(y).greatest = std::max(known.greatest, known.greatest * most);
     if (op == "all_gather") {
       Gathered g{in, frame.path + i.name + "#" + std::to_string(k), *own, groups, group, 0, {}};
       g.dim = at(std::stoll(attributes[0].second));

@@ -193,6 +193,7 @@ void Lowering::listOperands(Frame& frame, const Instruction& i) {
 void Lowering::forgetTensors() {
   const auto gone = [&](const std::string& name) { return !graph.has(name); };
   std::erase_if(parameterOf_, [&](const auto& p) { return gone(p.first); });
+  std::erase_if(resultTypes_, [&](const auto& t) { return gone(t.first); });
   std::erase_if(constantRanges_, [&](const auto& c) { return gone(c.first); });
   std::erase_if(numbers_, [&](const auto& n) { return gone(n.first) || gone(n.second); });
   std::erase_if(knownNodes_, [&](const auto& k) { return gone(k.second.name); });
@@ -201,7 +202,7 @@ void Lowering::forgetTensors() {
 std::optional<Lowering::Attempt> Lowering::attempt(const std::function<Value()>& make) {
   const auto sizes = [&] {
     return std::array{parameterOf_.size(), constantRanges_.size(), numbers_.size(),
-                      knownNodes_.size()};
+                      knownNodes_.size(), resultTypes_.size()};
   };
   const auto before = sizes();
   const std::size_t inputs = localUnknowns.size(), calls = opaqueCalls.size();
@@ -290,6 +291,15 @@ Value Lowering::makeForEach(const Shape& shape, const std::vector<Value*>& varyi
     std::map<std::int64_t, NodeAttributes> ofDevice;
     for (const std::int64_t d : devices) ofDevice[d] = attributesOf(d);
     graph.setOfDevice(nodes + n, std::move(ofDevice));
+  }
+  // Elements lie within the bounds of all.
+  for (std::size_t t = 0; t < mine->tensors.size(); ++t) {
+    GraphTensor& tensor = graph.tensor(mine->tensors[t].first);
+    for (const std::int64_t d : devices) {
+      const GraphTensor& there = attempts[caseOf[at(d)]]->tensors[t].second;
+      tensor.least = std::min(tensor.least, there.least);
+      tensor.greatest = std::max(tensor.greatest, there.greatest);
+    }
   }
   // A tensor that stands for what device() knows stands for something else on others.
   const std::set<std::string> tensors = namesOf(mine->tensors);

@@ -34,36 +34,9 @@ std::size_t arity(std::string_view op) {
   return found == kArity.end() ? 0 : found->second;
 }
 
-// Integers that depend on the input are taken for unbounded ones, so below 0 there must be none.
-void refuseNegative(const Pieces& pieces) {
-  for (const Piece& p : pieces) {
-    const std::int64_t end = p.a < 0 ? p.high - 1 : p.low;
-    const bool unbounded = p.a != 0 && (p.a < 0 ? p.high >= kNoHigh : p.low <= kNoLow);
-    if (unbounded || (Rational(p.a) * Rational(end) + p.b).sign() < 0)
-      throw std::invalid_argument("an unsigned integer that may wrap around below 0");
-  }
-}
-
 // Types of fewer bits hold what is stored, not what is counted with: that an integer without known
 // bounds fits one is not assumed.
 constexpr int kFewestBits = 32;
-
-int magnitudeBits(const IntegerType& type) { return type.bits - (type.isSigned ? 1 : 0); }
-
-// Of integers within known bounds all fit, or a narrower type would make others of some.
-void refuseTooLarge(const Pieces& pieces, const IntegerType& type) {
-  Rational size(1);
-  for (int bit = type.isSigned ? 1 : 0; bit < type.bits; ++bit) size = size * Rational(2);
-  const Rational least = type.isSigned ? -size : Rational();
-  for (const Piece& p : pieces)
-    for (const std::int64_t at : {p.low, p.high - 1}) {
-      const bool unbounded = p.a != 0 && (p.low <= kNoLow || p.high >= kNoHigh);
-      if (unbounded && type.bits >= kFewestBits) continue;
-      const Rational value = Rational(p.a) * Rational(at) + p.b;
-      if (unbounded || value < least || !(value < size))
-        throw std::invalid_argument("an integer that does not fit the type it is converted to");
-    }
-}
 
 }  // namespace
 
@@ -204,7 +177,10 @@ std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
   }
   auto pieces = combinePieces(opcode, direction, operands);
   if (!pieces) return std::nullopt;
-  if (isUnsigned(shape.type)) refuseNegative(*pieces);
+  if (const auto integers = integerType(shape.type)) {
+    pieces = wrapPieces(*pieces, *integers);
+    if (!pieces) return std::nullopt;
+  }
   if (const auto value = constantValue(*pieces))
     return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(*value)));
   return indexValue(shape, {first->base, std::move(labels), std::move(*pieces)});
@@ -230,14 +206,19 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     const Value zero = tableValue(same, uniformTable(shape.sizes, shared_.scalars.rational(0)));
     return elementwise(i, "compare", "NE", {x, zero});
   }
-  if (isUnsigned(to) && integerType(from) && !isUnsigned(from)) {
-    if (!x.isIndex()) unsupported(i, "an integer made unsigned that may be negative");
-    refuseNegative(x.index->pieces);
+  if (toInteger && x.isIndex()) {
+    auto pieces = wrapPieces(x.index->pieces, *integerType(to));
+    if (!pieces) unsupported(i, "an integer that may not fit the type it is converted to");
+    if (const auto value = constantValue(*pieces))
+      return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(*value)));
+    return indexValue(shape, {x.index->base, x.index->labels, std::move(*pieces)});
   }
-  if (toInteger && integerType(from) &&
-      magnitudeBits(*integerType(to)) < magnitudeBits(*integerType(from))) {
-    if (x.isIndex()) refuseTooLarge(x.index->pieces, *integerType(to));
-    else refuseNarrow(i, to);
+  if (toInteger && integerType(from)) {
+    // The same number, if it fits: see checkOverflow().
+    const auto [least, end] = typeRange(*integerType(to));
+    const auto own = typeRange(*integerType(from));
+    if (isUnsigned(to) && !isUnsigned(from)) unsupported(i, "an integer made unsigned that may be negative");
+    if (own.first < least || end < own.second) refuseNarrow(i, to);
   }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;

@@ -156,51 +156,6 @@ Lowering::Coordinates Lowering::coordinatesOf(const Instruction& i, const Value&
   return c;
 }
 
-// The model looks up one of `count` rows: which integers it takes for granted. Those for which the
-// place is in bounds, from 0 on, and before 0 where these are of the same piece; where it is in
-// bounds for all, or what is not is left out, as many as are told apart.
-void Lowering::limitRange(const IndexFunction& f, std::int64_t count, bool leavesOut) {
-  constexpr std::int64_t kFarthest = std::int64_t{1} << 40, kMostBelow = 16;
-  const auto parameter = parameterOf_.find(f.base);
-  if (parameter == parameterOf_.end() || grouping_ != nullptr) return;
-  const std::int64_t end = rangeOf(f.base).second;
-  std::int64_t high = 0, below = 0;
-  bool forAll = leavesOut;
-  const Piece* moving = nullptr;  // the last one
-  for (const Piece& p : f.pieces) {
-    if (!p.b.isInteger() || !p.b.fitsInt64()) continue;
-    const std::int64_t b = p.b.toInt64();
-    if (b > kFarthest || b < -kFarthest) continue;
-    if (p.a == 1) {
-      const std::int64_t from = std::max(p.low, -b), to = std::min(p.high, count - b);
-      moving = &p;
-      below = p.low <= 0 && 0 < p.high && from < to ? std::max<std::int64_t>(-from, 0) : 0;
-      if (from >= to) continue;
-      high = std::max(high, to);
-      forAll = forAll || to == end;
-    } else if (p.a == 0 && b >= 0 && b < count) {
-      forAll = forAll || p.high == end;
-      // What is moved to the last row is as good as out of bounds, if it would be.
-      const bool moved = moving != nullptr && moving->high == p.low &&
-                         Rational(p.low - 1) + moving->b == p.b && b == count - 1;
-      if (!moved && p.low > kNoLow) high = std::max({high, p.low + 1, count});
-    }
-  }
-  if (high <= 0) return;
-  Shared::Asked& asked = shared_.asked[parameter->second];
-  if (forAll) {
-    asked.apart = std::max(asked.apart, high);
-    asked.apartBelow = std::max(asked.apartBelow, below);
-  } else {
-    asked.limit = std::min(asked.limit.value_or(high), high);
-    asked.below = std::min(asked.below.value_or(below), below);
-  }
-  Shared::Range& range = shared_.ranges[parameter->second];
-  range.count = asked.limit.value_or(asked.apart);
-  below = std::min(asked.below.value_or(asked.apartBelow), kMostBelow);
-  for (std::int64_t i = 1; i <= below; ++i) range.others.insert(-i);
-}
-
 Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const Value& table = operand(frame, i, 0);
   const Sizes& sizes = table.shape.sizes;
@@ -223,27 +178,30 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const Value& known = coordinates.values[0];
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
-  limitRange(f, sizes[axis], false);
   // Out of bounds is moved to the nearest row.
-  const auto range = rangeOf(f.base);
-  const std::int64_t low = range.first, high = range.second;
-  const Pieces bottom = constantPieces(f.pieces, Rational(0)),
-               top = constantPieces(f.pieces, Rational(sizes[axis] - 1));
-  const Pieces* bounds[] = {&bottom, &f.pieces, &top};
-  const auto clamped = combinePieces("clamp", {}, bounds);
+  const auto clamped = clampPieces(f.pieces, sizes[axis]);
   if (!clamped) unsupported(i, "an index that is no simple function of an input");
+  const Pieces inside = insidePieces(f.pieces, sizes[axis]);
   Lookup lookup;
   lookup.base = f.base;
   lookup.axis = axis;
   const int rank = static_cast<int>(sizesOf(f.base).size());
   for (const Piece& p : *clamped) {
-    LookupPiece piece{std::max(p.low, low), std::min(p.high, high)};
-    if (piece.low >= piece.high) continue;
     if (!p.b.fitsInt64() || (p.a != 0 && p.a != 1))
       unsupported(i, "an index that is a multiple of an input");
+    LookupPiece piece{p.low, p.high};
     piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
     piece.offset = p.b.toInt64();
-    lookup.pieces.push_back(piece);
+    if (!shared_.assumeInBounds) {
+      lookup.pieces.push_back(piece);
+      continue;
+    }
+    for (const Piece& in : inside) {
+      piece.low = std::max(p.low, in.low);
+      piece.high = std::min(p.high, in.high);
+      piece.outside = in.b.isZero();
+      if (piece.low < piece.high) lookup.pieces.push_back(piece);
+    }
   }
   lookup.tied.assign(sizes.size(), -1);
   for (std::size_t k = 0; k < batching.size(); ++k) {

@@ -208,8 +208,8 @@ Value Lowering::opaqueCall(const Instruction& i, const std::string& target,
       made.push_back(nodeValue(shapes[k], shapes[k].type == "pred" ? step(name) : name));
       continue;
     }
+    resultTypes_.emplace(name, shapes[k].type);
     IndexFunction f{name, {}, domainOf(name)};
-    if (isUnsigned(shapes[k].type)) f.pieces.front().low = 0;
     for (std::size_t d = 0; d < shapes[k].sizes.size(); ++d)
       f.labels.push_back(static_cast<int>(d));
     made.push_back(indexValue(shapes[k], std::move(f)));

@@ -52,61 +52,17 @@ std::string Lowering::positionRows(const Value& v, std::int64_t count, bool move
   const IndexFunction& f = *v.index;
   Pieces pieces = f.pieces;
   if (moved) {
-    const Pieces bottom = constantPieces(pieces, Rational(0)),
-                 top = constantPieces(pieces, Rational(count - 1));
-    const Pieces* bounds[] = {&bottom, &f.pieces, &top};
-    const auto clamped = combinePieces("clamp", {}, bounds);
+    assumeInside(f.base, insidePieces(pieces, count));
+    const auto clamped = clampPieces(pieces, count);
     if (!clamped) throw std::invalid_argument("an index that is no simple function of an input");
     pieces = *clamped;
   }
-  const auto [first, end] = rangeOf(f.base);
-  const std::int64_t shift = shiftOf(f.base);
-  std::vector<LookupPiece> found;
-  for (const Piece& p : pieces) {
-    if (!p.b.isInteger() || !p.b.fitsInt64() || (p.a != 0 && p.a != 1))
-      throw std::invalid_argument("an index that is a multiple of an input");
-    LookupPiece piece{std::max(p.low, first), std::min(p.high, end)};
-    piece.offset = p.b.toInt64();
-    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
-    if (p.a == 1) {
-      piece.low = std::max(piece.low, -piece.offset);
-      piece.high = std::min(piece.high, count - piece.offset);
-    } else if (piece.offset < 0 || piece.offset >= count) {
-      continue;
-    }
-    if (piece.low < piece.high) found.push_back(piece);
-  }
-  mergePieces(found);
+  const std::string total = rowsOf(f.base, pieces, count);
   const Sizes base = sizesOf(f.base);
-  Sizes rowsOfBase = base, ones = base;
-  rowsOfBase.push_back(count);
-  ones.push_back(1);
-  std::string total;
-  for (const LookupPiece& p : found) {
-    std::string part;
-    if (p.kind == LookupPiece::Kind::kMoving) {
-      if (p.low + shift < 0) throw std::invalid_argument("an index that may be negative");
-      part = oneHot(f.base, p.low, p.high);
-      part = padDim(part, base.size(), p.low + p.offset, count - p.high - p.offset);
-    } else {
-      part = padDim(view(indicator(f.base, p.low, p.high), ones), base.size(), p.offset,
-                    count - p.offset - 1);
-    }
-    total = total.empty() ? part : binary("add", total, part, rowsOfBase);
-  }
-  if (total.empty()) total = rationalNode(Rational(), rowsOfBase);
   std::vector<int> labels(base.size() + 1), wanted = f.labels;
   std::iota(labels.begin(), labels.end(), 0);
   wanted.push_back(static_cast<int>(base.size()));
   return arrange(total, labels, wanted, wide);
-}
-
-// As of a lookup it is taken for granted that the place is in bounds, where it is the index itself.
-void Lowering::limitPosition(const Value& v, std::int64_t count) {
-  if (!v.isIndex()) return;
-  for (const Piece& p : v.index->pieces)
-    if (p.low <= 0 && 0 < p.high && p.a == 1 && p.b.isZero())
-      return limitRange(*v.index, count, false);
 }
 
 std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction& i) {
@@ -133,6 +89,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
   Shape shape = x.shape;
   for (std::size_t d = 0; d < sizes.size(); ++d) shape.sizes[d] = end[d] - begin[d];
   std::string y = node(sliceValue(x, shape, begin, end, Sizes(sizes.size(), 1)));
+  const std::string whole = y;
   const bool integers = integerType(x.shape.type).has_value();
   if (sizes.size() + 1 > kLetters.size()) unsupported(i, "more than 51 dimensions");
   const std::string letters(kLetters.substr(0, sizes.size()));
@@ -140,7 +97,6 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
     const std::size_t d = at(m);
     const Value& start = operand(frame, i, 1 + d);
     const std::int64_t places = sizes[d] - window[d] + 1;
-    limitPosition(start, places);
     const std::string rows = positionRows(start, places, true);
     Sizes result = sizesOf(y);
     result[d] = window[d];
@@ -165,6 +121,7 @@ std::optional<Value> Lowering::movingSlice(const Frame& frame, const Instruction
   }
   Shape own = i.shape;
   if (integers) own.type = x.shape.type;
+  boundBy(y, {whole});
   return nodeValue(own, y);
 }
 
@@ -194,7 +151,6 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
   const std::size_t d = *moving;
   const std::int64_t n = sizes[d], w = window[d], places = n - w + 1;
   const Value& start = operand(frame, i, 2 + d);
-  limitPosition(start, places);
   Shape region = x.shape;
   for (std::size_t e = 0; e < sizes.size(); ++e) region.sizes[e] = end[e] - begin[e];
   const std::string old = node(sliceValue(x, region, begin, end, Sizes(sizes.size(), 1)));
@@ -223,7 +179,19 @@ std::optional<Value> Lowering::movingUpdate(const Frame& frame, const Instructio
   }
   const std::string kept = unless(covered, old, region.sizes);
   const Value updated = nodeValue(region, binary("add", kept, placed, region.sizes));
+  boundBy(updated.name, {old, node(update)});
   return updateValue(x, updated, begin, 0);
+}
+
+// Each element is one of these tensors'.
+void Lowering::boundBy(const std::string& name, const std::vector<std::string>& chosen) {
+  GraphTensor& t = graph.tensor(name);
+  t.least = graph.tensor(chosen[0]).least;
+  t.greatest = graph.tensor(chosen[0]).greatest;
+  for (const std::string& x : chosen) {
+    t.least = std::min(t.least, graph.tensor(x).least);
+    t.greatest = std::max(t.greatest, graph.tensor(x).greatest);
+  }
 }
 
 // Index dimensions have letters, and dimensions of the operand: those that go along with the
@@ -244,7 +212,6 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
     if (window[d] == sizes[d] && sizes[d] != 1) continue;  // moved to the only place there is
     if (window[d] != 1)
       unsupported(i, "a gather of slices that are neither rows nor whole dimensions");
-    limitPosition(c.values[k], sizes[d]);
     operands.push_back(positionRows(c.values[k], sizes[d], true));
     equation += index + own[d] + ",";
     seen += index;
@@ -277,6 +244,7 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
     made.push_back(size);
   }
   const std::string y = taken(operands, equation, made);
+  boundBy(y, {operands.back()});
   return nodeValue(i.shape, view(y, i.shape.sizes));
 }
 
@@ -301,7 +269,6 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
     const std::size_t d = at(c.map[k]);
     if (!contains(c.collapsed, d))
       unsupported(i, "a scatter of windows at places that are computed");
-    limitPosition(c.values[k], sizes[d]);
     operands.push_back(positionRows(c.values[k], sizes[d], false));
     equation += index + result[d] + ",";
   }

@@ -72,7 +72,6 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   const Sizes base = sizesOf(f.base);
-  limitRange(f, sizes[axis], true);
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   if (base.size() + own.size() + 1 > kLetters.size()) unsupported(i, "more than 52 dimensions");
   // Letters: dimensions of the base, then the row, then one for each dimension of the updates.
@@ -126,25 +125,24 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   std::vector<Added> additions;
   if (updates.guard && updates.guard->condition.base == f.base &&
       updates.guard->condition.labels == expected) {
+    observePieces(f.base, updates.guard->condition.pieces);
     for (const Piece& g : updates.guard->condition.pieces)
       if (!g.b.isZero()) additions.push_back({g.low, g.high, updates.guard->value});
   } else if (updates.isIndex() && updates.index->base == f.base &&
              updates.index->labels == expected &&
              std::all_of(updates.index->pieces.begin(), updates.index->pieces.end(),
                          [](const Piece& p) { return p.a == 0; })) {
-    observe(*updates.index);
+    observePieces(f.base, updates.index->pieces);
     for (const Piece& g : updates.index->pieces)
       if (!g.b.isZero()) additions.push_back({g.low, g.high, rationalNode(g.b, own)});
   } else {
     additions.push_back({kNoLow, kNoHigh, node(updates)});
   }
-  const auto range = rangeOf(f.base);
-  const std::int64_t low = range.first, high = range.second;
   std::string total;
   const auto add = [&](const LookupPiece& p, const std::string& added) {
     const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
     const bool moving = p.kind == LookupPiece::Kind::kMoving;
-    if (moving && (from <= kNoLow || from + shift < 0))
+    if (moving && from + shift < 0)
       unsupported(i, "an index that may be negative");
     std::string part;
     if (moving) {
@@ -166,26 +164,24 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
     total = total.empty() ? part : binary("add", total, part, sizes);
   };
   // In which rows, of those that are there.
-  const auto within = [&](const Piece& p, const Added& addition) {
-    if (!p.b.isInteger() || !p.b.fitsInt64() || (p.a != 1 && p.a != 0))
-      unsupported(i, "an index that is a multiple of an input");
-    LookupPiece piece{std::max({addition.low, p.low, low}),
-                      std::min({addition.high, p.high, high})};
-    piece.offset = p.b.toInt64();
-    piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
-    if (p.a == 1) {
-      piece.low = std::max(piece.low, -piece.offset);
-      piece.high = std::min(piece.high, sizes[axis] - piece.offset);
-    } else if (piece.offset < 0 || piece.offset >= sizes[axis]) {
-      piece.high = piece.low;
-    }
-    return piece;
-  };
+  const auto rows = rowPieces(f.pieces, sizes[axis]);
+  if (!rows) unsupported(i, "an index that is a multiple of an input");
+  observe(f.base, *rows);
   for (const Added& addition : additions) {
     std::vector<LookupPiece> pieces;
-    for (const Piece& p : f.pieces)
-      if (const LookupPiece piece = within(p, addition); piece.low < piece.high)
+    for (const Piece& p : *rows) {
+      LookupPiece piece;
+      piece.offset = p.b.toInt64();
+      piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+      if (p.a == 0 && piece.offset < 0) continue;
+      const std::int64_t low = std::max(addition.low, p.low),
+                         high = std::min(addition.high, p.high);
+      for (const auto& [from, to] : valuesOf(f.base, low, high)) {
+        piece.low = from;
+        piece.high = to;
         pieces.push_back(piece);
+      }
+    }
     mergePieces(pieces);
     for (const LookupPiece& p : pieces) add(p, addition.value);
   }

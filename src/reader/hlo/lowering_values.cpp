@@ -6,6 +6,12 @@
 #include "reader/hlo/lowering.h"
 
 namespace shardproof::hlo {
+namespace {
+
+constexpr std::int64_t kMostListed = std::int64_t{1} << 24;  // values of an index
+
+}  // namespace
+
 std::string Lowering::rationalNode(const Rational& value, const Sizes& sizes) {
   const Known known = value.sign() > 0    ? Known::kPositive
                       : value.sign() == 0 ? Known::kNotNegative
@@ -80,43 +86,68 @@ std::string Lowering::node(const Value& v) {
   throw std::invalid_argument("a tuple, expected an array");
 }
 
-// Values outside of [0, count) for which a function that matters has another value than at the
-// nearest one inside: few of each stretch.
-void Shared::widenRanges() {
-  constexpr std::int64_t kMost = 16;
-  for (auto& [parameter, range] : ranges) {
-    std::erase_if(range.others, [end = range.count](auto i) { return 0 <= i && i < end; });
-    for (const Pieces& pieces : observed[parameter]) {
-      const auto at = [&](std::int64_t i) -> const Piece* {
-        for (const Piece& p : pieces)
-          if (p.low <= i && i < p.high) return &p;
-        return nullptr;
-      };
-      const Piece *first = at(0), *last = at(range.count - 1);
-      for (const Piece& p : pieces) {
-        const auto differs = [&](const Piece* inside) {
-          return inside != nullptr && (p.a != inside->a || !(p.b == inside->b));
-        };
-        const std::int64_t high = std::min<std::int64_t>(p.high, 0);
-        const std::int64_t low = std::max(p.low, range.count);
-        if (p.low < high && differs(first))
-          for (std::int64_t i =
-                   std::max(p.low, p.low > kNoLow && high - p.low <= kMost ? p.low : high - 1);
-               i < high; ++i)
-            range.others.insert(i);
-        if (low < p.high && differs(last))
-          for (std::int64_t i = low;
-               i < (p.high < kNoHigh && p.high - low <= kMost ? p.high : low + 1); ++i)
-            range.others.insert(i);
-      }
-    }
-  }
+void Shared::observe(std::size_t parameter, const Pieces& function) {
+  if (function.size() < 2) return;
+  std::vector<Pieces>& functions = observed[parameter];
+  if (std::find(functions.begin(), functions.end(), function) != functions.end()) return;
+  functions.push_back(function);
+  outdated.insert(parameter);
+  // Something to go on with: the programs are lowered again.
+  if (!ranges.contains(parameter)) updateRanges();
 }
 
-void Lowering::observe(const IndexFunction& f) {
-  const auto parameter = parameterOf_.find(f.base);
-  if (grouping_ != nullptr || parameter == parameterOf_.end() || f.pieces.size() < 2) return;
-  shared_.observed[parameter->second].push_back(f.pieces);
+void Shared::leaveOut(std::size_t parameter, const Pieces& function) {
+  std::vector<Pieces>& functions = outOfBounds[parameter];
+  if (std::find(functions.begin(), functions.end(), function) != functions.end()) return;
+  functions.push_back(function);
+  outdated.insert(parameter);
+}
+
+bool Shared::updateRanges() {
+  constexpr std::int64_t kMostOfEach = 16;  // of numbers: that they differ is seen at several
+  bool changed = false;
+  for (const std::size_t parameter : outdated) {
+    const std::vector<Pieces>&told = observed[parameter], &out = outOfBounds[parameter];
+    if (told.empty() && out.empty()) continue;
+    Range range{representatives(typeRange(*integerType(integerTypes.at(parameter))), told, out,
+                                asNumbers.contains(parameter) ? kMostOfEach : 1)};
+    if (range.values.empty())
+      throw std::invalid_argument("parameter " + std::to_string(parameter) +
+                                  " has no value for which all lookups are in bounds");
+    changed = changed || !(range == ranges[parameter]);
+    ranges[parameter] = std::move(range);
+  }
+  outdated.clear();
+  return changed;
+}
+
+void Lowering::observe(const std::string& base, const Pieces& pieces) {
+  if (const auto parameter = parameterOf_.find(base); parameter != parameterOf_.end())
+    shared_.observe(parameter->second, pieces);
+}
+
+void Lowering::observePieces(const std::string& base, const Pieces& pieces) {
+  Pieces which = pieces;
+  std::vector<std::pair<std::int64_t, Rational>> forms;
+  for (Piece& p : which) {
+    if (p.a == 0) continue;
+    const std::pair form{p.a, p.b};
+    auto found = std::find(forms.begin(), forms.end(), form);
+    if (found == forms.end()) found = forms.insert(found, form);
+    // A number that no constant is.
+    p.a = 0;
+    p.b = Rational(1, 3) + Rational(found - forms.begin());
+  }
+  observe(base, which);
+}
+
+void Lowering::assumeInside(const std::string& base, const Pieces& inside) {
+  if (!shared_.assumeInBounds || grouping_ != nullptr) return;
+  const auto parameter = parameterOf_.find(base);
+  if (parameter == parameterOf_.end()) return;
+  Pieces outside = inside;
+  for (Piece& p : outside) p.b = Rational(1) - p.b;
+  shared_.leaveOut(parameter->second, outside);
 }
 
 std::int64_t Lowering::shiftOf(const std::string& base) const {
@@ -127,28 +158,32 @@ std::int64_t Lowering::shiftOf(const std::string& base) const {
 }
 
 Pieces Lowering::domainOf(const std::string& base) const {
-  if (const auto known = constantRanges_.find(base); known != constantRanges_.end())
-    return identityPieces(known->second.first, known->second.second);
-  const auto parameter = parameterOf_.find(base);
-  if (parameter == parameterOf_.end()) return identityPieces(kNoLow, kNoHigh);
-  const auto range = shared_.ranges.find(parameter->second);
-  if (range == shared_.ranges.end()) return identityPieces(kNoLow, kNoHigh);
-  Pieces pieces;
-  const auto add = [&](std::int64_t low, std::int64_t high) {
-    if (!pieces.empty() && pieces.back().high == low) pieces.back().high = high;
-    else pieces.push_back({low, high, 1, Rational()});
-  };
-  for (const std::int64_t i : range->second.others)
-    if (i < 0) add(i, i + 1);
-  add(0, range->second.count);
-  for (const std::int64_t i : range->second.others)
-    if (i >= range->second.count) add(i, i + 1);
-  return pieces;
+  if (const auto p = parameterOf_.find(base); p != parameterOf_.end()) {
+    if (const auto range = shared_.ranges.find(p->second); range != shared_.ranges.end()) {
+      Pieces pieces;
+      for (const auto& [low, high] : range->second.values)
+        pieces.push_back({low, high, 1, Rational()});
+      return pieces;
+    }
+  }
+  const auto [low, high] = boundsOf(base).value_or(Stretch{kNoLow, kNoHigh});
+  return identityPieces(low, high);
 }
 
-std::pair<std::int64_t, std::int64_t> Lowering::rangeOf(const std::string& base) const {
-  const Pieces domain = domainOf(base);
-  return {domain.front().low, domain.back().high};
+std::optional<Stretch> Lowering::boundsOf(const std::string& base) const {
+  if (const auto known = constantRanges_.find(base); known != constantRanges_.end())
+    return known->second;
+  if (const auto result = resultTypes_.find(base); result != resultTypes_.end())
+    return typeRange(*integerType(result->second));
+  if (const auto p = parameterOf_.find(base); p != parameterOf_.end())
+    return typeRange(*integerType(shared_.integerTypes.at(p->second)));
+  return std::nullopt;
+}
+
+Stretches Lowering::valuesOf(const std::string& base, std::int64_t low, std::int64_t high) const {
+  Stretches values;
+  for (const Piece& p : domainOf(base)) values.emplace_back(p.low, p.high);
+  return intersection(values, {low, high});
 }
 
 std::string Lowering::baseNode(const IndexFunction& f, const Sizes& sizes) {
@@ -164,6 +199,8 @@ void Lowering::sameIntegers(const std::string& from, const std::string& to) {
     parameterOf_.emplace(to, p->second);
   if (const auto r = constantRanges_.find(from); r != constantRanges_.end())
     constantRanges_.emplace(to, r->second);
+  if (const auto t = resultTypes_.find(from); t != resultTypes_.end())
+    resultTypes_.emplace(to, t->second);
 }
 
 // What made an integer tensor of another one only moves elements: the same is done to the numbers.
@@ -172,6 +209,9 @@ std::string Lowering::asNumber(const std::string& name) {
   const GraphTensor t = graph.tensor(name);
   std::string number;
   if (t.kind == "input") {
+    if (const auto p = parameterOf_.find(name);
+        p != parameterOf_.end() && shared_.asNumbers.insert(p->second).second)
+      shared_.outdated.insert(p->second);
     number = name + kAsNumber;
     if (graph.isDispensable(name)) graph.dispensableInput(number, t.sizes, false);
     else graph.input(number, t.sizes, false, "float32");
@@ -194,6 +234,11 @@ std::string Lowering::asNumber(const std::string& name) {
       number = graph.communicate(made.op, in[0], made.attributes, communication, t.sizes);
     }
   }
+  if (const auto bounds = boundsOf(name)) {
+    GraphTensor& made = graph.tensor(number);
+    made.least = static_cast<double>(bounds->first);
+    made.greatest = static_cast<double>(bounds->second - 1);
+  }
   numbers_.emplace(name, number);
   return number;
 }
@@ -201,7 +246,7 @@ std::string Lowering::asNumber(const std::string& name) {
 bool Lowering::isRest(const std::string& base, std::int64_t low) const {
   if (!shared_.completeIndices) return false;
   const Pieces domain = domainOf(base);
-  return domain.size() == 1 && domain[0].low == low && domain[0].high < kNoHigh &&
+  return domain.size() == 1 && domain[0].low == low && domain[0].high - low <= kMostListed &&
          domain[0].high - low > 1;
 }
 
@@ -217,7 +262,7 @@ std::string Lowering::oneHot(const std::string& base, std::int64_t low, std::int
         "one_hot", {base},
         {{"start", std::to_string(low + shift)}, {"stop", std::to_string(high + shift)}}, wide);
   } else {
-    rows = view(oneMinus(indicator(base, low + 1, rangeOf(base).second)), one);
+    rows = view(oneMinus(indicator(base, low + 1, domainOf(base).back().high)), one);
     if (high > low + 1) rows = cat({rows, oneHot(base, low + 1, high)}, own.size());
   }
   graph.tensor(rows).known = Known::kNotNegative;
@@ -226,35 +271,81 @@ std::string Lowering::oneHot(const std::string& base, std::int64_t low, std::int
 
 std::string Lowering::indicator(const std::string& base, std::int64_t low, std::int64_t high) {
   const Sizes sizes = sizesOf(base);
-  const auto [first, end] = rangeOf(base);
-  low = std::max(low, first);
-  high = std::min(high, end);
-  if (low >= high) return graph.constant(sizes, false, "0", Known::kNotNegative);
-  if (low == first && high == end) return graph.constant(sizes, false, "1", Known::kPositive);
+  const Stretches all = valuesOf(base, kNoLow, kNoHigh), stretches = valuesOf(base, low, high);
+  if (stretches.empty()) return graph.constant(sizes, false, "0", Known::kNotNegative);
+  if (stretches == all) return graph.constant(sizes, false, "1", Known::kPositive);
   const std::int64_t shift = shiftOf(base);
-  if (isRest(base, low)) {
-    std::string y = oneMinus(indicator(base, high, end));
+  if (isRest(base, stretches[0].first)) {
+    std::string y = oneMinus(indicator(base, stretches[0].second, all.back().second));
     graph.tensor(y).known = Known::kNotNegative;
     return y;
   }
-  if (low + shift >= 0 && low > kNoLow && high < kNoHigh) {
-    const std::string rows = oneHot(base, low, high);
-    std::string y = graph.emit("sum", {rows}, {{"dim", std::to_string(sizes.size())}}, sizes);
-    graph.tensor(y).known = Known::kNotNegative;
-    return y;
-  }
-  // As comparisons of numbers: not below low, and not high or above.
   std::string result;
-  if (low > kNoLow) {
+  for (const auto& [from, to] : stretches) {
+    std::string part;
+    if (from + shift >= 0 && to - from <= kMostListed) {
+      const std::string rows = oneHot(base, from, to);
+      part = graph.emit("sum", {rows}, {{"dim", std::to_string(sizes.size())}}, sizes);
+      graph.tensor(part).known = Known::kNotNegative;
+    } else {
+      part = between(base, from, to);
+    }
+    result = result.empty() ? part : binary("add", result, part, sizes);
+  }
+  return result;
+}
+
+// By comparisons of numbers: not below low, and not high or above.
+std::string Lowering::between(const std::string& base, std::int64_t low, std::int64_t high) {
+  const Sizes sizes = sizesOf(base);
+  const Pieces all = domainOf(base);
+  std::string result;
+  if (low > all.front().low) {
     const std::string below = graph.emit("neg", {asNumber(base)}, {}, sizes);
     result = oneMinus(step(scalarOp("add", below, Rational(low))));
   }
-  if (high < kNoHigh) {
+  if (high < all.back().high) {
     const std::string below = graph.emit("neg", {asNumber(base)}, {}, sizes);
     const std::string inside = step(scalarOp("add", below, Rational(high)));
     result = result.empty() ? inside : binary("mul", result, inside, sizes);
   }
   return result;
+}
+
+std::string Lowering::rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count) {
+  const auto rows = rowPieces(pieces, count);
+  if (!rows) throw std::invalid_argument("an index that is a multiple of an input");
+  observe(base, *rows);
+  std::vector<LookupPiece> found;
+  for (const Piece& p : *rows) {
+    const std::int64_t row = p.b.toInt64();
+    if (p.a == 0 && row < 0) continue;
+    for (const auto& [low, high] : valuesOf(base, p.low, p.high)) {
+      LookupPiece piece{low, high};
+      piece.offset = row;
+      piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
+      found.push_back(piece);
+    }
+  }
+  mergePieces(found);
+  const Sizes own = sizesOf(base);
+  Sizes wide = own, ones = own;
+  wide.push_back(count);
+  ones.push_back(1);
+  std::string total;
+  for (const LookupPiece& p : found) {
+    std::string part;
+    if (p.kind == LookupPiece::Kind::kMoving) {
+      if (p.low + shiftOf(base) < 0) throw std::invalid_argument("an index that may be negative");
+      part = oneHot(base, p.low, p.high);
+      part = padDim(part, own.size(), p.low + p.offset, count - p.high - p.offset);
+    } else {
+      part = padDim(view(indicator(base, p.low, p.high), ones), own.size(), p.offset,
+                    count - p.offset - 1);
+    }
+    total = total.empty() ? part : binary("add", total, part, wide);
+  }
+  return total.empty() ? rationalNode(Rational(), wide) : total;
 }
 
 std::string Lowering::indexNode(const IndexFunction& f, const Sizes& sizes) {
@@ -266,7 +357,7 @@ std::string Lowering::indexNode(const IndexFunction& f, const Sizes& sizes) {
     return p.b.isZero() ? x : scalarOp("add", x, p.b);
   };
   std::string total;
-  observe(f);
+  observePieces(f.base, f.pieces);
   if (const auto single = singlePiece(f.pieces)) {
     total = affine(*single);
   } else {
@@ -279,6 +370,9 @@ std::string Lowering::indexNode(const IndexFunction& f, const Sizes& sizes) {
     }
     if (total.empty()) total = rationalNode(Rational(), own);
   }
+  const auto [least, greatest] = valueRange(f.pieces);
+  graph.tensor(total).least = least.toDouble();
+  graph.tensor(total).greatest = greatest.toDouble();
   std::vector<int> labels(own.size());
   std::iota(labels.begin(), labels.end(), 0);
   return arrange(total, labels, f.labels, sizes);

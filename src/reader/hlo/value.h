@@ -42,6 +42,7 @@ struct LookupPiece {
   Kind kind = Kind::kMoving;
   std::int64_t offset = 0;
   ScalarId number = 0;
+  bool outside = false;  // the row is where an index that was out of bounds has been moved to
 };
 // Pieces side by side that say the same become one; of one index alone, any row of its own is as
 // well that of the piece beside it.

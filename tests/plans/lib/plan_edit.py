@@ -35,6 +35,7 @@ GENERATED = {
 }
 
 EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL, DOES_NOT_APPLY = 0, 10, 5, 1, 2, 6, 3
+CONDITIONAL = 4
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
 RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))  # seconds for one run: a hang is a failure, a slow machine is not
 

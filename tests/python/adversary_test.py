@@ -1,7 +1,7 @@
 """Random training steps, right and wrong ones, whose truth numbers decide (adversary/).
 
-An EQUIVALENT where numbers differ is a wrong verdict, and there must be none. A NOT EQUIVALENT where
-no number differs is a false alarm. SHARDPROOF_ADVERSARY_STEPS: how many steps of each class.
+An EQUIVALENT where numbers differ is a wrong verdict, and there must be none. A NOT EQUIVALENT
+where no number differs is a false alarm. SHARDPROOF_ADVERSARY_STEPS: how many steps of each class.
 """
 
 import os
@@ -15,7 +15,7 @@ from adversary.steps import HEAD
 from adversary.truth import Case, Judge, _leaf, _leaves
 from shardproof.torch.mesh import Mesh
 
-STEPS = int(os.environ.get("SHARDPROOF_ADVERSARY_STEPS", "70"))
+STEPS = int(os.environ.get("SHARDPROOF_ADVERSARY_STEPS", "40"))
 
 
 class Judging(unittest.TestCase):
@@ -64,9 +64,18 @@ def step(world):
         stuck = "if world.rank == 1:\n        dist.barrier()"
         truths = {}
         with Judge() as judge:
-            for order, operator, after in (("0", "AVG", "pass"), ("0", "SUM", "pass"), ("0 if world.single else 1", "AVG", "pass"), ("0", "AVG", stuck)):
-                source = HEAD + body.replace("ORDER", order).replace("OPERATOR", operator).replace("AFTER", after)
-                truths[order, operator, after] = judge.truth(Case("test", 0, source, {"dp": 2})).same
+            for order, operator, after in (
+                ("0", "AVG", "pass"),
+                ("0", "SUM", "pass"),
+                ("0 if world.single else 1", "AVG", "pass"),
+                ("0", "AVG", stuck),
+            ):
+                source = HEAD + body.replace("ORDER", order).replace("OPERATOR", operator).replace(
+                    "AFTER", after
+                )
+                truths[order, operator, after] = judge.truth(
+                    Case("test", 0, source, {"dp": 2})
+                ).same
         self.assertEqual(list(truths.values()), [True, False, False, False], truths)
 
 
@@ -79,10 +88,15 @@ class Verdicts(unittest.TestCase):
         print(f"\n{text}", flush=True)
         wrong = [r for r in results if r.wrong]
         for r in [*wrong, *(r for r in results if r.alarm or r.failure)]:
-            print(f"{r.case.name} ({r.case.note}): {r.truth}, {r.verdict}: {r.why}\n{r.case.source}", flush=True)
+            print(
+                f"{r.case.name} ({r.case.note}): {r.truth}, {r.verdict}: {r.why}\n{r.case.source}",
+                flush=True,
+            )
         self.assertEqual([r.case.name for r in wrong], [], "EQUIVALENT, and numbers differ")
         self.assertEqual([r.case.name for r in results if r.failure], [])
-        self.assertEqual([r.case.name for r in results if r.alarm], [], "NOT EQUIVALENT, and no number differs")
+        self.assertEqual(
+            [r.case.name for r in results if r.alarm], [], "NOT EQUIVALENT, and no number differs"
+        )
         # Both kinds are there, and most of them get a verdict.
         self.assertGreater(sum(r.truth.same is True for r in results), STEPS // 10)
         self.assertGreater(sum(r.truth.same is False for r in results), STEPS // 10)

@@ -20,7 +20,17 @@ from typing import Callable, Iterable, Sequence
 from .truth import RAISES, Case, Judge, Truth
 from .verdicts import verdicts
 
-CLASSES = ("layers", "guards", "seeds", "identity", "returns", "labels", "reductions", "optimizers", "buffers")
+CLASSES = (
+    "layers",
+    "guards",
+    "seeds",
+    "identity",
+    "returns",
+    "labels",
+    "reductions",
+    "optimizers",
+    "buffers",
+)
 DRAWS = {"guards": 3, "labels": 3}
 
 
@@ -48,11 +58,14 @@ class Result:
         """NOT EQUIVALENT, and no number differs."""
         return self.truth.same is True and self.verdict == "NOT EQUIVALENT"
 
-
     @property
     def failure(self) -> bool:
         """It cannot be recorded, though it runs."""
-        return self.verdict == "Exception" and (self.truth.same is not False or not self.truth.where.startswith("rank ")) and RAISES not in self.truth.where
+        return (
+            self.verdict == "Exception"
+            and (self.truth.same is not False or not self.truth.where.startswith("rank "))
+            and RAISES not in self.truth.where
+        )
 
 
 def run(cases: Sequence[Case], jobs: int = 2) -> list[Result]:
@@ -68,10 +81,22 @@ def table(results: Iterable[Result]) -> list[str]:
     for r in results:
         truth = {True: "right", False: "wrong", None: "unclear"}[r.truth.same]
         counts[r.case.kind][f"{truth} {r.verdict}"] += 1
-    columns = [f"{t} {v}" for t in ("right", "wrong", "unclear")
-               for v in ("EQUIVALENT", "CONDITIONAL", "NOT EQUIVALENT", "UNDECIDED", "CaptureError", "Exception")]
+    columns = [
+        f"{t} {v}"
+        for t in ("right", "wrong", "unclear")
+        for v in (
+            "EQUIVALENT",
+            "CONDITIONAL",
+            "NOT EQUIVALENT",
+            "UNDECIDED",
+            "CaptureError",
+            "Exception",
+        )
+    ]
     used = [c for c in columns if any(counts[k][c] for k in counts)]
-    return ["| class | " + " | ".join(used) + " |"] + [f"| {k} | " + " | ".join(str(n[c]) for c in used) + " |" for k, n in counts.items()]
+    return ["| class | " + " | ".join(used) + " |"] + [
+        f"| {k} | " + " | ".join(str(n[c]) for c in used) + " |" for k, n in counts.items()
+    ]
 
 
 def main(write: Callable[[str], None] = print) -> int:
@@ -82,22 +107,43 @@ def main(write: Callable[[str], None] = print) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--log", help="append what was found to this file, one JSON object for each step")
+    parser.add_argument(
+        "--log", help="append what was found to this file, one JSON object for each step"
+    )
     given = parser.parse_args()
     results: list[Result] = []
     for kind in given.classes or CLASSES:
         start, used = time.monotonic(), sum(os.times()[:4])
-        found = run([case(kind, s) for s in range(given.first, given.first + given.count)], given.jobs)
+        found = run(
+            [case(kind, s) for s in range(given.first, given.first + given.count)], given.jobs
+        )
         results += found
-        write(f"{kind}: {time.monotonic() - start:.0f} s, processors {sum(os.times()[:4]) - used:.0f} s")
+        write(
+            f"{kind}: {time.monotonic() - start:.0f} s, processors"
+            f" {sum(os.times()[:4]) - used:.0f} s"
+        )
         if given.log:
             with open(given.log, "a", encoding="utf-8") as log:
                 for r in found:
-                    log.write(json.dumps({"case": r.case.name, "note": r.case.note, "truth": r.truth.same, "where": r.truth.where,
-                                          "verdict": r.verdict, "why": r.why}) + "\n")
+                    log.write(
+                        json.dumps(
+                            {
+                                "case": r.case.name,
+                                "note": r.case.note,
+                                "truth": r.truth.same,
+                                "where": r.truth.where,
+                                "verdict": r.verdict,
+                                "why": r.why,
+                            }
+                        )
+                        + "\n"
+                    )
         for r in found:
             if given.list or r.wrong or r.alarm or r.failure:
-                write(f"{'WRONG VERDICT' if r.wrong else 'FALSE ALARM' if r.alarm else '-'} {r.case.name} ({r.case.note}): truth {r.truth}, {r.verdict}: {r.why[:500]}")
+                write(
+                    f"{'WRONG VERDICT' if r.wrong else 'FALSE ALARM' if r.alarm else '-'}"
+                    f" {r.case.name} ({r.case.note}): truth {r.truth}, {r.verdict}: {r.why[:500]}"
+                )
                 if given.show:
                     write(r.case.source.split("\n\n", 1)[-1])
         sys.stdout.flush()

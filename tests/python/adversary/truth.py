@@ -32,24 +32,24 @@ from torch.distributed.tensor import DTensor
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.world import World
 
-SAME = 1e-10     # two results that are that close, relative to the largest element, are equal
-OTHER = 1e-8     # that far, they differ; between the two nothing is said
+SAME = 1e-10  # two results that are that close, relative to the largest element, are equal
+OTHER = 1e-8  # that far, they differ; between the two nothing is said
 _PATIENCE = datetime.timedelta(seconds=20)  # of ranks that wait for others: then the step deadlocks
-_OTHERS = 5.0    # seconds that a rank has when another has ended
+_OTHERS = 5.0  # seconds that a rank has when another has ended
 _SCALES = (1.0, 30.0, 0.03)  # of inputs, by draw: decisions by their size go both ways
 RAISES = "the single device raises"  # then there is nothing to compare
-IGNORED = -100   # the class that losses leave out when nothing else is said
+IGNORED = -100  # the class that losses leave out when nothing else is said
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A step as source text. seed: what made it; kind: the class; draws: how often its inputs are drawn."""
+    """A step as source text. seed: what made it; draws: how often its inputs are drawn."""
 
     kind: str
     seed: int
     source: str
     mesh: Mapping[str, int]
-    note: str = ""   # which mistake was put in, if any: the numbers decide, not this
+    note: str = ""  # which mistake was put in, if any: the numbers decide, not this
     draws: int = 2
 
     @property
@@ -59,7 +59,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """same: whether ranks compute what one device does; None: not clear. where: the first difference."""
+    """same: whether ranks compute what one device does; None: not clear. where: a difference."""
 
     same: bool | None
     where: str
@@ -79,11 +79,17 @@ class Watch:
         self.held: dict[str, tuple[Any, Any, Mapping[str, int]]] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
 
-    def __call__(self, name: str, holder: Any, key: Any = None, cut: Mapping[str, int] | None = None,
-                 begin: bool = True) -> None:
+    def __call__(
+        self,
+        name: str,
+        holder: Any,
+        key: Any = None,
+        cut: Mapping[str, int] | None = None,
+        begin: bool = True,
+    ) -> None:
         """The tensor that `holder` has under `key` (attribute, index; None: it is the holder).
 
-        cut: axis -> dimension of which a rank has a part; begin: it begins with a number of its name.
+        cut: axis -> dimension of which a rank has a part; begin: with numbers of its name.
         """
         self.held[name] = holder, key, dict(cut or {})
         if not begin:
@@ -161,7 +167,9 @@ def _walk(x: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(x, collections.abc.Iterable):
         items = list(x)
         if isinstance(x, collections.abc.Set):
-            items = sorted(items, key=lambda i: str(i.tolist() if isinstance(i, torch.Tensor) else i))
+            items = sorted(
+                items, key=lambda i: str(i.tolist() if isinstance(i, torch.Tensor) else i)
+            )
         yield f"{path} length", len(items)
         for i, item in enumerate(items):
             yield from _walk(item, f"{path}[{i}]", depth + 1)
@@ -176,13 +184,22 @@ class _Numbers:
     def __init__(self, draw: int) -> None:
         self.draw = draw
 
-    def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int],
-              box: list[tuple[int, int]], high: int | None) -> torch.Tensor:
+    def input(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        shard: Mapping[str, int],
+        box: list[tuple[int, int]],
+        high: int | None,
+    ) -> torch.Tensor:
         part = tuple(slice(a, b) for a, b in box)
         if dtype.is_floating_point:
             return (number(f"input {name}", self.draw, shape) * _SCALES[self.draw])[part].clone()
         chosen = number(f"input {name}", self.draw, shape).mul(1e6).long().remainder(high or 8)
-        if name in ("labels", "target") and self.draw:  # more of one class, or of those that do not count, among the first
+        if (
+            name in ("labels", "target") and self.draw
+        ):  # more of one class, or of those that do not count, among the first
             often = IGNORED if name == "labels" else (0, 3)[self.draw - 1]
             chosen[chosen == often] = 1
             chosen[:3] = often
@@ -264,7 +281,9 @@ class Ranks:
         context = multiprocessing.get_context("fork")
         for rank in range(self.size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, self.size, self._folder.name, theirs), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, self.size, self._folder.name, theirs), daemon=True
+            )
             process.start()
             theirs.close()
             self._processes.append((process, ours))
@@ -359,7 +378,9 @@ def _far(a: torch.Tensor, b: torch.Tensor) -> float:
     return d if d == d else _INFINITE
 
 
-def _difference(name: str, wanted: Any, every: Sequence[Mapping[str, Any]], mesh: Mesh) -> tuple[float, str]:
+def _difference(
+    name: str, wanted: Any, every: Sequence[Mapping[str, Any]], mesh: Mesh
+) -> tuple[float, str]:
     if isinstance(wanted, Part):
         return _tensor(name, wanted, every, mesh)
     theirs = [got.get(name) for got in every]
@@ -376,10 +397,16 @@ def _difference(name: str, wanted: Any, every: Sequence[Mapping[str, Any]], mesh
 
 
 def _short(x: Any) -> str:
-    return f"{[round(v, 4) for v in x.flatten().tolist()[:4]]}" if isinstance(x, torch.Tensor) else repr(x)[:40]
+    return (
+        f"{[round(v, 4) for v in x.flatten().tolist()[:4]]}"
+        if isinstance(x, torch.Tensor)
+        else repr(x)[:40]
+    )
 
 
-def _tensor(name: str, wanted: Part, every: Sequence[Mapping[str, Any]], mesh: Mesh) -> tuple[float, str]:
+def _tensor(
+    name: str, wanted: Part, every: Sequence[Mapping[str, Any]], mesh: Mesh
+) -> tuple[float, str]:
     """Of parameters and what belongs to them: each rank that has it has its part."""
     worst, place, anywhere = 0.0, "", False
     for rank, got in enumerate(every):
@@ -391,16 +418,23 @@ def _tensor(name: str, wanted: Part, every: Sequence[Mapping[str, Any]], mesh: M
             whole = whole.chunk(mesh.sizes[axis], dim)[mesh.coordinates(rank)[axis]]
         far = _far(part.value, whole)
         if not far <= worst:
-            worst, place = far, f"{name} on rank {rank}: {_short(part.value)}, one device {_short(whole)}"
+            worst, place = (
+                far,
+                f"{name} on rank {rank}: {_short(part.value)}, one device {_short(whole)}",
+            )
     return (worst, place) if anywhere else (_INFINITE, f"{name}: no rank has it")
 
 
 def _tensor_of(x: Any) -> torch.Tensor:
-    return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+    return (
+        x
+        if isinstance(x, torch.Tensor)
+        else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+    )
 
 
 def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
-    """Of what is returned: on each rank the same; of real numbers also the mean, of tensors also parts."""
+    """Of what is returned: the same on all ranks; of reals also the mean, of tensors also parts."""
     some = [x for x in leaves if x is not None]
     if wanted is None:
         return 0.0 if not some else _INFINITE
@@ -421,6 +455,8 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
         for axis, size in mesh.sizes.items():
             for dim in range(whole.dim()):
                 if whole.shape[dim] % size == 0:
-                    parts = [whole.chunk(size, dim)[mesh.coordinates(r)[axis]] for r in range(mesh.world)]
+                    parts = [
+                        whole.chunk(size, dim)[mesh.coordinates(r)[axis]] for r in range(mesh.world)
+                    ]
                     far = min(far, max(_far(t, p) for t, p in zip(tensors, parts)))
     return far

@@ -20,7 +20,7 @@ from .steps import HEAD
 from .truth import Case
 
 ARGUMENTS = ("--confirm", "off", "--diagnose", "off", "-t", "5", "-j", "1")
-_BATCH = 20   # cases of one process: what they leave in memory ends with it
+_BATCH = 20  # cases of one process: what they leave in memory ends with it
 _SECONDS = 60  # of one case
 
 
@@ -73,7 +73,7 @@ def _several(cases: Sequence[Case]) -> list[tuple[str, str]]:
 @contextlib.contextmanager
 def verdicts(cases: Sequence[Case], jobs: int) -> Iterator[Iterator[tuple[str, str]]]:
     """Of all cases, in their order."""
-    batches = [cases[i:i + _BATCH] for i in range(0, len(cases), _BATCH)]
+    batches = [cases[i : i + _BATCH] for i in range(0, len(cases), _BATCH)]
     _warm()
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
         yield itertools.chain.from_iterable(pool.imap(_several, batches))
@@ -86,4 +86,12 @@ def _warm() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for lines in ("m = F.linear", "m = fully_shard(nn.Linear(4, 4), mesh=world.mesh('dp'))"):
-            verdict(Case("warm", 0, f"{HEAD}\ndef step(world):\n    {lines}\n    return world.input('x', (8, 4)).sum()\n", {"dp": 2}))
+            verdict(
+                Case(
+                    "warm",
+                    0,
+                    f"{HEAD}\ndef step(world):\n    {lines}\n    return world.input('x', (8,"
+                    " 4)).sum()\n",
+                    {"dp": 2},
+                )
+            )

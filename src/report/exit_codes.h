@@ -12,6 +12,7 @@ enum ExitCode : int {
   kExitDoesNotApply = 3,  // mutate: the plan has no place for the bug
   kExitUndecided = 5,
   kExitInternal = 6,
+  kExitOutOfMemory = 7,
   kExitNotEquivalent = 10,
   kExitSignal = 128,  // plus the signal's number
 };
@@ -23,8 +24,9 @@ constexpr const char* kExitCodesHelp =
     "  5    undecided: neither proved nor refuted, and the report says why\n"
     "  1    wrong usage\n"
     "  2    the model or the plan cannot be read\n"
-    "  6    internal error (also: proved, but not so when executed), out of memory, or a result "
-    "could not be written\n"
+    "  6    internal error (also: proved, but not so when executed), or a result could not be "
+    "written\n"
+    "  7    out of memory: the machine's, or that of ulimit -v\n"
     "  130, 143   interrupted by Ctrl-C or SIGTERM; the report holds what was done until then";
 
 // `signal`: the one that interrupted the run, or 0. A defect that was found before an interruption
@@ -41,7 +43,8 @@ constexpr int exitCodeFor(const Report& report, int signal) {
 // the run or its input comes before what is wrong with a plan.
 constexpr int worse(int a, int b) {
   const auto rank = [](int code) {
-    return code == kExitInternal        ? 5
+    return code == kExitInternal        ? 6
+           : code == kExitOutOfMemory   ? 5
            : code == kExitInput         ? 4
            : code == kExitNotEquivalent ? 3
            : code > kExitSignal         ? 2

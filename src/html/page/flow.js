@@ -49,7 +49,7 @@ function modelRows(data, cause, most) {
     return {name: of(NODE.out).join(', '), by: node[NODE.op] + (node[NODE.loc] ? ' at ' + node[NODE.loc] : ''), from: of(NODE.in), makes: of(NODE.out), reads: of(NODE.in)};
   });
   const near = nearestRows(rows, [goal], most);
-  near.rows.forEach(row => { row.right = row.makes.includes(goal); row.is = row.right ? 'what the ranks have to hold' : ''; });
+  near.rows.forEach(row => { row.right = row.makes.includes(goal); if (row.right) row.name = goal; row.is = row.right ? 'what the ranks have to hold' : ''; });
   return near;
 }
 
@@ -83,9 +83,9 @@ function flowColumn(title, {rows, more}) {
     .attr('class', r => 'node' + (r.wrong ? ' wrong' : '') + (r.right ? ' right' : '') + (r.given ? ' given' : ''));
   group.append('rect').attr('class', 'op').attr('width', width - left - 2).attr('height', high).attr('rx', 6);
   const line = (at, cls, text) => group.append('text').attr('class', cls).attr('x', 10).attr('y', at).text(text);
-  line(19, 'name', r => printable(r.name, 44));
-  line(36, 'label', r => printable(r.by, 48));
-  line(53, 'is', r => printable(r.is || (r.from.length ? 'from ' + r.from.join(', ') : ''), 48));
+  line(19, 'name', r => printable(r.name, 42));
+  line(36, 'label', r => printable(r.by, 46));
+  line(53, 'is', r => printable(r.is || (r.from.length ? 'from ' + r.from.join(', ') : ''), 46));
   group.append('title').text(r => printable(`${r.name}\n${r.by}\nreads ${r.from.join(', ') || 'nothing'}\n${r.is}`, 600));
   return box;
 }

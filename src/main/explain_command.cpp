@@ -70,7 +70,8 @@ int runExplain(const ExplainArguments& arguments) {
                      (causes.size() == 1 ? " cause" : " causes") + ", not " +
                      std::to_string(arguments.cause));
   if (causes.empty()) {
-    writeStandardOutput(noCauses(report));
+    if (arguments.format == "text") writeStandardOutput(noCauses(report));
+    else writeDiagnostic(arguments.report + ": nothing to draw: there are no causes");
     return 0;
   }
   std::ostringstream text;

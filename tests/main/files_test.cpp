@@ -189,6 +189,10 @@ TEST_F(FilesTest, ExplainOfAReportWithoutCauses) {
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_TRUE(has(r.out, "not-equivalent")) << r.out;
   EXPECT_EQ(run("explain right.json --cause 1").code, 1);
+  r = run("explain right.json --format dot");
+  EXPECT_EQ(r.code, 0);
+  EXPECT_EQ(r.out, "");
+  EXPECT_TRUE(has(r.err, "nothing to draw")) << r.err;
   ASSERT_EQ(run("verify -q . -m mlp.model.json --json two.json").code, 10);
   r = run("explain two.json");
   EXPECT_EQ(r.code, 2);

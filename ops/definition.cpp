@@ -12,6 +12,8 @@ template <class F>
 auto named(const std::string& name, F&& f) {
   try {
     return f();
+  } catch (const DimensionError& e) {
+    throw DimensionError(name + ": " + e.what());
   } catch (const ShapeError& e) {
     throw ShapeError(name + ": " + e.what());
   } catch (const Unsupported& e) {
@@ -372,9 +374,9 @@ void needRank(const Signature& s, std::size_t i, std::size_t rank, const char* e
 std::size_t dimIndex(std::int64_t dim, std::size_t rank) {
   const auto n = static_cast<std::int64_t>(rank);
   if (dim < -n || dim >= n)
-    throw ShapeError("found dimension " + std::to_string(dim) + ", expected " +
-                     (n == 0 ? std::string("none (a scalar)")
-                             : std::to_string(-n) + " to " + std::to_string(n - 1)));
+    throw DimensionError("found dimension " + std::to_string(dim) + ", expected " +
+                         (n == 0 ? std::string("none (a scalar)")
+                                 : std::to_string(-n) + " to " + std::to_string(n - 1)));
   return static_cast<std::size_t>(dim < 0 ? dim + n : dim);
 }
 

@@ -69,7 +69,7 @@ void needComplex(const Signature& s, std::size_t i);
 void needRank(const Signature& s, std::size_t i, std::size_t rank, const char* expected);
 bool present(const Signature& s, std::size_t i);
 const Shape& shapeOf(const Signature& s, std::size_t i);
-// A dimension counted from the end when negative; throws ShapeError when out of range.
+// A dimension counted from the end when negative; throws DimensionError when out of range.
 std::size_t dimIndex(std::int64_t dim, std::size_t rank);
 Shape broadcastShapes(const Shape& a, const Shape& b);
 std::int64_t elements(const Shape& shape);

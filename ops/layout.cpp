@@ -190,8 +190,8 @@ struct Permute {
     std::vector<std::size_t> sorted = from;
     std::sort(sorted.begin(), sorted.end());
     if (sorted.size() != rank || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
-      throw ShapeError("found dims " + toText(integers(attributes, "dims")) +
-                       ", expected a permutation of " + std::to_string(rank) + " dimensions");
+      throw DimensionError("found dims " + toText(integers(attributes, "dims")) +
+                           ", expected a permutation of " + std::to_string(rank) + " dimensions");
     return from;
   }
   static std::vector<TensorInfo> infer(const Signature& s) {

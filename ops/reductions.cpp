@@ -14,7 +14,7 @@ std::vector<bool> reducedDims(const Attributes& attributes, std::size_t rank) {
   for (const std::int64_t d : integers(attributes, "dim")) {
     const std::size_t i = dimIndex(d, rank);
     if (reduced[i])
-      throw ShapeError("dimension " + std::to_string(i) + " is listed twice in 'dim'");
+      throw DimensionError("dimension " + std::to_string(i) + " is listed twice in 'dim'");
     reduced[i] = true;
   }
   return reduced;

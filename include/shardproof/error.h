@@ -52,6 +52,13 @@ class ShapeError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An attribute names a dimension that the operand does not have, or one twice: no program can run
+// that, whatever the sizes are. An InputError of a plan, too.
+class DimensionError : public ShapeError {
+ public:
+  using ShapeError::ShapeError;
+};
+
 // Something is well formed but cannot be handled faithfully: the stage becomes "undecided" with
 // this reason, never a pass.
 class Unsupported : public std::runtime_error {

@@ -216,6 +216,7 @@ struct PlanResult {
   bool inputError = false;              // ... about model or plan, not about the program
   std::vector<InputError> errors = {};  // ... and all that is wrong with them
   bool moreErrors = false;              // there are more
+  bool outOfMemory = false;             // an error about the program: it got no memory
 
   void takeError(const InputError& thrown);
 };

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "diagnose/layouts.h"
 #include "diagnose/search.h"
 #include "diagnose/structure.h"
 #include "diagnose/turning.h"
@@ -28,6 +29,8 @@ constexpr double kShareOfGuess = 0.25;     // for the mend of a lemma that was i
 constexpr std::size_t kMostGuesses = 3;
 constexpr std::size_t kMostOutputs = 3;  // that are looked at where no guess was of use
 constexpr double kShareOfFirst = 0.6;    // of the time, for the first cause's mend
+constexpr std::chrono::milliseconds kForLayout(500);  // for trying one of an input
+constexpr std::size_t kMostLayoutsTried = 24;
 
 class Collector {
  public:
@@ -63,7 +66,7 @@ class Collector {
         one(*whole_, e, tensorHere(e), std::nullopt);
       }
     }
-    if (!causes_.empty()) {
+    if (!causes_.empty() && !lineageExplains(modelFile)) {
       findBehind();
       mendAll(modelFile);
     }
@@ -125,6 +128,7 @@ class Collector {
     if (causes_.size() >= kMostCauses) return;
     auto failing = bench.search.look(entry);
     if (!failing) return;
+    if (&bench == whole_) noteInputs(*failing);
     const std::set<NodeRef> nearest = nearestOf(*failing);
     for (const Known& known : causes_) {
       if (known.edit || known.nodes != nearest || known.bench != &bench) continue;
@@ -215,6 +219,109 @@ class Collector {
     std::sort(ordered.begin(), ordered.end(),
               [&](EntryId a, EntryId b) { return whole_->image->before(a, b); });
     return ordered;
+  }
+
+  // What of the whole image the claims that fail begin with, all of them.
+  void noteInputs(const Search::Failing& failing) {
+    std::set<EntryId> inputs;
+    for (const EntryId e : failing.slice.entryOf)
+      if (e.valid() && whole_->image->problem().plan.lineage[e].role == Role::kInput)
+        inputs.insert(e);
+    if (!commonInputs_) {
+      commonInputs_ = std::move(inputs);
+      return;
+    }
+    std::erase_if(*commonInputs_, [&](EntryId e) { return !inputs.contains(e); });
+  }
+
+  // Several mistakes, or one that nothing mends, are one mistake in the lineage of an input where
+  // everything holds with another layout of it: that is the cause then. What one change of a node
+  // mends is not looked at: a plan that is wrong may agree with a layout that is, too.
+  bool lineageExplains(const std::string& modelFile) {
+    if (whole_ == nullptr || !commonInputs_) return false;
+    if (causes_.size() == 1 && causes_.front().edit) return false;
+    const Image& image = *whole_->image;
+    std::size_t tried = 0;
+    for (const EntryId e : firstIds<EntryId>(problem_.plan.lineage.size())) {
+      const EntryId here = EntryId(image.entryHere(e));
+      if (!here.valid() || !commonInputs_->contains(here)) continue;
+      for (const Layout& layout : otherLayouts(problem_, e)) {
+        const auto shards = withLayout(image.problem(), here, layout);
+        if (!shards || tried++ >= kMostLayoutsTried || !holdsWithShards(here, *shards)) continue;
+        takeLayout(e, *withLayout(problem_, e, layout), modelFile);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Whether all that the file says of the image holds then.
+  bool holdsWithShards(EntryId entry, const std::vector<Shard>& shards) {
+    try {
+      Slice changed;
+      changed.problem = cloneProblem(whole_->image->problem());
+      changed.problem->plan.lineage[entry].shards = shards;
+      const Numbers numbers(changed, whole_->model, Clock::now() + kForLayout,
+                            Look::kRealsAtOneDraw);
+      for (std::size_t c = 0; c < numbers.claims(); ++c)
+        if (!numbers.holds(c) &&
+            !changed.problem->plan.lineage[EntryId(numbers.claim(c).entry)].inferred)
+          return false;
+      return numbers.claims() > 0;
+    } catch (const std::runtime_error&) {  // of the executor
+      return false;
+    }
+  }
+
+  // One cause in the place of all.
+  void takeLayout(EntryId entry, std::vector<Shard> shards, const std::string& modelFile) {
+    const LineageEntry& e = problem_.plan.lineage[entry];
+    const std::string place = "/lineage/" + std::to_string(entry.value),
+                      tensor = problem_.names.text(problem_.model.graph.tensors[e.tensor].name);
+    const auto [is, hasToBe] = shardTexts(problem_, e.shards, shards);
+    Cause cause = std::move(result_.causes.front());
+    for (std::size_t i = 1; i < result_.causes.size(); ++i) {
+      const Cause& other = result_.causes[i];
+      cause.defects.insert(cause.defects.end(), other.defects.begin(), other.defects.end());
+      for (const std::string& t : other.tensors) add(cause, t, std::nullopt);
+    }
+    cause.kind = "input-lineage";
+    cause.sentence = "what is computed from `" + tensor + "` is wrong, and right with another " +
+                     "layout of it: input lineage " + place + " of `" + tensor + "` has " + is +
+                     " where it has to have " + hasToBe;
+    cause.mend = {place + " (input lineage of `" + tensor + "`) has " + hasToBe, false};
+    readersFirst(cause, e);
+    result_.causes.clear();
+    result_.causes.push_back(std::move(cause));
+    causes_.resize(1);
+    causes_.front().edit.reset();
+    try {
+      const std::unique_ptr<Problem> mended = cloneToMend();
+      mended->plan.lineage[entry].shards = std::move(shards);
+      result_.mendedPlan = planText(*mended, modelFile);
+      result_.mendedModel = modelText(*mended);
+    } catch (const Unsupported&) {  // a number that no decimal says
+    }
+  }
+
+  // The nodes that read the input, in the place of those that were suspected.
+  void readersFirst(Cause& cause, const LineageEntry& entry) const {
+    std::vector<NodePlace> readers;
+    for (const ProgramId p : firstIds<ProgramId>(problem_.plan.programs.size())) {
+      const Graph& g = problem_.plan.programs[p].graph;
+      for (const NodeId n : firstIds<NodeId>(g.nodes.size()))
+        for (const Operand& o : g.in(g.nodes[n])) {
+          if (!o.present() || readers.size() >= kMostNodes || g.nodes[n].added >= 0) continue;
+          const bool reads =
+              std::any_of(entry.shards.begin(), entry.shards.end(), [&](const Shard& shard) {
+                return std::any_of(shard.parts.begin(), shard.parts.end(), [&](const Part& part) {
+                  return part.local == g.tensors[o.tensor].name;
+                });
+              });
+          if (reads) readers.push_back(placeOf(problem_, {p, n}));
+        }
+    }
+    if (!readers.empty()) cause.nodes = std::move(readers);
   }
 
   // Mistakes of which the report says nothing, as what they make wrong is computed from what is
@@ -453,6 +560,17 @@ class Collector {
     return true;
   }
 
+  std::unique_ptr<Problem> cloneToMend() const {
+    std::unique_ptr<Problem> mended = cloneProblem(problem_);
+    // Parts that were inferred are in no file, and what takes them out is not written.
+    const auto& placed = mended->plan.placed;
+    if (std::any_of(placed.begin(), placed.end(), [&](const PlacedPart& part) {
+          return !mended->plan.lineage[part.entry].inferred;
+        }))
+      ir::makePartsOwn(*mended);
+    return mended;
+  }
+
   // One plan with the mends of all causes.
   void mendAll(const std::string& modelFile) {
     std::vector<Edit> edits;
@@ -461,13 +579,7 @@ class Collector {
       edits.push_back(inFull(*known.bench->image, *known.edit));
     }
     try {
-      const std::unique_ptr<Problem> mended = cloneProblem(problem_);
-      // Parts that were inferred are in no file, and what takes them out is not written.
-      const auto& placed = mended->plan.placed;
-      if (std::any_of(placed.begin(), placed.end(), [&](const PlacedPart& part) {
-            return !mended->plan.lineage[part.entry].inferred;
-          }))
-        ir::makePartsOwn(*mended);
+      const std::unique_ptr<Problem> mended = cloneToMend();
       if (!applyAll(*mended, std::move(edits))) return;
       result_.mendedPlan = planText(*mended, modelFile);
       result_.mendedModel = modelText(*mended);
@@ -482,6 +594,7 @@ class Collector {
   std::vector<std::unique_ptr<Bench>> benches_;
   Bench* whole_ = nullptr;             // of the image of the whole plan; none: that is too large
   std::vector<EntryId> wrongOutputs_;  // of it, the first first
+  std::optional<std::set<EntryId>> commonInputs_;  // of it, which all failing claims begin with
   std::vector<Known> causes_;
   Causes result_;
 };

@@ -255,7 +255,9 @@ Result execute(const Problem& problem, const Options& options) {
     unknownAll();
   } catch (const InputError&) {
     throw;
-  } catch (const std::exception& error) {  // what the reader should have kept from here; memory
+  } catch (const std::bad_alloc&) {  // says nothing about the plan
+    throw;
+  } catch (const std::exception& error) {  // what the reader should have kept from here
     result.status = Status::kRefused;
     result.reason = error.what();
     unknownAll();

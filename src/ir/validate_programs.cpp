@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -7,9 +8,11 @@
 #include "ir/buffers.h"
 #include "ir/coordinates.h"
 #include "ir/error_list.h"
+#include "ir/infer_node.h"
 #include "ir/node_error.h"
 #include "ir/program_grid.h"
 #include "ir/validate.h"
+#include "ops/attributes.h"
 #include "ops/collectives.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
@@ -36,6 +39,7 @@ class ProgramValidator {
   ProgramValidator(const Problem& problem, ProgramId program)
       : plan_(problem.plan),
         names_(problem.names),
+        attributes_(problem.attributes),
         number_(program),
         program_(problem.plan.programs[program]) {}
 
@@ -89,6 +93,39 @@ class ProgramValidator {
            "microbatch");
     }
     if (node.communication >= 0) checkCommunication(n, node);
+    else checkDimensions(n, node);
+  }
+
+  // Sizes that do not fit are a plan's mistake, which src/plan reports; a dimension that the
+  // operand does not have is nobody's plan. Only the operator knows which operand is meant, and it
+  // is asked only where a number is too large for one of them.
+  void checkDimensions(NodeId n, const Node& node) const {
+    checkDimensions(n, node, node.attributes);
+    if (node.steps < 0) return;
+    for (const AttributesId set : program_.steps.at(node.steps).sets) checkDimensions(n, node, set);
+  }
+
+  void checkDimensions(NodeId n, const Node& node, AttributesId set) const {
+    const Attributes& attributes = attributes_.at(set);
+    std::size_t least = SIZE_MAX;
+    for (const Operand& operand : program_.graph.in(node))
+      if (operand.present()) least = std::min(least, tensor(operand.tensor).shape.size());
+    for (const char* key : {"dim", "dims", "dim0", "dim1"}) {
+      if (!ops::has(attributes, key)) continue;
+      const std::vector<std::int64_t> dims = ops::integers(attributes, key);
+      const auto rank = static_cast<std::int64_t>(least);
+      const bool suspicious =
+          dims.size() > 1 || std::any_of(dims.begin(), dims.end(),
+                                         [&](std::int64_t d) { return d >= rank || d < -rank; });
+      if (!suspicious) continue;
+      try {
+        static_cast<void>(inferNode(attributes_, program_.graph, node, set));
+      } catch (const DimensionError& error) {
+        fail(n, std::string("/attrs/") + key, error.what());
+      } catch (const ShapeError&) {
+      } catch (const Unsupported&) {
+      }
+    }
   }
 
   // What plan/async.cpp relies on: nodes run in file order, and each handle is that of one earlier
@@ -218,6 +255,7 @@ class ProgramValidator {
 
   const Plan& plan_;
   const Names& names_;
+  const AttributeTable& attributes_;
   std::int32_t number_;
   const Program& program_;
 };

@@ -12,6 +12,7 @@
 #include "certificate/check_log.h"
 #include "certificate/log_check_text.h"
 #include "certificate/proof_log.h"
+#include "main/files.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
 #include "main/streams.h"
@@ -107,13 +108,21 @@ int runCheckLog(CheckLogArguments arguments) {
     progress.update(done, all, doing);
   };
 
-  if (!arguments.json.empty()) checkWritable(arguments.json);
+  NamedFiles files;
+  files.input("LOG", arguments.log);
+  files.input("--plan", arguments.plan);
+  files.input("--model", arguments.model);
+  files.output("--json", arguments.json);
+  files.check();
   progress.update(0, 0, "reading");
   const ProofLog log = readProofLog(arguments.log);
   const std::string plan =
       arguments.plan.empty() ? besideLog(arguments.log, log.plan, "plan") : arguments.plan;
   const std::string model =
       arguments.model.empty() ? besideLog(arguments.log, log.model, "model") : arguments.model;
+  files.input("the log's plan", plan);
+  files.input("the log's model", model);
+  files.check();
   const auto problem = readProblem(model, plan);
   const CheckLogResult result = checkLog(log, *problem, options);
   progress.clear();
@@ -153,7 +162,8 @@ constexpr const char* kCheckLogExitCodes =
     "  5    a proof could not be made again within the limits\n"
     "  1    wrong usage\n"
     "  2    the log, the model or the plan cannot be read, or the log is of another version\n"
-    "  6    internal error, or out of memory\n"
+    "  6    internal error\n"
+    "  7    out of memory\n"
     "  130, 143   interrupted";
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 
+#include "main/files.h"
 #include "main/streams.h"
 #include "reader/hlo/files.h"
 #include "report/file.h"
@@ -14,12 +15,14 @@ namespace shardproof {
 namespace {
 
 struct ConvertArguments {
-  std::string plan, model, directory, name = "converted";
+  PlanArguments files;
+  std::string directory, name = "converted";
   bool noCheckpoints = false;
   hlo::Options options;
 };
 
 int runConvert(const ConvertArguments& arguments) {
+  const std::string plan = arguments.files.plan();
   std::error_code error;
   std::filesystem::create_directories(arguments.directory, error);
   if (!std::filesystem::is_directory(arguments.directory))
@@ -28,10 +31,14 @@ int runConvert(const ConvertArguments& arguments) {
   const std::string model = arguments.name + ".model.json";
   const std::string modelFile = (directory / model).string(),
                     planFile = (directory / (arguments.name + ".plan.json")).string();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.output("--output", modelFile);
+  files.output("--output", planFile);
+  files.check();
   hlo::Options options = arguments.options;
   options.checkpoints = !arguments.noCheckpoints;
-  const hlo::Documents documents =
-      hlo::convertFiles(arguments.model, arguments.plan, model, options);
+  const hlo::Documents documents = hlo::convertFiles(arguments.files.model, plan, model, options);
   const FileText texts[] = {{modelFile, documents.model}, {planFile, documents.plan}};
   writeFilesAtomically(texts);  // not a model without its plan
   std::string told;
@@ -49,12 +56,10 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
       "convert",
       "Write the JSON of two HLO programs: one device's, and each device's after "
       "spmd-partitioning");
-  command->add_option("-p,--plan", arguments->plan, "The partitioned program (.hlo or .hlo.gz)")
-      ->required()
-      ->type_name("FILE");
-  command->add_option("-m,--model", arguments->model, "The program of one device")
-      ->required()
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kOne);
+  addModelOption(command, arguments->files, PlanCount::kOne)
+      ->description("The program of one device")
+      ->required();
   command->add_option("-o,--output", arguments->directory, "Where the two files are put")
       ->required()
       ->type_name("DIR");

@@ -7,10 +7,12 @@
 
 #include "main/graphviz.h"
 #include "main/streams.h"
+#include "main/usage.h"
 #include "report/causes.h"
 #include "report/exit_codes.h"
 #include "report/explain.h"
 #include "shardproof/error.h"
+#include "util/printable.h"
 
 namespace shardproof {
 namespace {
@@ -20,28 +22,57 @@ struct ExplainArguments {
   std::size_t cause = 0;  // 0: all
 };
 
-std::vector<Cause> causesOf(const std::string& file) {
+struct Explained {
+  std::string plan, verdict, reason;
+  std::vector<Cause> causes;
+};
+
+Explained readReport(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw InputError(file, "", "cannot be read");
-  std::vector<Cause> causes;
+  Explained report;
   try {
     const auto json = nlohmann::ordered_json::parse(in);
+    if (json.at("format") == "shardproof-reports")
+      throw InputError(file, "/format",
+                       "found the report of several plans, expected that of one (verify one plan "
+                       "with --json)");
     if (json.at("format") != "shardproof-report")
       throw InputError(file, "/format", "found another format, expected \"shardproof-report\"");
-    for (const auto& cause : json.at("causes")) causes.push_back(causeFromJson(cause));
+    report.plan = json.value("plan", "");
+    report.verdict = json.value("verdict", "");
+    report.reason = json.value("reason", "");
+    for (const auto& cause : json.at("causes")) report.causes.push_back(causeFromJson(cause));
   } catch (const nlohmann::ordered_json::exception& error) {
     throw InputError(file, "", std::string("found no report of verify --json: ") + error.what());
   }
-  return causes;
+  return report;
+}
+
+// Of a report that has no causes there is one thing to say: why.
+std::string noCauses(const Explained& report) {
+  const std::string plan = report.plan.empty() ? "the plan" : "plan " + printable(report.plan);
+  if (report.verdict == "equivalent")
+    return "No causes: " + plan + " is equivalent to its model; nothing is wrong with it.\n";
+  return "No causes were found: " + plan + " is " + printable(report.verdict) +
+         (report.reason.empty() ? "" : " (" + printable(report.reason) + ")") +
+         (report.verdict == "not-equivalent"
+              ? "; the defects are in the report (`verify` prints them), and `verify --diagnose "
+                "60` looks for causes longer.\n"
+              : "; `verify --diagnose 60` looks for causes longer.\n");
 }
 
 int runExplain(const ExplainArguments& arguments) {
-  const std::vector<Cause> causes = causesOf(arguments.report);
-  if (causes.empty() || arguments.cause > causes.size()) {
-    writeDiagnostic(arguments.report + ": has " + std::to_string(causes.size()) +
-                    (causes.size() == 1 ? " cause" : " causes") +
-                    (arguments.cause > 0 ? ", not " + std::to_string(arguments.cause) : ""));
-    return kExitUsage;
+  const Explained report = readReport(arguments.report);
+  const std::vector<Cause>& causes = report.causes;
+  if (arguments.cause > causes.size())
+    throw WrongUsage(arguments.report + " has " + std::to_string(causes.size()) +
+                     (causes.size() == 1 ? " cause" : " causes") + ", not " +
+                     std::to_string(arguments.cause));
+  if (causes.empty()) {
+    if (arguments.format == "text") writeStandardOutput(noCauses(report));
+    else writeDiagnostic(arguments.report + ": nothing to draw: there are no causes");
+    return 0;
   }
   std::ostringstream text;
   if (arguments.format != "text") {

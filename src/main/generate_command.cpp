@@ -5,6 +5,7 @@
 #include <string>
 
 #include "generate/generate.h"
+#include "main/files.h"
 #include "main/streams.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
@@ -21,6 +22,10 @@ int runGenerate(const GenerateArguments& arguments) {
   const std::string model = arguments.prefix + ".model.json",
                     plan = arguments.prefix + ".plan.json";
   const std::string modelName = std::filesystem::path(model).filename().string();
+  NamedFiles named;
+  named.output("--output", model);
+  named.output("--output", plan);
+  named.check();
   generate::Files files;
   try {
     files = generate::generate(arguments.options, modelName);

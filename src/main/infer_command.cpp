@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 
+#include "main/files.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
@@ -18,17 +18,23 @@ namespace shardproof {
 namespace {
 
 struct InferArguments {
-  std::string plan, model, output;
+  PlanArguments files;
+  std::string output;
   InferOptions options;
 };
 
 int runInfer(const InferArguments& arguments) {
-  checkWritable(arguments.output);
-  const auto problem = readProblem(
-      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const std::string plan = arguments.files.plan();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.output("--output", arguments.output);
+  files.check();
+  const auto problem = readProblem(arguments.files.modelFile(), plan);
+  files.modelOf(*problem);
+  files.check();
   const Inferred inferred = inferLineage(*problem, arguments.options);
   if (!inferred.problem) {
-    writeDiagnostic(arguments.plan + ": no lineage was found: " + inferred.reason);
+    writeDiagnostic(plan + ": no lineage was found: " + inferred.reason);
     return kExitUndecided;
   }
   const std::string model =
@@ -60,13 +66,8 @@ void addInferCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<InferArguments>();
   CLI::App* command = app.add_subcommand(
       "infer", "Find lineage of local tensors that nobody wrote, and write the plan with it");
-  command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("-m,--model", arguments->model,
-                   "The logical model (default: the file that the plan names, beside it)")
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kOne);
+  addModelOption(command, arguments->files, PlanCount::kOne);
   command
       ->add_option("-o,--output", arguments->output,
                    "The plan with the checkpoints that were found (.json or .json.gz), beside the "

@@ -1,17 +1,16 @@
 #include "main/lint_command.h"
 
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "diagnose/diagnose.h"
 #include "ir/input_coverage.h"
+#include "main/files.h"
 #include "main/report_options.h"
 #include "main/streams.h"
 #include "plan/plan_index.h"
-#include "reader/plan_files.h"
 #include "reader/reader.h"
 #include "report/exit_codes.h"
 #include "report/format.h"
@@ -23,8 +22,7 @@ namespace shardproof {
 namespace {
 
 struct LintArguments {
-  std::vector<std::string> plans;
-  std::string model;
+  PlanArguments files;
   hlo::Options hlo;
   ReportOptions report;
 };
@@ -33,8 +31,7 @@ int lintOne(const LintArguments& arguments, const std::string& plan) {
   const TextStyle& style = arguments.report.style;
   std::unique_ptr<Problem> problem;
   try {
-    problem = readProblem(arguments.model.empty() ? std::nullopt : std::optional(arguments.model),
-                          plan, arguments.hlo);
+    problem = readProblem(arguments.files.modelFile(), plan, arguments.hlo);
   } catch (const InputError& error) {
     writeDiagnostic(inputErrorText(error, errorStyle()));
     return kExitInput;
@@ -75,9 +72,12 @@ int lintOne(const LintArguments& arguments, const std::string& plan) {
 
 int runLint(LintArguments arguments) {
   settle(arguments.report);
+  const std::vector<std::string> plans = arguments.files.plans();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.check();
   int code = kExitEquivalent;
-  for (const std::string& plan : reader::expandPlans(arguments.plans))
-    code = worse(code, lintOne(arguments, plan));
+  for (const std::string& plan : plans) code = worse(code, lintOne(arguments, plan));
   return code;
 }
 
@@ -87,16 +87,8 @@ void addLintCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<LintArguments>();
   CLI::App* command = app.add_subcommand(
       "lint", "Read plans and check that they can run, without proving anything: for exporters");
-  command
-      ->add_option("PLAN", arguments->plans,
-                   "The plans (*.plan.json or .json.gz), or directories of them; -: standard input")
-      ->required()
-      ->type_name("");
-  command
-      ->add_option("-m,--model", arguments->model,
-                   "The logical model, for all plans (default: the file that the plan names, "
-                   "beside it)")
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kSeveral);
+  addModelOption(command, arguments->files, PlanCount::kSeveral);
   addTextOptions(command, arguments->report);
   command->footer(
       "All errors of the files are told, then shapes, assignments, collectives, messages and "

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
-#include <new>
 #include <sstream>
 #include <string>
 
@@ -23,6 +22,7 @@
 #include "main/interrupt.h"
 #include "main/lint_command.h"
 #include "main/mutate_command.h"
+#include "main/out_of_memory.h"
 #include "main/run_command.h"
 #include "main/shrink_command.h"
 #include "main/streams.h"
@@ -81,7 +81,11 @@ int runCommandLine(int argc, char** argv) {
     writeDiagnostic(message);
     return kExitUsage;
   }
-  return run();
+  try {
+    return run();
+  } catch (const WrongUsage& error) {
+    throw WrongUsage(app.get_subcommands().front()->get_name() + ": " + error.what());
+  }
 }
 
 int runGuarded(int argc, char** argv) {
@@ -89,20 +93,30 @@ int runGuarded(int argc, char** argv) {
               SIG_IGN);  // a reader that goes away is an error of writing, with its exit code
   std::signal(SIGXFSZ, SIG_IGN);  // so is a limit on the size of files (ulimit -f)
   try {
+    reserveStack();
     return runCommandLine(argc, argv);
   } catch (const InputError& error) {
     writeDiagnostic(inputErrorText(error, errorStyle()));
     // A read that a signal broke off says nothing about the file.
     return interruptingSignal() != 0 ? kExitSignal + interruptingSignal() : kExitInput;
-  } catch (const std::bad_alloc&) {
-    writeDiagnostic("internal error: out of memory");
+  } catch (const WrongUsage& error) {
+    writeDiagnostic(error.what());
+    return kExitUsage;
   } catch (const std::exception& error) {
+    if (isOutOfMemory(error)) {
+      writeDiagnostic(outOfMemoryText());
+      return kExitOutOfMemory;
+    }
     writeDiagnostic(std::string("error: ") + error.what());
   } catch (...) {
     writeDiagnostic("internal error of unknown kind");
   }
   return kExitInternal;
 }
+
+// Before the libraries are initialised: there may be too little memory for that already.
+void prepareForTerminate() { std::set_terminate(endAfterTerminate); }
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kFirst)() = prepareForTerminate;
 
 }  // namespace
 
@@ -113,7 +127,7 @@ int main(int argc, char** argv) {
   static bool finished = false;
   ::on_exit(
       [](int, void* done) {
-        if (!*static_cast<bool*>(done)) ::_exit(kExitInternal);
+        if (!*static_cast<bool*>(done)) endAfterExit();
       },
       &finished);
   const int code = runGuarded(argc, argv);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 
+#include "main/files.h"
 #include "main/streams.h"
 #include "mutate/mutate.h"
 #include "report/exit_codes.h"
@@ -16,7 +16,8 @@ namespace shardproof {
 namespace {
 
 struct MutateArguments {
-  std::string plan, bug, output;
+  PlanArguments files;
+  std::string bug, output;
   mutate::Choice choice;
   bool list = false;
 };
@@ -30,13 +31,14 @@ std::string line(const mutate::Bug& bug, const std::string& sites) {
 
 int runList(const MutateArguments& arguments) {
   std::string text;
-  if (arguments.plan.empty()) {
+  if (!arguments.files.given()) {
     for (const mutate::Bug& bug : mutate::bugs()) text += line(bug, "");
   } else {
-    const mutate::Json plan = mutate::readDocument(arguments.plan);
-    const mutate::PlanGraph graph(plan, arguments.plan);
+    const std::string file = arguments.files.plan();
+    const mutate::Json plan = mutate::readDocument(file);
+    const mutate::PlanGraph graph(plan, file);
     for (const mutate::Bug& bug : mutate::bugs()) {
-      const std::string count = std::to_string(mutate::sitesOf(bug, graph, arguments.plan).size());
+      const std::string count = std::to_string(mutate::sitesOf(bug, graph, file).size());
       text += line(
           bug, std::string(5 - std::min<std::size_t>(count.size(), 5), ' ') + count + " places  ");
     }
@@ -51,14 +53,19 @@ int runMutate(const MutateArguments& arguments) {
     writeDiagnostic("mutate: " + message);
     return static_cast<int>(kExitUsage);
   };
-  if (arguments.plan.empty() || arguments.bug.empty() || arguments.output.empty())
+  if (!arguments.files.given() || arguments.bug.empty() || arguments.output.empty())
     return wrong("PLAN, --bug and --output are required, or --list");
+  const std::string file = arguments.files.plan();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.output("--output", arguments.output);
+  files.check();
   mutate::Json plan;
   mutate::Mutation made;
   try {
     const mutate::Bug& bug = mutate::findBug(arguments.bug);
-    plan = mutate::readDocument(arguments.plan);
-    made = mutate::mutate(plan, arguments.plan, bug, arguments.choice);
+    plan = mutate::readDocument(file);
+    made = mutate::mutate(plan, file, bug, arguments.choice);
   } catch (const mutate::UnknownBug& error) {
     return wrong(error.what());
   } catch (const mutate::MutationError& error) {
@@ -91,7 +98,7 @@ void addMutateCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<MutateArguments>();
   CLI::App* command =
       app.add_subcommand("mutate", "Put a bug that a framework really had into a plan");
-  command->add_option("PLAN", arguments->plan, "The plan: *.plan.json or .json.gz")->type_name("");
+  addPlanOptions(command, arguments->files, PlanCount::kOne);
   command->add_option("-b,--bug", arguments->bug, "Which bug; see --list")->type_name("NAME");
   command
       ->add_option("-o,--output", arguments->output,

@@ -84,9 +84,11 @@ std::string settle(ReportOptions& options) {
   return "";
 }
 
-void checkWritable(const ReportOptions& options) {
-  for (const std::string& file : {options.json, options.junit, options.sarif, options.html})
-    if (!file.empty() && file != "-") checkWritable(file);
+void addFiles(const ReportOptions& options, NamedFiles& files) {
+  files.output("--json", options.json);
+  files.output("--html", options.html);
+  files.output("--junit", options.junit);
+  files.output("--sarif", options.sarif);
 }
 
 void writeForPeople(const ReportOptions& options, const std::string& text) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "main/files.h"
 #include "report/layout.h"
 #include "shardproof/graph.h"
 #include "shardproof/report.h"
@@ -30,8 +31,8 @@ void addTextOptions(CLI::App* command, ReportOptions& options);
 // Returns what is wrong with them together, or nothing.
 std::string settle(ReportOptions& options);
 
-// Throws where a file cannot be written, before the work whose result it shall hold.
-void checkWritable(const ReportOptions& options);
+// The files that are asked for.
+void addFiles(const ReportOptions& options, NamedFiles& files);
 
 // Writes `text` where a person looks.
 void writeForPeople(const ReportOptions& options, const std::string& text);

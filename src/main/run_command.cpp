@@ -1,7 +1,6 @@
 #include "main/run_command.h"
 
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "interpret/npz.h"
 #include "interpret/report.h"
 #include "ir/attribute_steps.h"
+#include "main/files.h"
 #include "main/interrupt.h"
 #include "main/streams.h"
 #include "main/validators.h"
@@ -23,7 +23,8 @@ using interpret::Agreement;
 using interpret::Array;
 
 struct RunArguments {
-  std::string model, plan, inputs, outputs, json, field = "doubles";
+  PlanArguments files;
+  std::string inputs, outputs, json, field = "doubles";
   std::uint64_t seed = 1;
   int trials = 1;
   double seconds = 0;
@@ -48,11 +49,17 @@ std::map<std::string, const Array*> namedArrays(const interpret::Result& result)
 }
 
 int runRun(const RunArguments& arguments) {
-  for (const std::string& file : {arguments.json, arguments.outputs})
-    if (!file.empty()) checkWritable(file);
+  const std::string plan = arguments.files.plan();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.input("--inputs", arguments.inputs);
+  files.output("--outputs", arguments.outputs);
+  files.output("--json", arguments.json);
+  files.check();
   catchInterrupts();
-  const auto problem = readProblem(
-      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const auto problem = readProblem(arguments.files.modelFile(), plan);
+  files.modelOf(*problem);
+  files.check();
   std::map<std::string, Array> inputs;
   interpret::Options options;
   if (!arguments.inputs.empty()) {
@@ -94,13 +101,8 @@ void addRunCommand(CLI::App& app, std::function<int()>& run) {
   CLI::App* command = app.add_subcommand(
       "run",
       "Execute a model and a plan on numbers, at full size, and compare outputs and lineage");
-  command->add_option("-p,--plan", arguments->plan, "The plan: what each rank runs")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("-m,--model", arguments->model,
-                   "The logical model (default: the file that the plan names, beside it)")
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kOne);
+  addModelOption(command, arguments->files, PlanCount::kOne);
   command->add_option("--seed", arguments->seed, "Of the inputs that are drawn")
       ->capture_default_str()
       ->type_name("N");
@@ -146,7 +148,8 @@ void addRunCommand(CLI::App& app, std::function<int()>& run) {
       "  5    some output could not be compared, or the plan is too large\n"
       "  1    wrong usage\n"
       "  2    the model, the plan or the inputs cannot be read\n"
-      "  6    internal error, out of memory, or a result could not be written\n"
+      "  6    internal error, or a result could not be written\n"
+      "  7    out of memory\n"
       "  130, 143   interrupted by Ctrl-C or SIGTERM");
   command->callback([arguments, &run] { run = [arguments] { return runRun(*arguments); }; });
 }

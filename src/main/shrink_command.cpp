@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "main/files.h"
 #include "main/streams.h"
 #include "main/validators.h"
 #include "reader/reader.h"
@@ -20,7 +21,8 @@ namespace shardproof {
 namespace {
 
 struct ShrinkArguments {
-  std::string plan, model, prefix;
+  PlanArguments files;
+  std::string prefix;
   ShrinkOptions options;
 };
 
@@ -44,13 +46,20 @@ std::string summary(const Shrunk& shrunk) {
 int runShrink(const ShrinkArguments& arguments) {
   const std::string model = arguments.prefix + ".model.json",
                     plan = arguments.prefix + ".plan.json";
-  const auto problem = readProblem(
-      arguments.model.empty() ? std::nullopt : std::optional(arguments.model), arguments.plan);
+  const std::string given = arguments.files.plan();
+  NamedFiles files;
+  files.plans(arguments.files);
+  files.output("--output", model);
+  files.output("--output", plan);
+  files.check();
+  const auto problem = readProblem(arguments.files.modelFile(), given);
+  files.modelOf(*problem);
+  files.check();
   std::optional<Shrunk> shrunk;
   try {
     shrunk = shrinkProblem(*problem, arguments.options);
   } catch (const Unsupported& error) {
-    writeDiagnostic(arguments.plan + ": not made smaller: " + error.what());
+    writeDiagnostic(given + ": not made smaller: " + error.what());
     return kExitUndecided;
   }
   const std::string text =
@@ -68,13 +77,8 @@ void addShrinkCommand(CLI::App& app, std::function<int()>& run) {
   CLI::App* command = app.add_subcommand("shrink",
                                          "Make a plan smaller as a plan: fewer alike ranks, and "
                                          "the least sizes that all its operators and shards admit");
-  command->add_option("-p,--plan", arguments->plan, "The plan: *.plan.json or .json.gz")
-      ->required()
-      ->type_name("FILE");
-  command
-      ->add_option("-m,--model", arguments->model,
-                   "The logical model (default: the file that the plan names, beside it)")
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kOne);
+  addModelOption(command, arguments->files, PlanCount::kOne);
   command
       ->add_option("-o,--output", arguments->prefix,
                    "PREFIX.model.json and PREFIX.plan.json are written")

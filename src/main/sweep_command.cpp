@@ -18,6 +18,7 @@
 
 #include "cache/cache_file.h"
 #include "main/condition_options.h"
+#include "main/files.h"
 #include "main/generate_command.h"
 #include "main/interrupt.h"
 #include "main/progress.h"
@@ -217,6 +218,21 @@ class Sweep {
     }
   }
 
+  // The plans and models that the configurations name, and what --keep leaves of them.
+  void addFiles(NamedFiles& files) const {
+    for (std::size_t i = 0; i < configurations_.size(); ++i) {
+      const sweep::Configuration& configuration = configurations_[i];
+      const bool made = configuration.plan.empty() || configuration.bug;
+      if (!arguments_.keep.empty())
+        for (const char* ending : {".report.json", ".model.json", ".plan.json"})
+          if (made || ending == std::string_view(".report.json"))
+            files.optionalOutput("--keep", prefixOf(i, arguments_.keep) + ending);
+      if (configuration.plan.empty()) continue;
+      files.input("a model of CONFIG", configuration.model);
+      files.plan("a plan of CONFIG", configuration.plan, configuration.model);
+    }
+  }
+
   int list() {
     std::size_t width = 4;
     for (const sweep::Result& result : sweep_.results)
@@ -258,6 +274,10 @@ class Sweep {
   }
 
  private:
+  std::string prefixOf(std::size_t i, const fs::path& directory) const {
+    return (directory / fileNameOf(configurations_[i].name, i)).string();
+  }
+
   void judgeInvalid() {
     for (std::size_t i = 0; i < configurations_.size(); ++i) {
       const sweep::Configuration& configuration = configurations_[i];
@@ -276,7 +296,7 @@ class Sweep {
         .verify = arguments_.options,
         .infer = arguments_.infer,
         .cache = arguments_.cache.empty() ? (scratch / "proofs").string() : arguments_.cache,
-        .prefix = (directory / fileNameOf(configurations_[i].name, i)).string(),
+        .prefix = prefixOf(i, directory),
         .keep = !arguments_.keep.empty()};
     options.verify.cancel = &interrupted();
     options.verify.progress = [&](std::size_t done, std::size_t all, const char* doing) {
@@ -378,22 +398,19 @@ class Sweep {
 };
 
 int runSweep(SweepArguments arguments) {
-  const auto wrong = [](const std::string& message) {
-    writeDiagnostic("sweep: " + message);
-    return static_cast<int>(kExitUsage);
-  };
-  std::error_code ignored;
-  if (!arguments.baseline.empty() && !arguments.json.empty() &&
-      fs::equivalent(arguments.baseline, arguments.json, ignored))
-    return wrong(
-        "--baseline and --json are the same file: the baseline would be gone after the first "
-        "configuration");
+  NamedFiles files;
+  files.input("CONFIG", arguments.config);
+  files.input("--baseline", arguments.baseline);
+  files.output("--json", arguments.json);
+  files.output("--junit", arguments.junit);
+  files.optionalOutput("--cache", arguments.cache);
+  files.check();  // not after an hour's work
   catchInterrupts();
   arguments.options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;
   Sweep sweep(arguments);
   if (arguments.list) return sweep.list();
-  for (const std::string& file : {arguments.json, arguments.junit})
-    if (!file.empty()) checkWritable(file);  // not after an hour's work
+  sweep.addFiles(files);
+  files.check();
   if (!arguments.keep.empty()) fs::create_directories(arguments.keep);
   return sweep.run();
 }

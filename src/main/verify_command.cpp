@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -19,12 +18,14 @@
 #include "diagnose/diagnose.h"
 #include "ir/input_coverage.h"
 #include "main/condition_options.h"
+#include "main/files.h"
 #include "main/interrupt.h"
+#include "main/out_of_memory.h"
 #include "main/progress.h"
 #include "main/report_options.h"
 #include "main/streams.h"
+#include "main/usage.h"
 #include "main/validators.h"
-#include "reader/plan_files.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
 #include "report/text.h"
@@ -39,8 +40,9 @@ namespace shardproof {
 namespace {
 
 struct VerifyArguments {
-  std::vector<std::string> plans, named;  // by their places, and after --plan
-  std::string model, cache, certify, repair;
+  PlanArguments files;
+  NamedFiles all;  // all that the command line names
+  std::string cache, certify, repair;
   std::string checker = "auto";
   bool noClasses = false;
   ReportOptions report;
@@ -82,7 +84,11 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
   VerifyOptions options = arguments.options;
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
-  VerifiedFiles done = verifyFiles(arguments.model, plan, options, arguments.hlo, arguments.infer);
+  VerifiedFiles done =
+      verifyFiles(arguments.files.model, plan, options, arguments.hlo, arguments.infer);
+  NamedFiles files = arguments.all;
+  if (done.problem) files.modelOf(*done.problem);  // of a plan from a pipe it was not known before
+  files.check();
   if (done.problem)
     for (ir::InputGap& gap : ir::inputGaps(*done.problem))
       done.report.warnings.push_back(std::move(gap.text));
@@ -194,16 +200,16 @@ int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>&
       result.report = verifyPlan(arguments, plan, progress).report;
       named.add(*result.report);
       code = worse(code, exitCodeFor(*result.report, interruptingSignal()));
+    } catch (const WrongUsage&) {
+      throw;
     } catch (const InputError& error) {
       result.takeError(error);
       code = worse(
           code, interrupted() ? kExitSignal + interruptingSignal() : kExitInput);  // as in main()
-    } catch (const std::bad_alloc&) {
-      result.error = plan + ": out of memory";
-      code = worse(code, kExitInternal);
     } catch (const std::exception& error) {
-      result.error = plan + ": " + error.what();
-      code = worse(code, kExitInternal);
+      result.outOfMemory = isOutOfMemory(error);
+      result.error = plan + ": " + (result.outOfMemory ? outOfMemoryText() : error.what());
+      code = worse(code, result.outOfMemory ? kExitOutOfMemory : kExitInternal);
     }
     progress.clear();
     try {
@@ -234,17 +240,16 @@ int runVerify(VerifyArguments arguments) {
     writeDiagnostic(wrong);
     return kExitUsage;
   }
-  checkWritable(arguments.report);
-  if (!arguments.certify.empty()) checkWritable(arguments.certify);
+  const std::vector<std::string> plans = arguments.files.plans();
+  NamedFiles& files = arguments.all;
+  files.plans(arguments.files);
+  addFiles(arguments.report, files);
+  files.output("--certify", arguments.certify);
+  files.output("--repair", arguments.repair);
+  files.optionalOutput("--cache", arguments.cache);
+  files.outputDirectory("--smt2", arguments.options.smt2Directory, {"index.json", ".smt2"});
+  files.check();
   catchInterrupts();
-  std::vector<std::string> given = arguments.named;
-  given.insert(given.end(), arguments.plans.begin(), arguments.plans.end());
-  if (given.empty()) {
-    writeDiagnostic(
-        "verify: no plan is given, expected one or more files (shardproof verify PLAN)");
-    return kExitUsage;
-  }
-  const std::vector<std::string> plans = reader::expandPlans(given);
   if (plans.size() > 1 &&
       (!arguments.report.html.empty() || std::count(plans.begin(), plans.end(), "-") > 0)) {
     writeDiagnostic(!arguments.report.html.empty()
@@ -254,13 +259,9 @@ int runVerify(VerifyArguments arguments) {
                               std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
-  if (!arguments.repair.empty()) {
-    if (plans.size() > 1) {
-      writeDiagnostic("--repair takes one plan, but " + std::to_string(plans.size()) +
-                      " were given");
-      return kExitUsage;
-    }
-    checkWritable(arguments.repair);
+  if (!arguments.repair.empty() && plans.size() > 1) {
+    writeDiagnostic("--repair takes one plan, but " + std::to_string(plans.size()) + " were given");
+    return kExitUsage;
   }
   if (!arguments.certify.empty() && plans.size() > 1) {
     writeDiagnostic("--certify writes the proof log of one plan, but " +
@@ -358,19 +359,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command = app.add_subcommand(
       "verify", "Prove that a plan computes what its model says, or show where it does not");
-  command
-      ->add_option("PLAN", arguments->plans,
-                   "The plans: what each rank runs (*.plan.json or .json.gz), or directories of "
-                   "them; -: standard input")
-      ->type_name("");
-  command->add_option("-p,--plan", arguments->named, "The same; may be given several times")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
-  command
-      ->add_option(
-          "-m,--model", arguments->model,
-          "The logical model, for all plans (default: the file that the plan names, beside it)")
-      ->type_name("FILE");
+  addPlanOptions(command, arguments->files, PlanCount::kSeveral);
+  addModelOption(command, arguments->files, PlanCount::kSeveral);
   addVerifyLimits(command, arguments->options, arguments->checker);
   addInferOption(command, arguments->infer);
   addConditionOptions(command, arguments->options);

@@ -4,7 +4,29 @@
 #include <filesystem>
 #include <system_error>
 
+#include "reader/json_stream.h"
+#include "reader/reader.h"
+#include "shardproof/error.h"
+
 namespace shardproof::reader {
+
+namespace {
+
+// Ends the reading at the name of the model, which is near a plan's beginning.
+class ModelName : public StreamClient {
+ public:
+  struct Found {
+    std::string name;
+  };
+
+  int open(int state, std::string_view, bool, const Place&) override { return state + 1; }
+  void value(int state, std::string_view key, const Value& value) override {
+    if (state == kOutside + 1 && key == "model") throw Found{std::string(value.name())};
+  }
+  void close(int, const Place&) override {}
+};
+
+}  // namespace
 
 std::vector<std::string> plansIn(const std::string& directory) {
   std::vector<std::string> found;
@@ -32,6 +54,24 @@ std::vector<std::string> expandPlans(const std::vector<std::string>& given) {
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
+}
+
+std::optional<std::string> modelNamedBy(const std::string& planFile) {
+  const bool standardInput = planFile == "-";
+  const std::string file = standardInput ? "/dev/stdin" : planFile;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return std::nullopt;
+  try {
+    ModelName client;
+    readJson(file, client);
+  } catch (const ModelName::Found& found) {
+    try {
+      return modelBeside(standardInput ? "" : planFile, found.name);
+    } catch (const InputError&) {
+    }
+  } catch (const InputError&) {  // whoever reads the whole plan tells it
+  }
+  return std::nullopt;
 }
 
 }  // namespace shardproof::reader

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "shardproof/error.h"
 
@@ -23,8 +24,10 @@ TextSource::TextSource(const Input& input) : file_(input.name), text_(input.text
   buffer_.resize(kChunk);
   errno = 0;
   handle_.reset(gzopen(file_.c_str(), "rb"));
-  if (!handle_)
-    fail(std::string("cannot open the file: ") + std::strerror(errno == 0 ? ENOMEM : errno));
+  if (!handle_) {
+    if (errno == 0 || errno == ENOMEM) throw std::bad_alloc();
+    fail(std::string("cannot open the file: ") + std::strerror(errno));
+  }
   gzbuffer(handle_.get(), kChunk);
 }
 
@@ -44,6 +47,7 @@ bool TextSource::refill() {
   if (got < 0) {
     int code = Z_OK;
     const char* reason = gzerror(handle_.get(), &code);
+    if (code == Z_MEM_ERROR) throw std::bad_alloc();
     fail("cannot read the file" + where + ": " +
          (code == Z_ERRNO ? std::strerror(systemError) : reason));
   }

@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitConditional = 4,
   kExitUndecided = 5,
   kExitInternal = 6,
+  kExitOutOfMemory = 7,
   kExitNotEquivalent = 10,
   kExitSignal = 128,  // plus the signal's number
 };
@@ -26,8 +27,9 @@ constexpr const char* kExitCodesHelp =
     "  5    undecided: neither proved nor refuted, and the report says why\n"
     "  1    wrong usage\n"
     "  2    the model or the plan cannot be read\n"
-    "  6    internal error (also: proved, but not so when executed), out of memory, or a result "
-    "could not be written\n"
+    "  6    internal error (also: proved, but not so when executed), or a result could not be "
+    "written\n"
+    "  7    out of memory: the machine's, or that of ulimit -v\n"
     "  130, 143   interrupted by Ctrl-C or SIGTERM; the report holds what was done until then";
 
 // `signal`: the one that interrupted the run, or 0. A defect that was found before an interruption
@@ -46,7 +48,8 @@ constexpr int exitCodeFor(const Report& report, int signal) {
 // the run or its input comes before what is wrong with a plan.
 constexpr int worse(int a, int b) {
   const auto rank = [](int code) {
-    return code == kExitInternal        ? 6
+    return code == kExitInternal        ? 7
+           : code == kExitOutOfMemory   ? 6
            : code == kExitInput         ? 5
            : code == kExitNotEquivalent ? 4
            : code > kExitSignal         ? 3

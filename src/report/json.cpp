@@ -102,7 +102,7 @@ Json tool() { return {{"name", "shardproof"}, {"version", kVersion}}; }
 
 int exitCodeOf(const PlanResult& result) {
   if (result.report) return exitCodeFor(*result.report, 0);
-  return result.inputError ? kExitInput : kExitInternal;
+  return result.inputError ? kExitInput : result.outOfMemory ? kExitOutOfMemory : kExitInternal;
 }
 
 Json errorJson(const PlanResult& result, int exitCode) {

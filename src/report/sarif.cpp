@@ -53,6 +53,7 @@ const std::map<std::string, std::string>& ruleTexts() {
       {"partial-sum", "A partial sum is used as if it were complete"},
       {"scaled", "A tensor is a multiple of what it has to be"},
       {"other-place", "Ranks hold another part of a tensor than they have to"},
+      {"input-lineage", "The lineage of an input or a weight names another part than a rank has"},
       {"lineage", "A tensor of the plan does not hold the values that the model gives it"},
       {"shape", "A local tensor is declared with another shape than its operator produces"},
       {"double-assignment", "A local tensor has two producers"},

@@ -96,7 +96,19 @@ std::string describeExit(int status) {
     return "killed by signal " + std::to_string(number) +
            (name ? " (SIG" + std::string(name) + ")" : "");
   }
+  if (WEXITSTATUS(status) == kWorkerTerminated)
+    return "ended by an exception that could not be reported, probably for want of memory";
   return "ended unexpectedly with exit code " + std::to_string(WEXITSTATUS(status));
+}
+
+// What a task may have is the least of what it is given and what the process may have at all.
+std::string moreThan(std::size_t megabytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      limit.rlim_cur >> 20 < megabytes)
+    return "needed more than the " + std::to_string(limit.rlim_cur >> 20) +
+           " MB that this process may have (ulimit -v)";
+  return "needed more than " + std::to_string(megabytes) + " MB";
 }
 
 std::string shortNumber(double value) {
@@ -311,8 +323,7 @@ class Pool {
     received = std::string();  // gives the memory of a large answer back
     switch (header.kind) {
       case MessageKind::kOutOfMemory:
-        return lose(slot, TaskOutcome::kOutOfMemory,
-                    "needed more than " + std::to_string(options_.memoryMegabytes) + " MB", true);
+        return lose(slot, TaskOutcome::kOutOfMemory, moreThan(options_.memoryMegabytes), true);
       case MessageKind::kException:
         return lose(slot, TaskOutcome::kCrashed,
                     payload.empty() ? "an exception without a message" : std::move(payload), true);

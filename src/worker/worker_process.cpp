@@ -23,7 +23,6 @@ namespace shardproof {
 namespace {
 
 constexpr int kWorkerFailed = 1;  // exit code after an error that was reported through the pipe
-constexpr int kWorkerExited = 3;  // exit code when a library called exit() inside the worker
 
 // Blocks until everything is through; false when the other side is gone.
 bool readAll(int fd, void* data, std::size_t size) {
@@ -83,6 +82,8 @@ void runWorker(int tasks, int results, pid_t parent, std::size_t memoryMegabytes
     sendMessage(results, MessageKind::kException, "the worker's memory limit cannot be set");
     ::_exit(kWorkerFailed);
   }
+  // An exception that nothing may catch, or for which there is no memory itself.
+  std::set_terminate([] { ::_exit(kWorkerTerminated); });
   for (;;) {
     std::uint64_t task = 0;
     if (!readAll(tasks, &task, sizeof task)) ::_exit(0);

@@ -15,6 +15,10 @@
 
 namespace shardproof {
 
+// Exit codes of a worker that reported nothing: a library called exit(), or std::terminate was
+// called. Both are what happens when there is no memory.
+constexpr int kWorkerExited = 3, kWorkerTerminated = 71;
+
 enum class MessageKind : std::uint64_t { kResult, kOutOfMemory, kException };
 
 struct MessageHeader {

@@ -79,6 +79,89 @@ TEST(Diagnose, FindsAMissingReduction) {
   EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
 }
 
+// Two layers with tensor parallelism, and the gradient of nothing: w1's rows, w2's columns over tp.
+test::Draft layers() {
+  return test::draft(R"({
+    "tensors": {"x": {"shape": [4, 6], "kind": "input"},
+                "w1": {"shape": [8, 6], "kind": "parameter"}, "w2": {"shape": [6, 8], "kind": "parameter"},
+                "h": {"shape": [4, 8]}, "a": {"shape": [4, 8]}, "y": {"shape": [4, 6]},
+                "w1.new": {"shape": [8, 6]}},
+    "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"]},
+              {"op": "silu", "in": ["h"], "out": ["a"]},
+              {"op": "linear", "in": ["a", "w2"], "out": ["y"]},
+              {"op": "mul", "in": ["w1"], "out": ["w1.new"], "attrs": {"scalar": 3}}],
+    "outputs": ["y", "w1.new"]})",
+                     R"({
+    "mesh": [["dp", 2], ["tp", 2]],
+    "programs": [{"tensors": {"x": {"shape": [2, 6], "kind": "input"},
+                              "w1": {"shape": [4, 6], "kind": "parameter"}, "w2": {"shape": [6, 4], "kind": "parameter"},
+                              "h": {"shape": [2, 4]}, "a": {"shape": [2, 4]}, "y.part": {"shape": [2, 6]},
+                              "y": {"shape": [2, 6]}, "w1.new": {"shape": [4, 6]}},
+                  "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"], "loc": "net.py:3"},
+                            {"op": "silu", "in": ["h"], "out": ["a"]},
+                            {"op": "linear", "in": ["a", "w2"], "out": ["y.part"]},
+                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c", "group": ["tp"]},
+                            {"op": "mul", "in": ["w1"], "out": ["w1.new"], "attrs": {"scalar": 3}}]}],
+    "lineage": [
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "w1", "role": "input", "shards": [
+        {"box": [[0, 4], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 0}}]},
+        {"box": [[4, 8], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 1}}]}]},
+      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 6], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "w2"}]}]},
+      {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [2, 0], "tp": [0, 4]}, "parts": [{"local": "h"}]}]},
+      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]},
+      {"tensor": "w1.new", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "w1.new"}]}]}]})");
+}
+
+TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
+  ASSERT_EQ(diagnosed(layers()).report.verdict, Verdict::kEquivalent);
+  const auto expectNamed = [](const test::Draft& draft, const std::string& entry,
+                              const std::string& hasToBe) {
+    const Diagnosed d = diagnosed(draft);
+    EXPECT_EQ(d.report.verdict, Verdict::kNotEquivalent);
+    ASSERT_EQ(d.report.causes.size(), 1u);
+    const Cause& cause = d.report.causes[0];
+    EXPECT_EQ(cause.kind, "input-lineage") << cause.sentence;
+    EXPECT_NE(cause.sentence.find(entry), std::string::npos) << cause.sentence;
+    EXPECT_NE(cause.sentence.find("has to have " + hasToBe), std::string::npos) << cause.sentence;
+    ASSERT_TRUE(cause.mend);
+    EXPECT_TRUE(cause.mend->proved);
+    EXPECT_EQ(cause.defects.size(), d.report.defects.size());
+    ASSERT_FALSE(cause.nodes.empty());
+    EXPECT_EQ(cause.nodes[0].location, "net.py:3");
+    test::Draft mended = draft;
+    mended.plan = test::Json::parse(d.mended);
+    EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+  };
+  // Ranks in the wrong order.
+  test::Draft order = layers();
+  order.plan["lineage"][1]["shards"][0]["box"] = {{4, 8}, {0, 6}};
+  order.plan["lineage"][1]["shards"][1]["box"] = {{0, 4}, {0, 6}};
+  expectNamed(order, "input lineage /lineage/1 of `w1`", "shard 0 box [[0, 4], [0, 6]]");
+  // A box that is shifted: two rows are on no rank.
+  test::Draft shifted = layers();
+  shifted.plan["lineage"][1]["shards"][1]["box"] = {{2, 6}, {0, 6}};
+  expectNamed(shifted, "input lineage /lineage/1 of `w1`", "shard 1 box [[4, 8], [0, 6]]");
+  // Cut over another axis.
+  test::Draft axis = layers();
+  axis.plan["lineage"][1]["shards"] = test::Json::parse(
+      R"([{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "w1"}]}])");
+  expectNamed(axis, "input lineage /lineage/1 of `w1`", "box [[0, 4], [0, 6]], step {tp: [4, 0]}");
+  // The same on all ranks.
+  test::Draft none = layers();
+  none.plan["lineage"][1]["shards"] =
+      test::Json::parse(R"([{"box": [[0, 4], [0, 6]], "parts": [{"local": "w1"}]}])");
+  expectNamed(none, "input lineage /lineage/1 of `w1`", "box [[0, 4], [0, 6]], step {tp: [4, 0]}");
+}
+
+// The plan is wrong, not its lineage: that would not mend it either.
+TEST(Diagnose, BlamesNoLineageForAWrongPlan) {
+  test::Draft draft = layers();
+  draft.node(0, 3)["group"] = {"dp"};
+  draft.node(0, 4)["attrs"]["scalar"] = 5;
+  for (const Cause& cause : diagnosed(draft).report.causes) EXPECT_NE(cause.kind, "input-lineage");
+}
+
 TEST(Diagnose, FindsFactorsGroupsAndOperands) {
   test::Draft factor = partial();
   factor.node(0, 2)["attrs"]["scalar"] = 6;

@@ -32,8 +32,8 @@ TEST(ExitCodes, Interruption) {
 }
 
 TEST(ExitCodes, OfSeveralPlansTheWorst) {
-  const int worst[] = {kExitInternal,  kExitInput,       kExitNotEquivalent, kExitSignal + SIGINT,
-                       kExitUndecided, kExitConditional, kExitEquivalent};
+  const int worst[] = {kExitInternal,        kExitOutOfMemory, kExitInput,       kExitNotEquivalent,
+                       kExitSignal + SIGINT, kExitUndecided,   kExitConditional, kExitEquivalent};
   for (std::size_t a = 0; a < std::size(worst); ++a) {
     for (std::size_t b = 0; b < std::size(worst); ++b)
       EXPECT_EQ(worse(worst[a], worst[b]), worst[std::min(a, b)]);

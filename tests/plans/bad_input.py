@@ -378,6 +378,9 @@ def edits(runner):
     add_put("sum_axis_twice", "plan", "/lineage/2/shards/0/sum", ["dp", "dp"], ["/lineage/2/shards/0"])
     add_put("sum_and_step", "plan", "/lineage/2/shards/0/sum", ["dp"], ["/lineage/2/shards/0"])
     add_put("no_shards", "plan", "/lineage/2/shards", [], ["/lineage/2"])
+    # Declared with too few dimensions for the node that reads it: no program can run that, while a size that does not fit is a defect.
+    add("dimension_beyond_the_rank", "plan", lambda root: (put(root, "/programs/0/tensors/t497.1/shape", [128, 128]), root.update(lineage=[e for e in root["lineage"] if e["tensor"] != "t497.1"])),
+        ["/programs/0/nodes/6/attrs/dim"])
     add("node_produces_an_input", "plan", lambda root: root["programs"][0]["nodes"][3].update(out=["t503.0"]), ["/lineage/14", "/programs/0"])
     add_put("no_parts", "plan", "/lineage/2/shards/0/parts", [], ["/lineage/2/shards/0/parts"])
     add("input_without_lineage", "plan", lambda root: root["lineage"].pop(0), ["/lineage"])
@@ -403,7 +406,7 @@ def defects(runner):
         root["lineage"] = [e for e in root["lineage"] if e["tensor"] != tensor]
 
     add("shape_does_not_fit", lambda r: shape(r, "t496.1", [128, 128, 4095]), "shape", ["/programs/0/nodes/3", "/programs/0/nodes/4"])
-    add("rank_does_not_fit", lambda r: shape(r, "t497.1", [128, 128]), "shape", ["/programs/0/nodes/5"])
+    add("rank_does_not_fit", lambda r: shape(r, "t496.1", [128, 128]), "shape", ["/programs/0/nodes/3"])
     add("view_size_over_64_bits", lambda r: put(r, "/programs/0/nodes/16/attrs/size", [2**40, 2**40, 1]), "shape", ["/programs/0/nodes/16"])
     add("group_of_itself", lambda r: nodes(r, 0)[52].update(group=[]), "collective", ["/programs/0/nodes/52", "/programs/1/nodes/52"])
     add("view_does_not_fit", lambda r: put(r, "/programs/0/nodes/16/attrs/size", [128, 128, 31, 128]), "shape", ["/programs/0/nodes/16"])

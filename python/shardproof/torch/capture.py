@@ -60,7 +60,7 @@ class Capture:
         return model, plan
 
     def ledger(self) -> dict[str, Any]:
-        """What the verdict covers, what not, and what it rests on (docs/format.md, "capture")."""
+        """What the verdict covers, what not, and what it rests on (docs/format.md, "Capture")."""
         return {"compared": self.compared, "not_compared": [n.json() for n in self.not_compared],
                 "assumptions": [a.json() for a in self.assumptions]}
 

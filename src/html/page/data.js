@@ -51,6 +51,12 @@ function ranksText(ranks) {
   return pieces.length > 12 ? pieces.slice(0, 12).join(', ') + ' and more' : pieces.join(', ');
 }
 
-function nodeText(node) {
-  return node.pointer + '  ' + node.op + (node.loc ? '  ' + node.loc : '');
+// A node as its author knows it: operator, place in a source, what it makes; its pointer last.
+function nodeLine(data, node) {
+  const at = /^\/(?:programs\/(\d+)\/)?nodes\/(\d+)$/.exec(node.pointer);
+  const graph = !at ? null : node.in === 'model' ? data.model : data.programs[Number(at[1])];
+  const row = graph && !graph.places ? graph.nodes[Number(at[2])] : null;
+  const makes = row && row[NODE.op] === node.op ? row[NODE.out].map(t => graph.tensors[t][TENSOR.name]).join(', ') : '';
+  return make('div', {}, make('strong', {}, printable(node.op)), node.loc ? [' at ', make('code', {}, printable(node.loc))] : null,
+    makes ? [' makes ', make('code', {}, printable(makes, 80))] : null, ' ', make('span', {class: 'pointer'}, printable((node.in === 'model' ? 'model ' : '') + node.pointer)));
 }

@@ -3,7 +3,9 @@
 
 function numberText(x) {
   if (typeof x !== 'number') return String(x);   // "nan", "inf"
-  return Number.isInteger(x) && Math.abs(x) < 1e6 ? String(x) : Number(x.toPrecision(5)).toString();
+  if (Number.isInteger(x) && Math.abs(x) < 1e6) return String(x);
+  const [digits, power] = x.toPrecision(6).split('e');   // no more digits than these, whatever the size
+  return (digits.includes('.') ? digits.replace(/\.?0+$/, '') : digits) + (power ? 'e' + power : '');
 }
 
 function numbersDiffer(a, b) {

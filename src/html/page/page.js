@@ -44,17 +44,21 @@ function ledger(report) {
   return lines.map(line => make('p', {class: 'facts ledger'}, printable(line, 1000)));
 }
 
-function causeCard(data, cause, open) {
+// `first`: the one that is looked at first has the picture.
+function causeCard(data, cause, open, first) {
   const suspected = data.report.verdict !== 'not-equivalent';
-  const nodes = cause.nodes.slice(0, 6).map(n => make('div', {}, make('code', {}, printable((n.in === 'model' ? 'model ' : '') + nodeText(n)))));
+  const nodes = cause.nodes.slice(0, 6).map(n => nodeLine(data, n));
   if (cause.nodes.length > 6) nodes.push('and ' + (cause.nodes.length - 6) + ' more');
-  return make('article', {class: 'card' + (suspected ? ' suspected' : ''), id: 'cause-' + cause.id},
-    make('p', {}, make('strong', {}, (suspected ? 'Suspected cause ' : 'Cause ') + cause.id + ': '), sentence(cause.sentence)),
-    cause.mend ? make('p', {class: 'mend'}, make('strong', {}, cause.mend.proved ? 'Equivalent if: ' : 'Mend (not proved): '), sentence(cause.mend.text)) : null,
-    make('dl', {}, make('dt', {}, 'ranks'), make('dd', {}, ranksText(cause.ranks) || '–'),
-      cause.microbatches.length ? [make('dt', {}, 'microbatches'), make('dd', {}, ranksText(cause.microbatches))] : [],
-      make('dt', {}, 'shows in'), make('dd', {class: 'name'}, cause.tensors.slice(0, 6).map(t => printable(t, 80)).join(', ') + (cause.tensors.length > 6 ? ' and more' : '') || '–'),
-      make('dt', {}, 'look at'), make('dd', {}, nodes)),
+  const shows = cause.tensors.slice(0, 6).map(t => printable(t, 80)).join(', ') + (cause.tensors.length > 6 ? ' and more' : '');
+  const title = headline(cause);
+  return make('article', {class: 'card' + (suspected ? ' suspected' : '') + (first ? ' first' : ''), id: 'cause-' + cause.id},
+    make('p', {class: 'headline'}, make('strong', {}, (suspected ? 'Suspected cause ' : 'Cause ') + cause.id + ': '), sentence(title)),
+    make('p', {class: 'facts'}, 'ranks ' + (ranksText(cause.ranks) || '–'), cause.microbatches.length ? ' · microbatches ' + ranksText(cause.microbatches) : null,
+      shows ? [' · shows in ', make('span', {class: 'name'}, shows)] : null),
+    first ? flowPicture(data, cause) : null,
+    title.length < cause.sentence.length ? make('p', {}, sentence(withoutPointers(cause.sentence))) : null,
+    cause.mend ? make('p', {class: 'mend'}, make('strong', {}, cause.mend.proved ? 'Equivalent if: ' : 'Mend (not proved): '), sentence(withoutPointers(cause.mend.text))) : null,
+    make('dl', {}, make('dt', {}, 'look at'), make('dd', {}, nodes)),
     comparedView(cause.compared), open ? make('button', {type: 'button', onclick: open}, 'Show the stage') : null);
 }
 
@@ -65,13 +69,13 @@ function showCauses(data, open) {
     const entry = cause.defects.map(i => all[i]).filter(d => d && d.entry >= 0).map(d => d.entry)[0];
     return data.stages.findIndex(s => s[STAGE.entry] === entry);
   };
-  const cards = report.causes.map(cause => () => { const s = stageOf(cause); return causeCard(data, cause, s >= 0 ? () => open(s) : null); });
+  const cards = report.causes.map((cause, i) => () => { const s = stageOf(cause); return causeCard(data, cause, s >= 0 ? () => open(s) : null, i === 0); });
   const explained = new Set(report.causes.flatMap(c => c.defects));
   const rest = (report.defects.length ? report.defects : report.suspects).filter((d, i) => !explained.has(i));
   rest.forEach(d => cards.push(() => make('article', {class: 'card' + (report.defects.length ? '' : ' suspected')},
     make('p', {}, make('strong', {}, 'Defect (' + d.kind + '): '), sentence(d.message)),
     make('dl', {}, make('dt', {}, 'ranks'), make('dd', {}, ranksText(d.ranks) || '–'), make('dt', {}, 'look at'),
-      make('dd', {}, d.nodes.slice(0, 6).map(n => make('div', {}, make('code', {}, printable(nodeText(n))))))),
+      make('dd', {}, d.nodes.slice(0, 6).map(n => nodeLine(data, n)))),
     d.counterexample ? counterexampleView(d.counterexample) : null)));
   if (!cards.length) return;
   const list = make('div', {}), more = make('button', {type: 'button', id: 'more-causes'});

@@ -34,8 +34,7 @@ GENERATED = {
     LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 --dp 2 --pp 4 --tp 8 --microbatches 8",
 }
 
-EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, USAGE, INPUT_ERROR, INTERNAL, DOES_NOT_APPLY = 0, 10, 5, 1, 2, 6, 3
-CONDITIONAL = 4
+EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, CONDITIONAL, USAGE, INPUT_ERROR, INTERNAL, OUT_OF_MEMORY, DOES_NOT_APPLY = 0, 10, 5, 4, 1, 2, 6, 7, 3
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
 RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))  # seconds for one run: a hang is a failure, a slow machine is not
 

@@ -54,10 +54,9 @@ std::optional<Report> quickReport(std::unique_ptr<Problem>& problem, const Verif
 
 // Whether some input holds integers of which not all values are looked at: an index.
 bool hasIndices(const Problem& problem) {
-  return std::any_of(problem.model.graph.tensors.begin(), problem.model.graph.tensors.end(),
-                     [](const Tensor& t) {
-                       return t.known && t.known->kind == KnownInput::Kind::kWithin;
-                     });
+  return std::any_of(
+      problem.model.graph.tensors.begin(), problem.model.graph.tensors.end(),
+      [](const Tensor& t) { return t.known && t.known->kind == KnownInput::Kind::kWithin; });
 }
 
 // As it stands, with lemmas that are found, and both with indices that are complete, if any is.

@@ -99,9 +99,10 @@ TEST(HloDocuments, MakeAProblem) {
   inBounds.assumeInBounds = true;
   const Documents assuming = documentsOf(kModel, "m.hlo", kPlan, "p.hlo", "m.json", inBounds);
   ASSERT_EQ(assuming.assumptions.size(), 1u);
-  EXPECT_EQ(assuming.assumptions[0].text,
-            "what the model looks up by elements of 'ids' is there; of their values these are looked "
-            "at: 0 to 15");
+  EXPECT_EQ(
+      assuming.assumptions[0].text,
+      "what the model looks up by elements of 'ids' is there; of their values these are looked "
+      "at: 0 to 15");
   EXPECT_EQ(assuming.assumptions[0].name, "indices-in-bounds");
   EXPECT_EQ(assuming.assumptions[0].kind, AssumptionClass::kRisk);
   EXPECT_NE(documents.plan.find("p.hlo:22 all-reduce"), std::string::npos) << documents.plan;

@@ -62,9 +62,8 @@ TEST(HloRepresentatives, StandForEveryValue) {
     for (std::int64_t i = -128; i < 128; ++i) {
       const bool found = std::any_of(kept.begin(), kept.end(), [&](const Stretch& s) {
         for (std::int64_t r = s.first; r < s.second; ++r)
-          if (std::all_of(functions.begin(), functions.end(), [&](const Pieces& f) {
-                return valueAt(f, i) == valueAt(f, r);
-              }))
+          if (std::all_of(functions.begin(), functions.end(),
+                          [&](const Pieces& f) { return valueAt(f, i) == valueAt(f, r); }))
             return true;
         return false;
       });
@@ -83,8 +82,7 @@ TEST(HloRepresentatives, AreTheRowsWhereIndicesAreMovedIntoBounds) {
                                  *rowPieces(wrapped(index, 8), 8)};
   EXPECT_EQ(representatives(typeRange(kByte), both, {}, 1), (Stretches{{-9, -8}, {0, 9}}));
   // One that does not wrap negative ones.
-  const std::vector<Pieces> notWrapped{*clampPieces(wrapped(index, 8), 8),
-                                       *clampPieces(index, 8)};
+  const std::vector<Pieces> notWrapped{*clampPieces(wrapped(index, 8), 8), *clampPieces(index, 8)};
   EXPECT_EQ(representatives(typeRange(kByte), notWrapped, {}, 1), (Stretches{{-7, 8}}));
 }
 

@@ -1,6 +1,6 @@
-// Between which numbers the elements of a tensor lie, by the operator that makes them. It shows that
-// sums and products of integers fit their types. Doubles: integers of 32 bits and their sums are
-// exact, what is larger is too large anyway.
+// Between which numbers the elements of a tensor lie, by the operator that makes them. It shows
+// that sums and products of integers fit their types. Doubles: integers of 32 bits and their sums
+// are exact, what is larger is too large anyway.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -91,8 +91,8 @@ std::pair<double, double> boundsOfNumbers(const std::string& json) {
 
 void Graph::bound(const GraphNode& node, GraphTensor& made) const {
   using Names = std::set<std::string, std::less<>>;
-  static const Names kMoved{"view", "expand", "permute", "slice", "cat",  "identity", "flip",
-                            "roll", "amax",   "amin",    "max",   "min",  "topk"};
+  static const Names kMoved{"view", "expand", "permute", "slice", "cat", "identity", "flip",
+                            "roll", "amax",   "amin",    "max",   "min", "topk"};
   if (!node.communication.empty()) return;
   const std::string& op = node.op;
   const auto of = [&](std::size_t k) {

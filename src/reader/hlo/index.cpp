@@ -149,7 +149,8 @@ Pieces insidePieces(const Pieces& pieces, std::int64_t count) {
   const Pieces bottom = constantPieces(pieces, Rational(0)),
                end = constantPieces(pieces, Rational(count));
   const Pieces *low[] = {&pieces, &bottom}, *high[] = {&pieces, &end};
-  const auto above = combinePieces("compare", "GE", low), below = combinePieces("compare", "LT", high);
+  const auto above = combinePieces("compare", "GE", low),
+             below = combinePieces("compare", "LT", high);
   const Pieces* both[] = {&*above, &*below};
   return *combinePieces("and", {}, both);
 }

@@ -28,8 +28,9 @@ bool sameRows(const LookupPiece& x, const LookupPiece& y) {
 
 // Whether `one`, a single index, has the row that `moving` would give it.
 bool fits(const LookupPiece& one, const LookupPiece& moving) {
-  return moving.kind == LookupPiece::Kind::kMoving && moving.outside == one.outside && one.kind == LookupPiece::Kind::kFixed &&
-         one.high == one.low + 1 && one.offset == one.low + moving.offset;
+  return moving.kind == LookupPiece::Kind::kMoving && moving.outside == one.outside &&
+         one.kind == LookupPiece::Kind::kFixed && one.high == one.low + 1 &&
+         one.offset == one.low + moving.offset;
 }
 
 }  // namespace
@@ -128,9 +129,9 @@ void Lowering::observeLookup(const Lookup& l) {
   Pieces rows, inside;
   for (const LookupPiece& p : l.pieces) {
     const bool number = p.kind == LookupPiece::Kind::kNumber;
-    rows.push_back({p.low, p.high, p.kind == LookupPiece::Kind::kMoving ? 1 : 0,
-                    number ? Rational(-1 - static_cast<std::int64_t>(p.number))
-                           : Rational(p.offset)});
+    rows.push_back(
+        {p.low, p.high, p.kind == LookupPiece::Kind::kMoving ? 1 : 0,
+         number ? Rational(-1 - static_cast<std::int64_t>(p.number)) : Rational(p.offset)});
     const bool out = p.outside || (number && p.number == shared_.scalars.nan());
     inside.push_back({p.low, p.high, 0, Rational(out ? 0 : 1)});
   }

@@ -314,7 +314,8 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
     const std::size_t k = static_cast<std::size_t>(number);
     if (grouping_ == nullptr) shared_.integerTypes[k] = i.shape.type;
     else if (shared_.integerTypes[k] != i.shape.type)
-      unsupported(i, "type " + i.shape.type + ", which is another one than the model's parameter has");
+      unsupported(i,
+                  "type " + i.shape.type + ", which is another one than the model's parameter has");
     parameterOf_.emplace(name, k);
     const auto [low, high] = typeRange(*integerType(i.shape.type));
     IndexFunction f{name, {}, identityPieces(low, high)};

@@ -78,9 +78,8 @@ bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
 const Shared::Told& Lowering::told(const std::string& communication, const std::string& in) {
   const GraphTensor& t = graph.tensor(in);
   const Positive positive = graph.positive(in);
-  const auto [it, added] =
-      shared_.communicated.emplace(
-          communication, Shared::Told{t.known, t.valued, positive, t.least, t.greatest});
+  const auto [it, added] = shared_.communicated.emplace(
+      communication, Shared::Told{t.known, t.valued, positive, t.least, t.greatest});
   Shared::Told& all = it->second;
   const Shared::Told now{std::min(all.known, t.known), std::min(all.valued, t.valued),
                          std::min(all.positive, positive), std::min(all.least, t.least),

@@ -217,7 +217,8 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     // The same number, if it fits: see checkOverflow().
     const auto [least, end] = typeRange(*integerType(to));
     const auto own = typeRange(*integerType(from));
-    if (isUnsigned(to) && !isUnsigned(from)) unsupported(i, "an integer made unsigned that may be negative");
+    if (isUnsigned(to) && !isUnsigned(from))
+      unsupported(i, "an integer made unsigned that may be negative");
     if (own.first < least || end < own.second) refuseNarrow(i, to);
   }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));

@@ -1,6 +1,6 @@
 // Integers of a type wrap around where they do not fit it. What is known is computed so, and so are
-// functions of an index. Others are numbers of the graph, which have no bounds: where the result may
-// not fit, it is assumed that it does.
+// functions of an index. Others are numbers of the graph, which have no bounds: where the result
+// may not fit, it is assumed that it does.
 #include <cmath>
 
 #include "reader/hlo/lowering.h"
@@ -13,9 +13,9 @@ void Lowering::mayOverflow(const Instruction& i) {
 
 void Lowering::checkOverflow(const Instruction& i, const Value& made) {
   static const std::set<std::string, std::less<>> kArithmetic{
-      "add",     "subtract", "multiply",      "negate",      "abs",           "power",
-      "dot",     "reduce",   "reduce-window", "scatter",     "convolution",   "convert",
-      "map",     "clamp",    "all-reduce",    "reduce-scatter", "all-reduce-done"};
+      "add",        "subtract",       "multiply",       "negate",      "abs",     "power", "dot",
+      "reduce",     "reduce-window",  "scatter",        "convolution", "convert", "map",   "clamp",
+      "all-reduce", "reduce-scatter", "all-reduce-done"};
   if (made.kind == Value::Kind::kTuple) {
     for (const Value& element : made.elements) checkOverflow(i, element);
     return;

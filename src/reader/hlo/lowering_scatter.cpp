@@ -142,8 +142,7 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const auto add = [&](const LookupPiece& p, const std::string& added) {
     const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
     const bool moving = p.kind == LookupPiece::Kind::kMoving;
-    if (moving && from + shift < 0)
-      unsupported(i, "an index that may be negative");
+    if (moving && from + shift < 0) unsupported(i, "an index that may be negative");
     std::string part;
     if (moving) {
       Sizes rows = sizes;

@@ -1,9 +1,9 @@
 // All functions are in pieces, so the integers fall into stretches in which each of them is
-// a x + b. In a stretch where all are constant one value is as good as another. A stretch that is an
-// earlier one moved by c, in which all functions have the values that they have there, needs none
-// of its values: negative indices that are wrapped are the same rows as others. Nor does one where
-// all are constant, if an earlier stretch has that at one of its values: what is moved into bounds
-// is the last row. What is not noticed to be equal is kept, which is never wrong.
+// a x + b. In a stretch where all are constant one value is as good as another. A stretch that is
+// an earlier one moved by c, in which all functions have the values that they have there, needs
+// none of its values: negative indices that are wrapped are the same rows as others. Nor does one
+// where all are constant, if an earlier stretch has that at one of its values: what is moved into
+// bounds is the last row. What is not noticed to be equal is kept, which is never wrong.
 #include "reader/hlo/representatives.h"
 
 #include <algorithm>

@@ -338,6 +338,12 @@ class Scripts(unittest.TestCase):
         code, text = self.run_script(summed=SUMMED, handled="BaseException as e", ended="sys.exit(1)")
         self.assertIn(code, (0, 4), text)
 
+    def test_the_process_is_left(self):
+        """No exit code of the script's is a verdict."""
+        for code in (0, 4):
+            found, text = self.run_script(f"import os; os._exit({code})")
+            self.assertEqual(found, 2, text)
+
     def test_only_ranks_fail(self):
         code, text = self.run_script("if ranks > 1: raise ValueError('no backend')")
         self.assertEqual(code, 2, text)

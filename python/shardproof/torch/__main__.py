@@ -116,13 +116,17 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
 
 @contextlib.contextmanager
 def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
-    before_argv, before_path = sys.argv, list(sys.path)
+    def leave(code: int) -> None:
+        raise SystemExit(code)  # else the exit code would be taken for a verdict
+
+    before_argv, before_path, before_exit = sys.argv, list(sys.path), os._exit
     try:
+        os._exit = leave  # type: ignore[assignment]
         sys.argv = [path, *arguments]
         sys.path.insert(0, str(Path(path).resolve().parent))
         yield
     finally:
-        sys.argv, sys.path[:] = before_argv, before_path
+        sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
 
 
 def _run(path: str, optimizers: _Steps) -> None:

@@ -1380,7 +1380,7 @@ class FailClosed(unittest.TestCase):
             world.parameters(model, shard={"up.weight": {"tp": 0}, "down.weight": {"tp": 1}})
             x, y = (world.input(name, (4, 8)) for name in "xy")
             hidden = torch.relu(model.up(x))
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng():
                 if seed is not None:
                     torch.manual_seed(seed(world.rank))
                 if place == "hidden":

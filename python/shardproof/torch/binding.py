@@ -117,7 +117,7 @@ class Binding:
         self._read: dict[int, torch.Tensor] = {}       # leaves of autograd that were computed with
         self._owners: dict[int, weakref.ref[nn.Module]] | None = None  # of parameters, by id
         self._not_kept: dict[int, nn.Module] | None = None  # memory of what models hold that are not taken in yet
-        self.made_optimizers: list[weakref.ref[optim.Optimizer]] = []
+        self.made_optimizers: list[optim.Optimizer] = []
         self.priming = False
         self.computing = False
         self.begun = False  # the step has its inputs, or a model was called
@@ -350,7 +350,7 @@ class Binding:
                 self._registered(module, "", part)
 
         def made(optimizer: optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            self.made_optimizers.append(weakref.ref(optimizer))
+            self.made_optimizers.append(optimizer)
             make(optimizer, *args, **kwargs)
 
         try:
@@ -474,8 +474,7 @@ class Binding:
 
     def idle_optimizers(self) -> list[optim.Optimizer]:
         """Those that have parameters to train and never stepped."""
-        made = [o for r in self.made_optimizers if (o := r()) is not None]
-        return [o for o in made if all(o is not d for d in self.optimizers) and any(p.requires_grad for group in getattr(o, "param_groups", ()) for p in group["params"])]
+        return [o for o in self.made_optimizers if all(o is not d for d in self.optimizers) and any(p.requires_grad for group in getattr(o, "param_groups", ()) for p in group["params"])]
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self.modules or module in self._lent:

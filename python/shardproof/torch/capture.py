@@ -409,20 +409,23 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
     accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
 
-    def judged(labels: _Labels) -> tuple[Report, _Labels]:
+    def judged(labels: _Labels) -> tuple[Report, Capture | None]:
         try:
             c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
         except Hazard as e:
-            return _hazardous(e), labels
-        return _judged(c, keep, [*accepted, *arguments]), c.labels
+            return _hazardous(e), None
+        return _judged(c, keep, [*accepted, *arguments]), c
 
-    report, labels = judged(labels)
-    less = labels.less(Names.LIBRARY) if report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
-    if less is not None:
-        with contextlib.suppress(CaptureError):
-            other, _ = judged(less)
-            if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
-                return other
+    report, made = judged(labels)
+    less = made.labels.less(Names.LIBRARY) if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
+    if made is None or less is None:
+        return report
+    with contextlib.suppress(CaptureError):  # it may be right where all labels count
+        other, _ = judged(less)
+        if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+            return other
+    if keep is not None:
+        made.write(keep)
     return report
 
 

@@ -1435,7 +1435,7 @@ class FailClosed(unittest.TestCase):
             loss.backward()
             return loss
 
-        report = sp.assert_equivalent(step, mesh=MESH)
+        report = sp.assert_equivalent(step, mesh=MESH, accept=["same-seed"])
         self.assertTrue(any("one seed" in a for a in report.assumptions))
 
     def test_random_numbers_of_ranks_only(self):

@@ -1,7 +1,9 @@
 """What parameters hold when a model is called first: which of them are known to be equal.
 
-From there on they are inputs, for any value. Their first values come from the program: from draws, constants, and arithmetic on these. The **origin** of a value is a digest of that expression, in
-which a draw stands for the state of its generator (randomness.py). What came from other ranks refers to what these sent.
+From there on they are inputs, for any value. Their first values come from the program: from draws,
+constants, and arithmetic on these. The **origin** of a value is a digest of that expression, in
+which a draw stands for the state of its generator (randomness.py). What came from other ranks
+refers to what these sent.
 """
 
 from __future__ import annotations
@@ -19,12 +21,19 @@ from .mesh import Mesh
 from .randomness import Draw
 from .values import Complex, Filled, Known, Named, Value
 
-_SAME_FOR_ALL = ("all_reduce", "all_gather", "broadcast", "recv")  # what all who take part get alike
+_SAME_FOR_ALL = (
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "recv",
+)  # what all who take part get alike
 
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What a communication gives to a rank: op and attributes, its name, and the ranks whose operands it is made of, in order."""
+    """What a communication gives to a rank: op and attributes, its name, and the ranks whose
+    operands it is made of, in order.
+    """
 
     op: str
     comm: str
@@ -32,12 +41,16 @@ class Sent:
     mine: int  # the rank's place among them, where that matters
 
 
-Origin = Any  # a digest; (text, origins) of an expression in which something is communicated; Sent; None: not known
+# A digest; (text, origins) of an expression in which something is communicated; None: not known
+Origin = Any
 
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds of its draws; by_position: DTensor drew it; flat: it is a stretch of a flat buffer, in which other parameters lie."""
+    """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds
+    of its draws; by_position: DTensor drew it; flat: it is a stretch of a flat buffer, in which
+    other parameters lie.
+    """
 
     origin: Origin
     drawn: frozenset[str] = frozenset()
@@ -71,13 +84,19 @@ class Origins:
         """After `look`."""
         origin, found = self._value(v)
         ordered = sorted(found, key=lambda d: d.value.name)
-        return Initial(origin, frozenset(d.what for d in ordered), tuple(dict.fromkeys((d.loc, d.seed) for d in ordered)), any(d.by_position for d in ordered),
-                       getattr(getattr(v, "reason", None), "text", "") if origin is None else "", v.fill if isinstance(v, Filled) else None)
+        return Initial(
+            origin,
+            frozenset(d.what for d in ordered),
+            tuple(dict.fromkeys((d.loc, d.seed) for d in ordered)),
+            any(d.by_position for d in ordered),
+            getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
+            v.fill if isinstance(v, Filled) else None,
+        )
 
     def look(self, draws: list[Draw]) -> None:
         """Takes in what was drawn, and what was given to communications, until now."""
         self._draws.update({d.value.name: d for d in draws})
-        for node in self.g.nodes[self._looked:]:
+        for node in self.g.nodes[self._looked :]:
             if "comm" in node and node["in"]:
                 self.sent[node["comm"]] = self._name(node["in"][0])[0]
         self._looked = len(self.g.nodes)
@@ -106,22 +125,37 @@ class Origins:
                 continue
             todo.pop()
             if at not in self._known:
-                self._known[at] = self._given(at) if node is None else self._node(node, at, [self._known[n] for n in operands])
+                self._known[at] = (
+                    self._given(at)
+                    if node is None
+                    else self._node(node, at, [self._known[n] for n in operands])
+                )
         return self._known[name]
 
     def _given(self, name: str) -> tuple[Origin, frozenset[Draw]]:
         if name in self._draws:
             d = self._draws[name]
-            return _digest("drawn", d.value.name if d.by_position else d.key, d.what), frozenset({d})
+            return _digest("drawn", d.value.name if d.by_position else d.key, d.what), frozenset(
+                {d}
+            )
         entry = self.g.tensors[name]
         if entry.get("kind") == "constant":
-            return _of_numbers(torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])), frozenset()
+            return (
+                _of_numbers(
+                    torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
+                ),
+                frozenset(),
+            )
         known = next((data for n, data in self.g.constants if n == name), None)
         return _of_numbers(known) if known is not None else _digest("input", name), frozenset()
 
-    def _node(self, node: Mapping[str, Any], name: str, operands: list[tuple[Origin, frozenset[Draw]]]) -> tuple[Origin, frozenset[Draw]]:
+    def _node(
+        self, node: Mapping[str, Any], name: str, operands: list[tuple[Origin, frozenset[Draw]]]
+    ) -> tuple[Origin, frozenset[Draw]]:
         drawn: frozenset[Draw] = frozenset().union(*(d for _, d in operands))
-        text = _digest(node["op"], json.dumps(node.get("attrs", {}), sort_keys=True), node["out"].index(name))
+        text = _digest(
+            node["op"], json.dumps(node.get("attrs", {}), sort_keys=True), node["out"].index(name)
+        )
         if "comm" not in node:
             return _made(text, [o for o, _ in operands]), drawn
         ranks = self._taking_part(node)
@@ -136,31 +170,49 @@ class Origins:
         if "group_at" in node:
             return tuple(self.mesh.rank({**here, **at}) for at in node["group_at"])
         axes = node["group"]
-        return tuple(r for r in range(self.mesh.world) if all(c == here[a] for a, c in self.mesh.coordinates(r).items() if a not in axes))
+        return tuple(
+            r
+            for r in range(self.mesh.world)
+            if all(c == here[a] for a, c in self.mesh.coordinates(r).items() if a not in axes)
+        )
 
 
 def _of_numbers(data: torch.Tensor) -> Origin:
     with private.outside():
         if data.numel() and bool((data == data.reshape(-1)[0]).all()):
             return _digest("filled", float(data.reshape(-1)[0]), tuple(data.shape))
-        return _digest("numbers", tuple(data.shape), hashlib.sha256(data.detach().double().contiguous().numpy().tobytes()).hexdigest())
+        return _digest(
+            "numbers",
+            tuple(data.shape),
+            hashlib.sha256(data.detach().double().contiguous().numpy().tobytes()).hexdigest(),
+        )
 
 
 def _made(text: str, operands: list[Origin]) -> Origin:
     if any(o is None for o in operands):
         return None
-    return _digest(text, *operands) if all(isinstance(o, str) for o in operands) else (text, tuple(operands))
+    return (
+        _digest(text, *operands)
+        if all(isinstance(o, str) for o in operands)
+        else (text, tuple(operands))
+    )
 
 
 def resolved(origin: Origin, sent: Callable[[int, str], Origin], depth: int = 0) -> str | None:
-    """An origin as a digest alone. sent: what a rank gave to a communication, None where that is not known."""
+    """An origin as a digest alone. sent: what a rank gave to a communication, None where that is
+    not known.
+    """
     if origin is None or isinstance(origin, str):
         return origin
     if depth > 200:
         return None
     parts: list[str | None] = []
     for o in origin[1]:
-        given = [resolved(sent(r, o.comm), sent, depth + 1) for r in o.ranks] if isinstance(o, Sent) else [resolved(o, sent, depth + 1)]
+        given = (
+            [resolved(sent(r, o.comm), sent, depth + 1) for r in o.ranks]
+            if isinstance(o, Sent)
+            else [resolved(o, sent, depth + 1)]
+        )
         if isinstance(o, Sent) and o.op in ("broadcast", "recv"):
             return given[0]  # the value that was sent
         parts += [*given, str(o.mine)] if isinstance(o, Sent) else given

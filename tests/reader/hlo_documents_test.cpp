@@ -171,9 +171,9 @@ TEST(HloDocuments, TieFunctionsOfWhichNothingIsKnown) {
   expect(errorOf(kModel, plan("")), "found a call that the model does not have");
   const Documents documents =
       documentsOf(batched, "m.hlo", plan(batch + sharding), "p.hlo", "m.json", {});
-  ASSERT_EQ(documents.assumptions.size(), 2u);
+  ASSERT_EQ(documents.assumptions.size(), 1u);
   EXPECT_EQ(documents.assumptions[0],
-            "custom call \"f\" (m.hlo:13) is a function of its whole operands, at each index of "
+            "opaque function: custom call \"f\" (m.hlo:13) is a function of its whole operands, at each index of "
             "their first 1 dimension, of which nothing else is known");
   const auto problem = readProblemText(documents.model, documents.plan);
   EXPECT_EQ(problem->model.arguments.size(), 2u);

@@ -62,7 +62,7 @@ class Builder {
     do {
       lowerModel();
       lowerPlan();
-    } while (shared_.updateRanges());
+    } while (shared_.rangesChanged);
     checkPorts();
     addNumbers();
     Documents documents;
@@ -87,7 +87,7 @@ class Builder {
     integerAssumptions(documents);
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
-          "the numbers of " + std::to_string(shared_.unknowns.size()) +
+          "numbers as tables: the numbers of " + std::to_string(shared_.unknowns.size()) +
           (shared_.unknowns.size() == 1 ? " table" : " tables") +
           " that are not rational, or random, are taken for arbitrary ones by the proof");
     return documents;
@@ -96,6 +96,7 @@ class Builder {
  private:
   void integerAssumptions(Documents& documents) const {
     for (const auto& [k, functions] : shared_.outOfBounds) {
+      if (functions.empty()) continue;
       std::string values, name = model_->parameters[k].name;
       const Shared::Range& range = shared_.ranges.at(k);
       if (range.shift() > 0) name.resize(name.rfind(" + "));
@@ -122,11 +123,14 @@ class Builder {
 
   void lowerModel() {
     do {
+      shared_.rangesChanged = false;
       shared_.unknowns.clear();
       shared_.mayOverflow.clear();
+      shared_.noValue.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
-    } while (shared_.updateRanges());
+      shared_.updateRanges();
+    } while (shared_.rangesChanged);
   }
 
   void lowerPlan() {
@@ -149,7 +153,8 @@ class Builder {
         program->run();
         for (const std::int64_t e : program->devices()) ranks_[at(e)] = program;
       }
-      if (!shared_.communicatedChanged) return;
+      shared_.updateRanges();
+      if (!shared_.communicatedChanged || shared_.rangesChanged) return;
     }
   }
 
@@ -286,7 +291,7 @@ class Builder {
       if (const auto type = integerType(port.shape.type)) {
         constexpr std::int64_t kMost = std::int64_t{1} << 60;
         std::string stretches;
-        for (const Piece& p : model_->domainOf(port.name)) {
+        for (const Piece& p : valuedAt(k)) {
           const std::int64_t low = std::max(p.low + shift, -kMost),
                              high = std::min(p.high + shift, kMost);
           if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
@@ -299,6 +304,30 @@ class Builder {
             "{\"number_of\": " + quotedJson(port.name) + ", \"plus\": " + std::to_string(-shift) +
             "}";
     }
+  }
+
+  // Of the k-th parameter's values those at which the model computes no not-a-number of it, if there
+  // are any.
+  Pieces valuedAt(std::size_t k) const {
+    const Pieces all = model_->domainOf(model_->parameters[k].name);
+    const auto none = shared_.noValue.find(k);
+    if (none == shared_.noValue.end()) return all;
+    Stretches values;
+    for (const Piece& p : all) values.emplace_back(p.low, p.high);
+    for (const Pieces& function : none->second) {
+      Stretches rest;
+      for (const Piece& p : function) {
+        const Stretches here = intersection(values, {p.low, p.high});
+        if (p.b.isZero()) rest.insert(rest.end(), here.begin(), here.end());
+      }
+      values = std::move(rest);
+    }
+    Pieces valued;
+    for (const auto& [low, high] : values) {
+      if (!valued.empty() && valued.back().high == low) valued.back().high = high;
+      else valued.push_back({low, high, 1, Rational()});
+    }
+    return valued.empty() ? all : valued;
   }
 
   void outputLineage(std::string& lineage) const {

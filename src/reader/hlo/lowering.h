@@ -46,14 +46,18 @@ struct Shared {
   std::map<std::size_t, std::vector<Pieces>> observed;
   // With `assumeInBounds`, where a lookup of the model is out of bounds.
   std::map<std::size_t, std::vector<Pieces>> outOfBounds;
+  // Of the model: where something made of the parameter is not a number.
+  std::map<std::size_t, std::vector<Pieces>> noValue;
   std::set<std::size_t> asNumbers;  // parameters that are also computed with as numbers
   bool assumeInBounds = false;
   // Nothing where the function is known already, or tells nothing apart.
   void observe(std::size_t parameter, const Pieces& function);
   void leaveOut(std::size_t parameter, const Pieces& function);
-  // What follows of what was observed since. True if a range is another one: then the programs,
-  // which were lowered with the one before, must be lowered again.
-  bool updateRanges();
+  // What follows of what was observed since.
+  void updateRanges();
+  // Set where a range is another one: then the programs, which were lowered with the one before,
+  // must be lowered again.
+  bool rangesChanged = false;
   std::set<std::size_t> outdated;  // parameters of which more was observed than their ranges show
   // FILE:LINE of arithmetic on integers of which it is not known that the result fits its type.
   std::set<std::pair<std::string, std::size_t>> mayOverflow;
@@ -259,6 +263,7 @@ class Lowering {
   bool isRest(const std::string& base, std::int64_t low) const;
   // 1 where low <= base < high, else 0; of the base's sizes.
   std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
+  std::string indicatorOf(const std::string& base, const Stretches& where);
   std::string between(const std::string& base, std::int64_t low, std::int64_t high);
   void observeLookup(const Lookup& lookup);
   std::string lookupNode(const Lookup& lookup, const Sizes& sizes);
@@ -281,6 +286,10 @@ class Lowering {
   void observePieces(const std::string& base, const Pieces& pieces);
   // With Shared::assumeInBounds, in the model: the values where `inside` is 0 are no values.
   void assumeInside(const std::string& base, const Pieces& inside);
+  // In the model: where this is 1 what is made has no value, so no difference is looked for there.
+  void hasNoValue(const std::string& base, const Pieces& none);
+  // x, which has no value where the function `none` is 1.
+  std::string dividedUnless(const std::string& x, const Value& none);
   // 1 where the function has the value 0, 1, ..., count - 1 along a new last dimension.
   std::string rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count);
 

@@ -103,9 +103,8 @@ void Shared::leaveOut(std::size_t parameter, const Pieces& function) {
   outdated.insert(parameter);
 }
 
-bool Shared::updateRanges() {
+void Shared::updateRanges() {
   constexpr std::int64_t kMostOfEach = 16;  // of numbers: that they differ is seen at several
-  bool changed = false;
   for (const std::size_t parameter : outdated) {
     const std::vector<Pieces>&told = observed[parameter], &out = outOfBounds[parameter];
     if (told.empty() && out.empty()) continue;
@@ -114,11 +113,10 @@ bool Shared::updateRanges() {
     if (range.values.empty())
       throw std::invalid_argument("parameter " + std::to_string(parameter) +
                                   " has no value for which all lookups are in bounds");
-    changed = changed || !(range == ranges[parameter]);
+    rangesChanged = rangesChanged || !(range == ranges[parameter]);
     ranges[parameter] = std::move(range);
   }
   outdated.clear();
-  return changed;
 }
 
 void Lowering::observe(const std::string& base, const Pieces& pieces) {
@@ -139,6 +137,31 @@ void Lowering::observePieces(const std::string& base, const Pieces& pieces) {
     p.b = Rational(1, 3) + Rational(found - forms.begin());
   }
   observe(base, which);
+}
+
+void Lowering::hasNoValue(const std::string& base, const Pieces& none) {
+  if (grouping_ != nullptr) return;
+  const auto parameter = parameterOf_.find(base);
+  if (parameter == parameterOf_.end()) return;
+  if (std::all_of(none.begin(), none.end(), [](const Piece& p) { return p.b.isZero(); })) return;
+  std::vector<Pieces>& functions = shared_.noValue[parameter->second];
+  if (std::find(functions.begin(), functions.end(), none) == functions.end())
+    functions.push_back(none);
+}
+
+// A condition that is no number somewhere must be the same expression in both programs: 1 less what
+// is 1 at each value for which there is none.
+std::string Lowering::dividedUnless(const std::string& x, const Value& none) {
+  const IndexFunction& f = *none.index;
+  observePieces(f.base, f.pieces);
+  hasNoValue(f.base, f.pieces);
+  Stretches where;
+  for (const Piece& p : f.pieces)
+    if (!p.b.isZero()) where.emplace_back(p.low, p.high);
+  std::vector<int> labels(sizesOf(f.base).size());
+  std::iota(labels.begin(), labels.end(), 0);
+  const std::string defined = oneMinus(indicatorOf(f.base, where));
+  return binary("div", x, arrange(defined, labels, f.labels, none.shape.sizes), none.shape.sizes);
 }
 
 void Lowering::assumeInside(const std::string& base, const Pieces& inside) {
@@ -270,12 +293,23 @@ std::string Lowering::oneHot(const std::string& base, std::int64_t low, std::int
 }
 
 std::string Lowering::indicator(const std::string& base, std::int64_t low, std::int64_t high) {
+  return indicatorOf(base, {{low, high}});
+}
+
+std::string Lowering::indicatorOf(const std::string& base, const Stretches& where) {
   const Sizes sizes = sizesOf(base);
-  const Stretches all = valuesOf(base, kNoLow, kNoHigh), stretches = valuesOf(base, low, high);
+  const Stretches all = valuesOf(base, kNoLow, kNoHigh);
+  Stretches stretches;
+  for (const auto& [low, high] : where)
+    for (const Stretch& s : valuesOf(base, low, high)) {
+      if (!stretches.empty() && stretches.back().second == s.first)
+        stretches.back().second = s.second;
+      else stretches.push_back(s);
+    }
   if (stretches.empty()) return graph.constant(sizes, false, "0", Known::kNotNegative);
   if (stretches == all) return graph.constant(sizes, false, "1", Known::kPositive);
   const std::int64_t shift = shiftOf(base);
-  if (isRest(base, stretches[0].first)) {
+  if (stretches.size() == 1 && isRest(base, stretches[0].first)) {
     std::string y = oneMinus(indicator(base, stretches[0].second, all.back().second));
     graph.tensor(y).known = Known::kNotNegative;
     return y;
@@ -314,7 +348,7 @@ std::string Lowering::between(const std::string& base, std::int64_t low, std::in
 
 std::string Lowering::rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count) {
   const auto rows = rowPieces(pieces, count);
-  if (!rows) throw std::invalid_argument("an index that is a multiple of an input");
+  if (!rows) throw std::invalid_argument("an index that is a multiple of an input, one of too many");
   observe(base, *rows);
   std::vector<LookupPiece> found;
   for (const Piece& p : *rows) {

@@ -166,7 +166,7 @@ OpaqueTies tieOpaqueCalls(const Lowering& model, const std::string& modelFile,
   for (const OpaqueCall* c : calls)
     if (said.insert(c->target).second)
       result.assumptions.push_back(
-          shown(*c, modelFile) + " is a function of its whole operands" +
+          "opaque function: " + shown(*c, modelFile) + " is a function of its whole operands" +
           (c->batch.empty() ? ""
                             : ", at each index of their first " + std::to_string(c->batch.size()) +
                                   (c->batch.size() == 1 ? " dimension" : " dimensions")) +

@@ -95,16 +95,19 @@ class Builder {
 
  private:
   void integerAssumptions(Documents& documents) const {
-    for (const auto& [k, functions] : shared_.outOfBounds) {
-      if (functions.empty()) continue;
+    for (const auto& [k, range] : shared_.ranges) {
+      const bool bounds = shared_.outOfBounds.contains(k) && !shared_.outOfBounds.at(k).empty(),
+                 none = shared_.noValue.contains(k) && !shared_.noValue.at(k).empty();
+      if (!bounds && !none) continue;
       std::string values, name = model_->parameters[k].name;
-      const Shared::Range& range = shared_.ranges.at(k);
       if (range.shift() > 0) name.resize(name.rfind(" + "));
       for (const auto& [low, high] : range.values)
         values += (values.empty() ? "" : ", ") + std::to_string(low) +
                   (high == low + 1 ? "" : " to " + std::to_string(high - 1));
-      documents.assumptions.push_back("in bounds: what the model looks up by elements of '" + name +
-                                      "' is there; of their values these are looked at: " + values);
+      const std::string what = "what the model looks up by elements of '" + name + "' is ",
+                        these = "; of their values these are looked at: " + values;
+      if (bounds) documents.assumptions.push_back("in bounds: " + what + "there" + these);
+      else documents.assumptions.push_back("no value: " + what + "a number" + these);
     }
     if (shared_.mayOverflow.empty()) return;
     constexpr std::size_t kMostShown = 8;
@@ -126,7 +129,6 @@ class Builder {
       shared_.rangesChanged = false;
       shared_.unknowns.clear();
       shared_.mayOverflow.clear();
-      shared_.noValue.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
       shared_.updateRanges();
@@ -291,7 +293,7 @@ class Builder {
       if (const auto type = integerType(port.shape.type)) {
         constexpr std::int64_t kMost = std::int64_t{1} << 60;
         std::string stretches;
-        for (const Piece& p : valuedAt(k)) {
+        for (const Piece& p : model_->domainOf(port.name)) {
           const std::int64_t low = std::max(p.low + shift, -kMost),
                              high = std::min(p.high + shift, kMost);
           if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
@@ -304,30 +306,6 @@ class Builder {
             "{\"number_of\": " + quotedJson(port.name) + ", \"plus\": " + std::to_string(-shift) +
             "}";
     }
-  }
-
-  // Of the k-th parameter's values those at which the model computes no not-a-number of it, if there
-  // are any.
-  Pieces valuedAt(std::size_t k) const {
-    const Pieces all = model_->domainOf(model_->parameters[k].name);
-    const auto none = shared_.noValue.find(k);
-    if (none == shared_.noValue.end()) return all;
-    Stretches values;
-    for (const Piece& p : all) values.emplace_back(p.low, p.high);
-    for (const Pieces& function : none->second) {
-      Stretches rest;
-      for (const Piece& p : function) {
-        const Stretches here = intersection(values, {p.low, p.high});
-        if (p.b.isZero()) rest.insert(rest.end(), here.begin(), here.end());
-      }
-      values = std::move(rest);
-    }
-    Pieces valued;
-    for (const auto& [low, high] : values) {
-      if (!valued.empty() && valued.back().high == low) valued.back().high = high;
-      else valued.push_back({low, high, 1, Rational()});
-    }
-    return valued.empty() ? all : valued;
   }
 
   void outputLineage(std::string& lineage) const {

@@ -46,8 +46,10 @@ struct Shared {
   std::map<std::size_t, std::vector<Pieces>> observed;
   // With `assumeInBounds`, where a lookup of the model is out of bounds.
   std::map<std::size_t, std::vector<Pieces>> outOfBounds;
-  // Of the model: where something made of the parameter is not a number.
-  std::map<std::size_t, std::vector<Pieces>> noValue;
+  // Of the model: where something that is looked up is not a number, so that the model has no value;
+  // and its other functions that are constant in pieces. The former is left out, but for values
+  // that the latter tell apart.
+  std::map<std::size_t, std::vector<Pieces>> noValue, conditions;
   std::set<std::size_t> asNumbers;  // parameters that are also computed with as numbers
   bool assumeInBounds = false;
   // Nothing where the function is known already, or tells nothing apart.
@@ -286,7 +288,7 @@ class Lowering {
   void observePieces(const std::string& base, const Pieces& pieces);
   // With Shared::assumeInBounds, in the model: the values where `inside` is 0 are no values.
   void assumeInside(const std::string& base, const Pieces& inside);
-  // In the model: where this is 1 what is made has no value, so no difference is looked for there.
+  // In the model: where this is 1 what is looked up has no value.
   void hasNoValue(const std::string& base, const Pieces& none);
   // x, which has no value where the function `none` is 1.
   std::string dividedUnless(const std::string& x, const Value& none);

@@ -103,16 +103,57 @@ void Shared::leaveOut(std::size_t parameter, const Pieces& function) {
   outdated.insert(parameter);
 }
 
+namespace {
+
+// Where a lookup of the model is not a number, but for values that a condition of the model tells
+// apart from others of these and from all where it is one: labels that are left out.
+Pieces withoutValue(const Pieces& none, const std::vector<Pieces>& conditions) {
+  const auto stretches = [](const Pieces& pieces, bool one) {
+    Stretches result;
+    for (const Piece& p : pieces)
+      if (p.b.isZero() != one) result.emplace_back(p.low, p.high);
+    return result;
+  };
+  const Stretches missing = stretches(none, true), there = stretches(none, false);
+  Pieces result = none;
+  for (const Pieces& condition : conditions) {
+    const auto inSome = [&](const Piece& p, const Stretches& some) {
+      return std::any_of(some.begin(), some.end(), [&](const Stretch& s) {
+        return std::max(s.first, p.low) < std::min(s.second, p.high);
+      });
+    };
+    std::set<std::string> valued;
+    for (const Piece& p : condition)
+      if (inSome(p, there)) valued.insert(p.b.toString());
+    Pieces kept = condition;
+    bool boundsOnly = true;
+    for (Piece& p : kept) {
+      const bool other = !valued.contains(p.b.toString());
+      boundsOnly = boundsOnly && (other || !inSome(p, missing));
+      p.b = Rational(other ? 0 : 1);
+    }
+    if (boundsOnly) continue;
+    const Pieces* both[] = {&result, &kept};
+    result = *combinePieces("and", {}, both);
+  }
+  return result;
+}
+
+}  // namespace
+
 void Shared::updateRanges() {
   constexpr std::int64_t kMostOfEach = 16;  // of numbers: that they differ is seen at several
   for (const std::size_t parameter : outdated) {
-    const std::vector<Pieces>&told = observed[parameter], &out = outOfBounds[parameter];
+    const std::vector<Pieces>& told = observed[parameter];
+    std::vector<Pieces> out = outOfBounds[parameter];
     if (told.empty() && out.empty()) continue;
+    for (const Pieces& none : noValue[parameter])
+      out.push_back(withoutValue(none, conditions[parameter]));
     Range range{representatives(typeRange(*integerType(integerTypes.at(parameter))), told, out,
                                 asNumbers.contains(parameter) ? kMostOfEach : 1)};
     if (range.values.empty())
       throw std::invalid_argument("parameter " + std::to_string(parameter) +
-                                  " has no value for which all lookups are in bounds");
+                                  " has no value for which all that is looked up is there");
     rangesChanged = rangesChanged || !(range == ranges[parameter]);
     ranges[parameter] = std::move(range);
   }
@@ -137,6 +178,12 @@ void Lowering::observePieces(const std::string& base, const Pieces& pieces) {
     p.b = Rational(1, 3) + Rational(found - forms.begin());
   }
   observe(base, which);
+  const auto parameter = parameterOf_.find(base);
+  if (grouping_ != nullptr || parameter == parameterOf_.end() || which.size() < 2) return;
+  std::vector<Pieces>& conditions = shared_.conditions[parameter->second];
+  if (std::find(conditions.begin(), conditions.end(), which) != conditions.end()) return;
+  conditions.push_back(which);
+  shared_.outdated.insert(parameter->second);
 }
 
 void Lowering::hasNoValue(const std::string& base, const Pieces& none) {
@@ -145,15 +192,16 @@ void Lowering::hasNoValue(const std::string& base, const Pieces& none) {
   if (parameter == parameterOf_.end()) return;
   if (std::all_of(none.begin(), none.end(), [](const Piece& p) { return p.b.isZero(); })) return;
   std::vector<Pieces>& functions = shared_.noValue[parameter->second];
-  if (std::find(functions.begin(), functions.end(), none) == functions.end())
-    functions.push_back(none);
+  if (std::find(functions.begin(), functions.end(), none) != functions.end()) return;
+  functions.push_back(none);
+  shared_.outdated.insert(parameter->second);
 }
 
 // A condition that is no number somewhere must be the same expression in both programs: 1 less what
 // is 1 at each value for which there is none.
 std::string Lowering::dividedUnless(const std::string& x, const Value& none) {
   const IndexFunction& f = *none.index;
-  observePieces(f.base, f.pieces);
+  observe(f.base, f.pieces);
   hasNoValue(f.base, f.pieces);
   Stretches where;
   for (const Piece& p : f.pieces)

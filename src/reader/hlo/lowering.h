@@ -282,6 +282,7 @@ class Lowering {
   std::optional<Stretch> boundsOf(const std::string& base) const;
   // The values of the base within [low, high).
   Stretches valuesOf(const std::string& base, std::int64_t low, std::int64_t high) const;
+  std::optional<Rational> constantOn(const std::string& base, const Pieces& pieces) const;
   // These values of this function are told apart.
   void observe(const std::string& base, const Pieces& pieces);
   // Of a function that is a number somewhere: which of its pieces it is.

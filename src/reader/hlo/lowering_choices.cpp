@@ -76,6 +76,12 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   if (dependsOnBits(x[0]))
     return selectNode({nodeValue(x[0].shape, node(x[0])), x[1], x[2]}, shape);
   if (x[0].isUniform()) return s.is(x[0].table->values[0], 0) ? x[2] : x[1];
+  if (x[0].isIndex()) {
+    // The same at all values that are looked at.
+    observePieces(x[0].index->base, x[0].index->pieces);
+    if (const auto condition = constantOn(x[0].index->base, x[0].index->pieces))
+      return condition->isZero() ? x[2] : x[1];
+  }
   const auto zeroTable = [&](const Value& v) {
     return v.isUniform() && s.is(v.table->values[0], 0);
   };

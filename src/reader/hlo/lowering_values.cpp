@@ -203,6 +203,7 @@ std::string Lowering::dividedUnless(const std::string& x, const Value& none) {
   const IndexFunction& f = *none.index;
   observe(f.base, f.pieces);
   hasNoValue(f.base, f.pieces);
+  if (const auto never = constantOn(f.base, f.pieces); never && never->isZero()) return x;
   Stretches where;
   for (const Piece& p : f.pieces)
     if (!p.b.isZero()) where.emplace_back(p.low, p.high);
@@ -210,6 +211,17 @@ std::string Lowering::dividedUnless(const std::string& x, const Value& none) {
   std::iota(labels.begin(), labels.end(), 0);
   const std::string defined = oneMinus(indicatorOf(f.base, where));
   return binary("div", x, arrange(defined, labels, f.labels, none.shape.sizes), none.shape.sizes);
+}
+
+// The value of the function at all values of the base, if it is one.
+std::optional<Rational> Lowering::constantOn(const std::string& base, const Pieces& pieces) const {
+  std::optional<Rational> value;
+  for (const Piece& p : pieces) {
+    if (valuesOf(base, p.low, p.high).empty()) continue;
+    if (p.a != 0 || (value && !(*value == p.b))) return std::nullopt;
+    value = p.b;
+  }
+  return value;
 }
 
 void Lowering::assumeInside(const std::string& base, const Pieces& inside) {

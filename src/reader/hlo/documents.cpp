@@ -291,14 +291,16 @@ class Builder {
       const auto range = shared_.ranges.find(k);
       const std::int64_t shift = range == shared_.ranges.end() ? 0 : range->second.shift();
       if (const auto type = integerType(port.shape.type)) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 60;
+        // Where something is assumed not to overflow, at large integers it might.
+        const std::int64_t most = std::int64_t{1} << (shared_.mayOverflow.empty() ? 60 : 20);
         std::string stretches;
         for (const Piece& p : model_->domainOf(port.name)) {
-          const std::int64_t low = std::max(p.low + shift, -kMost),
-                             high = std::min(p.high + shift, kMost);
+          const std::int64_t low = std::max(p.low, -most) + shift,
+                             high = std::min(p.high, most) + shift;
           if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
         }
-        if (range != shared_.ranges.end() || !type->isSigned || type->bits < 32)
+        if (!stretches.empty() &&
+            (range != shared_.ranges.end() || !type->isSigned || type->bits < 32))
           model_->graph.tensor(port.name).facts = "{\"within\": [" + stretches + "]}";
       }
       if (numbers_.contains(k))

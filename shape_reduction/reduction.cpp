@@ -247,12 +247,20 @@ class Reducer {
 
   // Values of an index that the reduced stage tells apart from all others (a value that stands for
   // a representative of many table rows is none).
-  std::vector<std::int64_t> singleValues(std::size_t l) {
+  std::vector<std::int64_t> singleValues(std::size_t l, const StageTensor& tensor) {
     std::vector<std::int64_t> values;
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
-      if (starts_[l][i + 1] == kUnboundedValues && !values.empty())
-        break;  // indices that no table has
+      if (starts_[l][i + 1] == kUnboundedValues && !values.empty()) {
+        // Indices that no table has: one of them, if the tensor is known to hold such.
+        if (tensor.known)
+          for (const auto& [low, high] : tensor.known->within)
+            if (high > lo) {
+              values.push_back(std::max(low, lo));
+              break;
+            }
+        break;
+      }
       const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       for (std::int64_t e = 0; e < std::min(size, apart(c)); ++e) values.push_back(lo + e);
     }
@@ -316,8 +324,8 @@ class Reducer {
     for (std::size_t t = 0; t < graph_.valuesOfTensor.size(); ++t) {
       reduced.values.emplace_back();
       if (graph_.valuesOfTensor[t] >= 0)
-        reduced.values.back() =
-            singleValues(at(graph_.linesOfGroup[graph_.valuesOfTensor[t]].front()));
+        reduced.values.back() = singleValues(
+            at(graph_.linesOfGroup[graph_.valuesOfTensor[t]].front()), stage_.tensors[t]);
     }
     for (const auto& iteration : graph_.iterations) {
       double combinations = 1;

@@ -68,7 +68,7 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
       ->type_name("NAME");
   command->add_flag("--assume-in-bounds", arguments->options.assumeInBounds,
                     "HLO programs: leave out integer inputs for which a lookup of the model is out "
-                    "of bounds; the report lists it as an assumption");
+                    "of bounds, or that are negative and wrapped; listed as an assumption");
   command->add_flag("--exact-constants", arguments->options.exactConstants,
                     "Numbers as the texts have them, not as the simplest rational that rounds to "
                     "them");

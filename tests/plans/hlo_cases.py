@@ -16,6 +16,8 @@ CODES = {"equivalent": 0, "not equivalent": 10}
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The model is the same for every way of sharding: a base that is not there has another's.
 OTHER_BASES = {"llama_dp2_tp4_gspmd": "llama_dp2_tp4", "llama_tp4": "llama_dp2_tp4"}
+# A hand-written lookup in a part of the vocabulary: other rows than the model's where an index is out of bounds.
+IN_BOUNDS = {"sm_vocab_tp4"}
 # Not settled yet; that the opposite is said would be wrong.
 UNDECIDED = {"sm_ring_attention4"}
 
@@ -28,9 +30,10 @@ def run(shardproof, folder, case):
     if not os.path.exists(os.path.join(folder, base)):
         base = OTHER_BASES.get(base, base)
     model = os.path.join(folder, base, "single.hlo")
-    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model,
-                           "--plan", os.path.join(case, "sharded.spmd.hlo")], capture_output=True, text=True)
-    expected = {CODES[description["expect"]]} | ({5} if name in UNDECIDED else set())
+    options = ["--assume-in-bounds"] if name in IN_BOUNDS else []
+    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan",
+                           os.path.join(case, "sharded.spmd.hlo"), *options], capture_output=True, text=True)
+    expected = {CODES[description["expect"]]} | ({4} if options else set()) | ({5} if name in UNDECIDED else set())
     return name, done.returncode in expected, f"{name}: {description['expect']}, exit code {done.returncode}", done
 
 

@@ -57,6 +57,7 @@ WRAP = """  %negative = pred[] compare(%i, %n0), direction=LT
   %more = s32[] add(%i, %n8)
   %s = s32[] select(%negative, %more, %i)
 """
+MULTIPLE = "  %s = s32[] multiply(%i, %n3)\n"
 ROWS = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}"
 INTO = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 
@@ -190,6 +191,10 @@ CASES = {
                                            + OWN_WIDE_UPDATE.replace("%n0, %s", "%n0, %c"), {EQUIVALENT}),
     "wide update, moved to the left": ("columns", WRAP + UPDATE.replace("%u,", "%u3,"), WRAP + DEVICE + "  %c = s32[] minimum(%s, %n4)\n"
                                        + OWN_WIDE_UPDATE.replace("%n0, %s", "%n0, %c"), {NOT_EQUIVALENT}),
+    "update at a multiple": ("columns", MULTIPLE + UPDATE, MULTIPLE + DEVICE + CLAMPED + own_column("%c") + OWN_UPDATE, {EQUIVALENT}),
+    "update at another multiple": ("columns", MULTIPLE + UPDATE, MULTIPLE.replace("%n3", "%n2") + DEVICE + CLAMPED + own_column("%c")
+                                   + OWN_UPDATE, {NOT_EQUIVALENT}),
+    "update at a multiple, dropped": ("columns", MULTIPLE + UPDATE, MULTIPLE + DEVICE + own_column("%s") + OWN_UPDATE, {NOT_EQUIVALENT}),
     # dynamic-slice does so, too.
     "window": ("window", WRAP + WINDOW, WRAP + OWN_WINDOW, {EQUIVALENT}),
     "window, clamped twice": ("window", WRAP + WINDOW, WRAP + CLAMPED + OWN_WINDOW.replace("%n0, %s", "%n0, %c"), {EQUIVALENT}),
@@ -278,7 +283,7 @@ def main():
         nonlocal failed
         done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan", plan, *options],
                               capture_output=True, text=True)
-        told = re.findall(r"(?:integer-overflow|in bounds): .*", done.stdout)
+        told = re.findall(r"(?:integer-overflow|indices-in-bounds): .*", done.stdout + done.stderr)
         right = done.returncode in expected and (re.search(assumed, " ".join(told)) if assumed else not told)
         # Where it comes from, in the texts.
         right = right and (done.returncode != NOT_EQUIVALENT or "plan.hlo:" in done.stdout)
@@ -295,9 +300,9 @@ def main():
                     file.write(program(result, body, path == plan))
             check(name, [], expected, ASSUMED.get(name))
             if name == "update, dropped where out of bounds":
-                check(name + ", which is assumed not to be", ["--assume-in-bounds"], PROVED, r"in bounds: .*'i'.*0 to 7")
+                check(name + ", which is assumed not to be", ["--assume-in-bounds"], PROVED, r"indices-in-bounds: .*'i'.*0 to 7")
             if name == "update, one bound too early":
-                check(name + ", in bounds", ["--assume-in-bounds"], {NOT_EQUIVALENT}, r"in bounds: ")
+                check(name + ", in bounds", ["--assume-in-bounds"], {NOT_EQUIVALENT}, r"indices-in-bounds: ")
     return 1 if failed else 0
 
 

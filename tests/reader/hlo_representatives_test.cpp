@@ -133,7 +133,15 @@ TEST(HloIndex, RowsAndBounds) {
     EXPECT_EQ(valueAt(*clampPieces(index, 5), i), Rational(std::clamp<std::int64_t>(i, 0, 4)));
     EXPECT_EQ(valueAt(insidePieces(index, 5), i), Rational(inside ? 1 : 0));
   }
-  EXPECT_EQ(rowPieces({{0, 8, 2, Rational()}}, 5), std::nullopt);
+  for (const std::int64_t a : {2, 3, -2}) {
+    const Pieces multiple{{-128, 128, a, Rational(1)}};
+    for (std::int64_t i = -128; i < 128; ++i) {
+      const std::int64_t value = a * i + 1;
+      EXPECT_EQ(valueAt(*rowPieces(multiple, 8), i),
+                Rational(0 <= value && value < 8 ? value : -1));
+    }
+  }
+  EXPECT_EQ(rowPieces({{0, 1 << 20, 2, Rational()}}, 1 << 20), std::nullopt);
 }
 
 }  // namespace

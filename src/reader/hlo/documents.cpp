@@ -63,7 +63,7 @@ class Builder {
     do {
       lowerModel();
       lowerPlan();
-    } while (shared_.updateRanges());
+    } while (shared_.rangesChanged);
     checkPorts();
     addNumbers();
     Documents documents;
@@ -100,17 +100,23 @@ class Builder {
 
  private:
   void integerAssumptions(Documents& documents) const {
-    for (const auto& [k, functions] : shared_.outOfBounds) {
+    for (const auto& [k, range] : shared_.ranges) {
+      const bool bounds = shared_.outOfBounds.contains(k) && !shared_.outOfBounds.at(k).empty(),
+                 none = shared_.noValue.contains(k) && !shared_.noValue.at(k).empty();
+      if (!bounds && !none) continue;
       std::string values, name = model_->parameters[k].name;
-      const Shared::Range& range = shared_.ranges.at(k);
       if (range.shift() > 0) name.resize(name.rfind(" + "));
       for (const auto& [low, high] : range.values)
         values += (values.empty() ? "" : ", ") + std::to_string(low) +
                   (high == low + 1 ? "" : " to " + std::to_string(high - 1));
-      documents.assumptions.push_back(
-          {"indices-in-bounds", AssumptionClass::kRisk,
-           "what the model looks up by elements of '" + name +
-               "' is there; of their values these are looked at: " + values});
+      const std::string what = "what the model looks up by elements of '" + name + "' is ",
+                        these = "; of their values these are looked at: " + values;
+      if (bounds)
+        documents.assumptions.push_back(
+            {"indices-in-bounds", AssumptionClass::kRisk, what + "there" + these});
+      else
+        documents.assumptions.push_back(
+            {"looked-up-numbers", AssumptionClass::kCheckable, what + "a number" + these});
     }
     if (shared_.mayOverflow.empty()) return;
     constexpr std::size_t kMostShown = 8;
@@ -130,11 +136,13 @@ class Builder {
 
   void lowerModel() {
     do {
+      shared_.rangesChanged = false;
       shared_.unknowns.clear();
       shared_.mayOverflow.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
-    } while (shared_.updateRanges());
+      shared_.updateRanges();
+    } while (shared_.rangesChanged);
   }
 
   void lowerPlan() {
@@ -157,7 +165,8 @@ class Builder {
         program->run();
         for (const std::int64_t e : program->devices()) ranks_[at(e)] = program;
       }
-      if (!shared_.communicatedChanged) return;
+      shared_.updateRanges();
+      if (!shared_.communicatedChanged || shared_.rangesChanged) return;
     }
   }
 
@@ -292,14 +301,16 @@ class Builder {
       const auto range = shared_.ranges.find(k);
       const std::int64_t shift = range == shared_.ranges.end() ? 0 : range->second.shift();
       if (const auto type = integerType(port.shape.type)) {
-        constexpr std::int64_t kMost = std::int64_t{1} << 60;
+        // Where something is assumed not to overflow, at large integers it might.
+        const std::int64_t most = std::int64_t{1} << (shared_.mayOverflow.empty() ? 60 : 20);
         std::string stretches;
         for (const Piece& p : model_->domainOf(port.name)) {
-          const std::int64_t low = std::max(p.low + shift, -kMost),
-                             high = std::min(p.high + shift, kMost);
+          const std::int64_t low = std::max(p.low, -most) + shift,
+                             high = std::min(p.high, most) + shift;
           if (low < high) stretches += (stretches.empty() ? "" : ", ") + listJson({low, high});
         }
-        if (range != shared_.ranges.end() || !type->isSigned || type->bits < 32)
+        if (!stretches.empty() &&
+            (range != shared_.ranges.end() || !type->isSigned || type->bits < 32))
           model_->graph.tensor(port.name).facts = "{\"within\": [" + stretches + "]}";
       }
       if (numbers_.contains(k))

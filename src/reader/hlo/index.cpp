@@ -121,9 +121,23 @@ std::optional<Rational> constantValue(const Pieces& pieces) {
 }
 
 std::optional<Pieces> rowPieces(const Pieces& pieces, std::int64_t count) {
+  constexpr std::int64_t kMostListed = 4096;
   Pieces rows;
   for (const Piece& p : pieces) {
-    if (!p.b.isInteger() || (p.a != 0 && p.a != 1)) return std::nullopt;
+    if (!p.b.isInteger()) return std::nullopt;
+    if (p.a != 0 && p.a != 1) {
+      // A multiple of the integer: one by one where it is a row.
+      const Rational a(p.a), one(-p.b / a), other((Rational(count - 1) - p.b) / a);
+      const Rational &least = p.a > 0 ? one : other, &most = p.a > 0 ? other : one;
+      const std::int64_t first = std::clamp(ceiling(least), p.low, p.high),
+                         last = std::clamp(-ceiling(-most) + 1, first, p.high);
+      if (last - first > kMostListed) return std::nullopt;
+      append(rows, p.low, first, {0, Rational(-1)});
+      for (std::int64_t i = first; i < last; ++i)
+        append(rows, i, i + 1, {0, a * Rational(i) + p.b});
+      append(rows, last, p.high, {0, Rational(-1)});
+      continue;
+    }
     if (p.a == 0) {
       const bool inside = p.b.sign() >= 0 && p.b < Rational(count);
       append(rows, p.low, p.high, {0, inside ? p.b : Rational(-1)});
@@ -153,6 +167,15 @@ Pieces insidePieces(const Pieces& pieces, std::int64_t count) {
              below = combinePieces("compare", "LT", high);
   const Pieces* both[] = {&*above, &*below};
   return *combinePieces("and", {}, both);
+}
+
+Pieces unwrappedPieces(const Pieces& pieces) {
+  Pieces result;
+  for (const Piece& p : pieces) {
+    const bool negative = p.a != 0 && p.high <= 0;
+    append(result, p.low, p.high, {0, Rational(negative ? 0 : 1)});
+  }
+  return result;
 }
 
 std::pair<Rational, Rational> valueRange(const Pieces& pieces) {

@@ -43,13 +43,17 @@ std::optional<Rational> constantValue(const Pieces& pieces);
 // The least and the greatest value.
 std::pair<Rational, Rational> valueRange(const Pieces& pieces);
 
-// Where the value is a row, 0 to count - 1, as it is; -1 elsewhere. Nothing where it is a multiple
-// of the integer.
+// Where the value is a row, 0 to count - 1, as it is; -1 elsewhere: a constant or the integer plus
+// a number. Nothing where it is a multiple of the integer that is one of too many rows.
 std::optional<Pieces> rowPieces(const Pieces& pieces, std::int64_t count);
 // The same moved into bounds.
 std::optional<Pieces> clampPieces(const Pieces& pieces, std::int64_t count);
 // 1 where the value is one of 0 to count - 1, else 0.
 Pieces insidePieces(const Pieces& pieces, std::int64_t count);
+
+// 0 where a negative integer counts from the end: where it is moved in pieces of negative ones
+// only.
+Pieces unwrappedPieces(const Pieces& pieces);
 
 // Integers from `first` up to `second`, without it.
 using Stretch = std::pair<std::int64_t, std::int64_t>;

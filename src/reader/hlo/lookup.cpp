@@ -126,17 +126,19 @@ std::string Lowering::lookupRows(const Lookup& l, const LookupPiece& p) {
 
 // What the index has of it: rows that are told apart, numbers by negative ones.
 void Lowering::observeLookup(const Lookup& l) {
-  Pieces rows, inside;
+  Pieces rows, inside, none;
   for (const LookupPiece& p : l.pieces) {
     const bool number = p.kind == LookupPiece::Kind::kNumber;
     rows.push_back(
         {p.low, p.high, p.kind == LookupPiece::Kind::kMoving ? 1 : 0,
          number ? Rational(-1 - static_cast<std::int64_t>(p.number)) : Rational(p.offset)});
-    const bool out = p.outside || (number && p.number == shared_.scalars.nan());
+    const bool nothing = number && p.number == shared_.scalars.nan(), out = p.outside || nothing;
+    none.push_back({p.low, p.high, 0, Rational(nothing ? 1 : 0)});
     inside.push_back({p.low, p.high, 0, Rational(out ? 0 : 1)});
   }
   observe(l.base, rows);
   assumeInside(l.base, inside);
+  hasNoValue(l.base, none);
 }
 
 std::string Lowering::lookupNode(const Lookup& l, const Sizes& sizes) {
@@ -170,11 +172,13 @@ std::string Lowering::lookupNode(const Lookup& l, const Sizes& sizes) {
       whole.push_back(table[d]);
     }
   if (total.empty()) total = rationalNode(Rational(), whole);
-  // No value where there is none: a division by what is zero there and 1 elsewhere.
-  for (const LookupPiece& p : undefined) {
+  // No value where there is none: see dividedUnless().
+  if (!undefined.empty()) {
+    Stretches where;
+    for (const LookupPiece& p : undefined) where.emplace_back(p.low, p.high);
     Sizes ones = base;
     ones.resize(whole.size(), 1);
-    const std::string defined = view(oneMinus(indicator(l.base, p.low, p.high)), ones);
+    const std::string defined = view(oneMinus(indicatorOf(l.base, where)), ones);
     total = binary("div", total, defined, whole);
   }
   // One row, or one of the numbers.

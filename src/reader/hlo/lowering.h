@@ -46,14 +46,20 @@ struct Shared {
   std::map<std::size_t, std::vector<Pieces>> observed;
   // With `assumeInBounds`, where a lookup of the model is out of bounds.
   std::map<std::size_t, std::vector<Pieces>> outOfBounds;
+  // Of the model: where something that is looked up is not a number, so that the model has no
+  // value; and its other functions that are constant in pieces. The former is left out, but for
+  // values that the latter tell apart.
+  std::map<std::size_t, std::vector<Pieces>> noValue, conditions;
   std::set<std::size_t> asNumbers;  // parameters that are also computed with as numbers
   bool assumeInBounds = false;
   // Nothing where the function is known already, or tells nothing apart.
   void observe(std::size_t parameter, const Pieces& function);
   void leaveOut(std::size_t parameter, const Pieces& function);
-  // What follows of what was observed since. True if a range is another one: then the programs,
-  // which were lowered with the one before, must be lowered again.
-  bool updateRanges();
+  // What follows of what was observed since.
+  void updateRanges();
+  // Set where a range is another one: then the programs, which were lowered with the one before,
+  // must be lowered again.
+  bool rangesChanged = false;
   std::set<std::size_t> outdated;  // parameters of which more was observed than their ranges show
   // FILE:LINE of arithmetic on integers of which it is not known that the result fits its type.
   std::set<std::pair<std::string, std::size_t>> mayOverflow;
@@ -259,6 +265,7 @@ class Lowering {
   bool isRest(const std::string& base, std::int64_t low) const;
   // 1 where low <= base < high, else 0; of the base's sizes.
   std::string indicator(const std::string& base, std::int64_t low, std::int64_t high);
+  std::string indicatorOf(const std::string& base, const Stretches& where);
   std::string between(const std::string& base, std::int64_t low, std::int64_t high);
   void observeLookup(const Lookup& lookup);
   std::string lookupNode(const Lookup& lookup, const Sizes& sizes);
@@ -275,12 +282,17 @@ class Lowering {
   std::optional<Stretch> boundsOf(const std::string& base) const;
   // The values of the base within [low, high).
   Stretches valuesOf(const std::string& base, std::int64_t low, std::int64_t high) const;
+  std::optional<Rational> constantOn(const std::string& base, const Pieces& pieces) const;
   // These values of this function are told apart.
   void observe(const std::string& base, const Pieces& pieces);
   // Of a function that is a number somewhere: which of its pieces it is.
   void observePieces(const std::string& base, const Pieces& pieces);
   // With Shared::assumeInBounds, in the model: the values where `inside` is 0 are no values.
   void assumeInside(const std::string& base, const Pieces& inside);
+  // In the model: where this is 1 what is looked up has no value.
+  void hasNoValue(const std::string& base, const Pieces& none);
+  // x, which has no value where the function `none` is 1.
+  std::string dividedUnless(const std::string& x, const Value& none);
   // 1 where the function has the value 0, 1, ..., count - 1 along a new last dimension.
   std::string rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count);
 

@@ -60,6 +60,7 @@ std::optional<Value> Lowering::selectLookup(const std::vector<Value>& x, const S
         if (part.low >= part.high) continue;
         if (c.b.isZero() == taken) {
           part.kind = LookupPiece::Kind::kNumber;
+          part.outside = false;
           part.number = other.table->values[0];
         }
         result.pieces.push_back(part);
@@ -75,6 +76,12 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   if (dependsOnBits(x[0]))
     return selectNode({nodeValue(x[0].shape, node(x[0])), x[1], x[2]}, shape);
   if (x[0].isUniform()) return s.is(x[0].table->values[0], 0) ? x[2] : x[1];
+  if (x[0].isIndex()) {
+    // The same at all values that are looked at.
+    observePieces(x[0].index->base, x[0].index->pieces);
+    if (const auto condition = constantOn(x[0].index->base, x[0].index->pieces))
+      return condition->isZero() ? x[2] : x[1];
+  }
   const auto zeroTable = [&](const Value& v) {
     return v.isUniform() && s.is(v.table->values[0], 0);
   };
@@ -101,6 +108,15 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
   for (const bool first : {true, false}) {
     if (!nan(x[first ? 1 : 2])) continue;
     // No value where it is not a number: a division by 0 there, by 1 elsewhere.
+    if (x[0].isIndex()) {
+      Value none = x[0];
+      if (!first) {
+        Pieces pieces = x[0].index->pieces;
+        for (Piece& p : pieces) p.b = Rational(p.b.isZero() ? 1 : 0);
+        none = indexValue(x[0].shape, {x[0].index->base, x[0].index->labels, std::move(pieces)});
+      }
+      return nodeValue(shape, dividedUnless(node(x[first ? 2 : 1]), none));
+    }
     const std::string c = node(x[0]);
     return nodeValue(shape, binary("div", node(x[first ? 2 : 1]), first ? oneMinus(c) : c, sizes));
   }

@@ -179,16 +179,17 @@ Value Lowering::lowerGather(const Frame& frame, const Instruction& i) {
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   // Out of bounds is moved to the nearest row.
-  const auto clamped = clampPieces(f.pieces, sizes[axis]);
+  auto clamped = clampPieces(f.pieces, sizes[axis]);
+  if (clamped) clamped = rowPieces(*clamped, sizes[axis]);
   if (!clamped) unsupported(i, "an index that is no simple function of an input");
-  const Pieces inside = insidePieces(f.pieces, sizes[axis]);
+  const Pieces within = insidePieces(f.pieces, sizes[axis]), unwrapped = unwrappedPieces(f.pieces);
+  const Pieces* both[] = {&within, &unwrapped};
+  const Pieces inside = *combinePieces("and", {}, both);
   Lookup lookup;
   lookup.base = f.base;
   lookup.axis = axis;
   const int rank = static_cast<int>(sizesOf(f.base).size());
   for (const Piece& p : *clamped) {
-    if (!p.b.fitsInt64() || (p.a != 0 && p.a != 1))
-      unsupported(i, "an index that is a multiple of an input");
     LookupPiece piece{p.low, p.high};
     piece.kind = p.a == 1 ? LookupPiece::Kind::kMoving : LookupPiece::Kind::kFixed;
     piece.offset = p.b.toInt64();

@@ -53,6 +53,7 @@ std::string Lowering::positionRows(const Value& v, std::int64_t count, bool move
   Pieces pieces = f.pieces;
   if (moved) {
     assumeInside(f.base, insidePieces(pieces, count));
+    assumeInside(f.base, unwrappedPieces(pieces));
     const auto clamped = clampPieces(pieces, count);
     if (!clamped) throw std::invalid_argument("an index that is no simple function of an input");
     pieces = *clamped;

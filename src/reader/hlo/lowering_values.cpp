@@ -103,22 +103,61 @@ void Shared::leaveOut(std::size_t parameter, const Pieces& function) {
   outdated.insert(parameter);
 }
 
-bool Shared::updateRanges() {
+namespace {
+
+// Where a lookup of the model is not a number, but for values that a condition of the model tells
+// apart from others of these and from all where it is one: labels that are left out.
+Pieces withoutValue(const Pieces& none, const std::vector<Pieces>& conditions) {
+  const auto stretches = [](const Pieces& pieces, bool one) {
+    Stretches result;
+    for (const Piece& p : pieces)
+      if (p.b.isZero() != one) result.emplace_back(p.low, p.high);
+    return result;
+  };
+  const Stretches missing = stretches(none, true), there = stretches(none, false);
+  Pieces result = none;
+  for (const Pieces& condition : conditions) {
+    const auto inSome = [&](const Piece& p, const Stretches& some) {
+      return std::any_of(some.begin(), some.end(), [&](const Stretch& s) {
+        return std::max(s.first, p.low) < std::min(s.second, p.high);
+      });
+    };
+    std::set<std::string> valued;
+    for (const Piece& p : condition)
+      if (inSome(p, there)) valued.insert(p.b.toString());
+    Pieces kept = condition;
+    bool boundsOnly = true;
+    for (Piece& p : kept) {
+      const bool other = !valued.contains(p.b.toString());
+      boundsOnly = boundsOnly && (other || !inSome(p, missing));
+      p.b = Rational(other ? 0 : 1);
+    }
+    if (boundsOnly) continue;
+    const Pieces* both[] = {&result, &kept};
+    result = *combinePieces("and", {}, both);
+  }
+  return result;
+}
+
+}  // namespace
+
+void Shared::updateRanges() {
   constexpr std::int64_t kMostOfEach = 16;  // of numbers: that they differ is seen at several
-  bool changed = false;
   for (const std::size_t parameter : outdated) {
-    const std::vector<Pieces>&told = observed[parameter], &out = outOfBounds[parameter];
+    const std::vector<Pieces>& told = observed[parameter];
+    std::vector<Pieces> out = outOfBounds[parameter];
     if (told.empty() && out.empty()) continue;
+    for (const Pieces& none : noValue[parameter])
+      out.push_back(withoutValue(none, conditions[parameter]));
     Range range{representatives(typeRange(*integerType(integerTypes.at(parameter))), told, out,
                                 asNumbers.contains(parameter) ? kMostOfEach : 1)};
     if (range.values.empty())
       throw std::invalid_argument("parameter " + std::to_string(parameter) +
-                                  " has no value for which all lookups are in bounds");
-    changed = changed || !(range == ranges[parameter]);
+                                  " has no value for which all that is looked up is there");
+    rangesChanged = rangesChanged || !(range == ranges[parameter]);
     ranges[parameter] = std::move(range);
   }
   outdated.clear();
-  return changed;
 }
 
 void Lowering::observe(const std::string& base, const Pieces& pieces) {
@@ -139,6 +178,50 @@ void Lowering::observePieces(const std::string& base, const Pieces& pieces) {
     p.b = Rational(1, 3) + Rational(found - forms.begin());
   }
   observe(base, which);
+  const auto parameter = parameterOf_.find(base);
+  if (grouping_ != nullptr || parameter == parameterOf_.end() || which.size() < 2) return;
+  std::vector<Pieces>& conditions = shared_.conditions[parameter->second];
+  if (std::find(conditions.begin(), conditions.end(), which) != conditions.end()) return;
+  conditions.push_back(which);
+  shared_.outdated.insert(parameter->second);
+}
+
+void Lowering::hasNoValue(const std::string& base, const Pieces& none) {
+  if (grouping_ != nullptr) return;
+  const auto parameter = parameterOf_.find(base);
+  if (parameter == parameterOf_.end()) return;
+  if (std::all_of(none.begin(), none.end(), [](const Piece& p) { return p.b.isZero(); })) return;
+  std::vector<Pieces>& functions = shared_.noValue[parameter->second];
+  if (std::find(functions.begin(), functions.end(), none) != functions.end()) return;
+  functions.push_back(none);
+  shared_.outdated.insert(parameter->second);
+}
+
+// A condition that is no number somewhere must be the same expression in both programs: 1 less what
+// is 1 at each value for which there is none.
+std::string Lowering::dividedUnless(const std::string& x, const Value& none) {
+  const IndexFunction& f = *none.index;
+  observe(f.base, f.pieces);
+  hasNoValue(f.base, f.pieces);
+  if (const auto never = constantOn(f.base, f.pieces); never && never->isZero()) return x;
+  Stretches where;
+  for (const Piece& p : f.pieces)
+    if (!p.b.isZero()) where.emplace_back(p.low, p.high);
+  std::vector<int> labels(sizesOf(f.base).size());
+  std::iota(labels.begin(), labels.end(), 0);
+  const std::string defined = oneMinus(indicatorOf(f.base, where));
+  return binary("div", x, arrange(defined, labels, f.labels, none.shape.sizes), none.shape.sizes);
+}
+
+// The value of the function at all values of the base, if it is one.
+std::optional<Rational> Lowering::constantOn(const std::string& base, const Pieces& pieces) const {
+  std::optional<Rational> value;
+  for (const Piece& p : pieces) {
+    if (valuesOf(base, p.low, p.high).empty()) continue;
+    if (p.a != 0 || (value && !(*value == p.b))) return std::nullopt;
+    value = p.b;
+  }
+  return value;
 }
 
 void Lowering::assumeInside(const std::string& base, const Pieces& inside) {
@@ -270,12 +353,23 @@ std::string Lowering::oneHot(const std::string& base, std::int64_t low, std::int
 }
 
 std::string Lowering::indicator(const std::string& base, std::int64_t low, std::int64_t high) {
+  return indicatorOf(base, {{low, high}});
+}
+
+std::string Lowering::indicatorOf(const std::string& base, const Stretches& where) {
   const Sizes sizes = sizesOf(base);
-  const Stretches all = valuesOf(base, kNoLow, kNoHigh), stretches = valuesOf(base, low, high);
+  const Stretches all = valuesOf(base, kNoLow, kNoHigh);
+  Stretches stretches;
+  for (const auto& [low, high] : where)
+    for (const Stretch& s : valuesOf(base, low, high)) {
+      if (!stretches.empty() && stretches.back().second == s.first)
+        stretches.back().second = s.second;
+      else stretches.push_back(s);
+    }
   if (stretches.empty()) return graph.constant(sizes, false, "0", Known::kNotNegative);
   if (stretches == all) return graph.constant(sizes, false, "1", Known::kPositive);
   const std::int64_t shift = shiftOf(base);
-  if (isRest(base, stretches[0].first)) {
+  if (stretches.size() == 1 && isRest(base, stretches[0].first)) {
     std::string y = oneMinus(indicator(base, stretches[0].second, all.back().second));
     graph.tensor(y).known = Known::kNotNegative;
     return y;
@@ -314,7 +408,8 @@ std::string Lowering::between(const std::string& base, std::int64_t low, std::in
 
 std::string Lowering::rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count) {
   const auto rows = rowPieces(pieces, count);
-  if (!rows) throw std::invalid_argument("an index that is a multiple of an input");
+  if (!rows)
+    throw std::invalid_argument("an index that is a multiple of an input, one of too many");
   observe(base, *rows);
   std::vector<LookupPiece> found;
   for (const Piece& p : *rows) {

@@ -29,7 +29,8 @@ class CheckNames : public ::testing::Test {
     std::ofstream(root_ / "docs" / "page.md") << document;
     std::ofstream(root_ / "src" / "plan" / "source.cpp") << source;
     const fs::path said = root_ / "said";
-    const std::string command = "python3 '" SHARDPROOF_SOURCE_DIR "/scripts/check_names' '" +
+    const std::string command = SHARDPROOF_PYTHON " '" SHARDPROOF_SOURCE_DIR
+                                                  "/scripts/check_names' '" +
                                 root_.string() + "' > '" + said.string() + "'";
     accepted_ = std::system(command.c_str()) == 0;
     std::ostringstream text;

@@ -82,7 +82,7 @@ class CheckOfLayers : public testing::Test {
     std::ofstream(root_ / file) << text;
   }
   bool passes() const {
-    const std::string command = "cmake -DROOT=" + root_.string() +
+    const std::string command = SHARDPROOF_CMAKE " -DROOT=" + root_.string() +
                                 " -DLAYERS=" + (root_ / "layers.txt").string() + " -P " +
                                 SHARDPROOF_SOURCE_DIR "/scripts/check_layers.cmake 2>/dev/null";
     return std::system(command.c_str()) == 0;

@@ -186,6 +186,27 @@ class Batches(Random):
         with self.assertRaisesRegex(sp.CaptureError, "different random numbers for the same positions"):
             self.script("torch.manual_seed(rank)", data=OWN + "\nx = x.view(2, 4, 6).flatten(0, 1)")
 
+    def test_one_number_for_a_batch(self):
+        """Each rank has its own where the single device has one for all rows."""
+        parts = SLICED + "\ntorch.manual_seed({})\nx = x * torch.rand(())"
+        self.assertEqual("EQUIVALENT", self.script("", data=parts.format("5")).verdict)
+        self.defect(self.script("", data=parts.format("5 + rank")), "different random numbers for the same positions")
+        self.assertEqual("NOT EQUIVALENT", self.script("", data=parts.format("5 + rank").replace("rand(())", "rand(1).mean()")).verdict)
+
+    def test_orders_of_ranks(self):
+        data = "g = torch.Generator().manual_seed(0)\nX, Y = torch.randn(16, 6, generator=g), torch.randn(16, 4, generator=g)\ntorch.manual_seed({})\np = torch.randperm(16)\nn = 16 // world\nx, y = X[p][rank * n:][:n], Y[p][rank * n:][:n]"
+        self.assertEqual("NOT EQUIVALENT", self.script("", data=data.format("5 + rank")).verdict)
+
+    def test_samples_that_are_dealt_out(self):
+        """The single device's batch is the ranks', whether it asks for as many samples as each or as all."""
+        data = "g = torch.Generator().manual_seed(0)\nds = TensorDataset(torch.randn(32, 6, generator=g), torch.randn(32, 4, generator=g))\nx, y = next(iter(DataLoader(ds, batch_size={}, sampler=DistributedSampler(ds{}))))"
+        dropping = "DDP(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 4)))"
+        self.assumed(self.script("torch.manual_seed(42 + rank)", model=dropping, data=data.format("8 // world", "")), "deals out 4 samples")
+        self.assumed(self.script("torch.manual_seed(42)", model=dropping, data=data.format("8 // world", "")), "draw the same ones (one seed)", "CONDITIONAL")
+        self.assumed(self.script("", data=data.format("4", "")), "deals out 4 samples")
+        self.assertEqual("NOT EQUIVALENT", self.script("", data=data.format("4", ", seed=rank")).verdict)
+        self.assertEqual("NOT EQUIVALENT", self.script("torch.manual_seed(0)", model="nn.Linear(6, 4)", data=data.format("4", ""), reduce="for p in model.parameters(): dist.all_reduce(p.grad)").verdict)
+
     def test_in_a_step(self):
         def step(world, seed):
             torch.manual_seed(0)
@@ -218,11 +239,70 @@ class FirstValues(Random):
         self.defect(self.script("", model="DDP(nn.Linear(6, 4), init_sync=False)"), "begin with different values")
         self.defect(self.script("", model=by_hand.replace("model.parameters()", "[model.weight]"), reduce=AVERAGE), "begin with different values of bias")
 
+    def test_groups_that_broadcast(self):
+        """Along one axis only: what replicas along the other one have stays different."""
+        def step(world, both):
+            torch.manual_seed(world.rank)
+            model = torch.nn.Linear(4, 3)
+            for p in model.parameters() if not world.single else ():
+                dist.broadcast(p.data, 2 * world.coordinates["dp"], group=world.group("tp"))
+                if both:
+                    dist.broadcast(p.data, world.coordinates["tp"], group=world.group("dp"))
+            loss = model(world.input("x", (8, 4), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for p in model.parameters() if not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG, group=world.group("dp"))
+            return loss
+
+        self.defect(self.verdict(lambda world: step(world, False), {"dp": 2, "tp": 2}), "begin with different values")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda world: step(world, True), {"dp": 2, "tp": 2}).verdict)
+
+    def test_replicas_of_shards(self):
+        from torch.distributed.fsdp import fully_shard
+
+        def step(world, seed):
+            torch.manual_seed(seed(world))
+            model = torch.nn.Linear(4, 4)
+            fully_shard(model, mesh=world.mesh("rep", "fsdp"))
+            loss = model(world.input("x", (8, 4), shard={"rep": 0, "fsdp": 0})).square().mean()
+            loss.backward()
+            return loss
+
+        self.defect(self.verdict(lambda world: step(world, lambda world: world.rank), {"rep": 2, "fsdp": 2}), "begin with different values")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda world: step(world, lambda world: world.coordinates["fsdp"]), {"rep": 2, "fsdp": 2}).verdict)
+
     def test_random_buffers_are_broadcast(self):
         model = "nn.Module.__new__(M); M.__init__(model); model = DDP(model{})"
         begin = "class M(nn.Module):\n    def __init__(self):\n        super().__init__(); self.linear = nn.Linear(6, 4); self.register_buffer('table', torch.randn(6))\n    def forward(self, x): return self.linear(x * self.table)"
         self.assertEqual("EQUIVALENT", self.script(begin, model=model.format("")).verdict)
         self.defect(self.script(begin, model=model.format(", broadcast_buffers=False")), "different random numbers")
+
+    def test_constants_after_a_broadcast(self):
+        def step(world, value):
+            model = DDP(torch.nn.Linear(6, 4))
+            with torch.no_grad():
+                model.module.bias.fill_(value(world))
+            loss = model(world.input("x", (8, 6), shard={"dp": 0})).square().mean()
+            loss.backward()
+            return loss
+
+        self.defect(self.verdict(lambda world: step(world, lambda world: world.rank), {"dp": 2}), "begin with different values of bias")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda world: step(world, lambda world: 2), {"dp": 2}).verdict)
+
+    def test_leaves_that_no_module_has(self):
+        def step(world, seed):
+            torch.manual_seed(seed(world.rank))
+            w = torch.randn(4, 3, requires_grad=True)
+            loss = (world.input("x", (8, 4), shard={"dp": 0}) @ w).square().mean()
+            loss.backward()
+            if not world.single:
+                dist.all_reduce(w.grad, op=dist.ReduceOp.AVG)
+            with torch.no_grad():
+                w -= 0.1 * w.grad
+            return loss
+
+        self.defect(self.verdict(lambda world: step(world, lambda rank: rank), {"dp": 2}), "different random numbers")
+        self.assertEqual("EQUIVALENT", self.verdict(lambda world: step(world, lambda rank: 3), {"dp": 2}).verdict)
 
     def test_constants_of_ranks(self):
         def step(world):

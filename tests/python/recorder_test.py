@@ -1380,7 +1380,7 @@ class FailClosed(unittest.TestCase):
             world.parameters(model, shard={"up.weight": {"tp": 0}, "down.weight": {"tp": 1}})
             x, y = (world.input(name, (4, 8)) for name in "xy")
             hidden = torch.relu(model.up(x))
-            with torch.random.fork_rng(devices=[]):
+            with torch.random.fork_rng():
                 if seed is not None:
                     torch.manual_seed(seed(world.rank))
                 if place == "hidden":
@@ -2620,7 +2620,7 @@ import os, torch, torch.distributed as dist, torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 world = dist.get_world_size()
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 model = DistributedDataParallel(torch.nn.Linear(8, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
@@ -2639,7 +2639,7 @@ import torch, torch.distributed as dist, torch.nn as nn, torch.nn.functional as 
 from torch.distributed.optim import ZeroRedundancyOptimizer
 dist.init_process_group("gloo")
 world = dist.get_world_size()
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 first, second = nn.Linear(8, 8), nn.Linear(8, 4)
 whole = nn.parallel.DistributedDataParallel(nn.Sequential(first, second))
 optimizers = [ZeroRedundancyOptimizer(first.parameters(), optimizer_class=torch.optim.Adam, lr=0.1) if world > 1 else torch.optim.Adam(first.parameters(), lr=0.1),

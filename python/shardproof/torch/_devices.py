@@ -137,11 +137,17 @@ _ANSWERS: dict[str, Any] = {
 def as_cpu() -> Iterator[None]:
     """"cuda" is the CPU inside; where there is a GPU, too."""
     undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in _ANSWERS if hasattr(module, name)]
+    # torch.random.fork_rng() asks the device's module, which is the CPU's then.
+    added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
     for module, name, _ in undo:
         setattr(module, name, _ANSWERS[name])
+    for name in added:
+        setattr(torch.cpu, name, _ANSWERS[name])
     try:
         with OnCPU():
             yield
     finally:
         for module, name, old in undo:
             setattr(module, name, old)
+        for name in added:
+            delattr(torch.cpu, name)

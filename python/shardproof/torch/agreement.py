@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 from typing import Any, Iterable, Mapping, Sequence
 
 from . import assumptions
@@ -19,6 +20,27 @@ from .rank_program import Program, Tie
 from .record import CaptureError, Hazard, Recording
 
 MOST_NAMED = 4  # parameters in one sentence
+
+
+class Dealt(Exception):
+    """Ranks along axes are dealt out samples, so many to a batch: the single device's batches are to be theirs together."""
+
+    def __init__(self, axes: tuple[str, ...], size: int) -> None:
+        super().__init__(f"samples are dealt out along {', '.join(axes)}")
+        self.axes, self.size = axes, size
+
+
+def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
+    """Raises Dealt where the single device's batches have the size of a rank's, or where it matters that they have their rows in the same order: what is drawn for each row (dropout) is by position."""
+    dealt = {side.dealt for side in sides}
+    ranks, size = next(iter(dealt)) or (1, 0)
+    if len(dealt) != 1 or single.dealt is None or ranks == 1 or single.dealt[0] != 1 or single.dealt[1] not in (size, ranks * size):
+        return
+    mesh, spread = sides[0].mesh, spread_axes(sides)
+    axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
+    drawn = any(d.value.name.startswith("%random of") for side in (single, *sides) for d in side.random_inputs)
+    if (single.dealt[1] == size or drawn) and math.prod(mesh.sizes[a] for a in axes) == ranks:
+        raise Dealt(axes, size)
 
 
 class OtherBatches(Exception):
@@ -205,7 +227,7 @@ def check_initial(sides: Sequence[Recording], programs: Sequence[Program], model
                     continue
                 raise Hazard(_different(t.tensor, other, side), "", t.tensor, "random")
             there, holder = places.setdefault((t.tensor, origin), (at, side))
-            if there != at and found.drawn and not found.by_position and all(seed not in ("", "none") for _, seed in found.where):
+            if there != at and found.drawn and not found.by_position and not found.flat and all(seed not in ("", "none") for _, seed in found.where):
                 axes = ", ".join(mesh.varying([holder.rank, side.rank]))
                 assumed[assumptions.same_initial(t.tensor, axes, "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1]))] = None
             _like_single(t, side, model)
@@ -219,7 +241,7 @@ def check_initial(sides: Sequence[Recording], programs: Sequence[Program], model
 def _like_single(t: Tie, side: Recording, model: Model) -> None:
     """A whole parameter is drawn from what the single device draws it from, where both run the same code. Raises Hazard."""
     here, there = side.initial[t.tensor], model.initial.get(t.tensor)
-    if there is None or t.shape != model.shapes[t.tensor]:
+    if there is None or here.flat or t.shape != model.shapes[t.tensor]:
         return
     drawn = here.drawn and there.drawn and here.drawn != there.drawn
     number = here.constant is not None and there.constant is not None and here.constant != there.constant

@@ -131,6 +131,12 @@ def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
                       " single device's batch is theirs, one after another")
 
 
+def dealt_batches(axes: str, size: int) -> Assumption:
+    return Assumption("batch", Kind.CHECKABLE,
+                      f"DistributedSampler deals out {size} samples for a batch to each rank along"
+                      f" {axes}; the single device's batch is theirs, one after another")
+
+
 def same_batch(axis: str, loc: str, seeds: str) -> Assumption:
     drawn = f": drawn at {loc}{seeds or ' with one state of the generator'}" if loc else ""
     return Assumption("same-batch", Kind.RISK,

@@ -31,6 +31,7 @@ class Beginning:
     """Which buffers begin with any value. least: those of so many elements and more; numbers: but for these; single: on ranks, those of the single device that do, and the number that each was made with.
 
     batch: draws that are different data on ranks along these axes, of these sizes: the single device draws the rows of all of them, one rank's after another's.
+    dealt: axes along which DistributedSampler deals out samples, `size` to a batch: the single device's batches are those of all of them.
     """
 
     least: int = 1
@@ -38,6 +39,8 @@ class Beginning:
     single: Mapping[str, float] | None = None
     batch: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    dealt: tuple[str, ...] = ()
+    size: int = 0
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""

@@ -21,7 +21,7 @@ import torch
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
-from .agreement import OtherBatches
+from .agreement import Dealt, OtherBatches, check_dealt
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .labels import Met, Names, may_be_ignored
@@ -217,11 +217,15 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
     beginning = Beginning()
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
+    deal = True
     first = True
     while True:
         found: list[Recording] = []
         try:
-            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found, labels)
+            made = _begun(steps, where, one, name, apart, ranks, checkpoints, jobs, strict, start, beginning, first, found, labels, deal)
+        except Dealt as e:
+            beginning, first, deal = dataclasses.replace(beginning, dealt=e.axes, size=e.size, sizes=dict(where.sizes)), False, False
+            continue
         except OtherBatches as e:
             if tried is not None:
                 raise tried.failed(e) from None
@@ -229,6 +233,9 @@ def _captured(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: A
             beginning, first = dataclasses.replace(beginning, batch=e.axes, sizes=dict(where.sizes)), False
             continue
         except Exception as e:
+            if beginning.dealt:  # no program for the batches of all: as they are, then
+                beginning, first = dataclasses.replace(beginning, dealt=(), size=0), False
+                continue
             less = beginning.less()
             wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
             if wrong or less is None or not (found[0].any_buffers if found else getattr(e, "any_buffers", False)):
@@ -255,8 +262,8 @@ def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[st
 
 
 def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apart, ranks: str, checkpoints: bool, jobs: int, strict: bool, start: float,
-           beginning: Beginning, first: bool, found: list[Recording], labels: _Labels) -> Capture | dict[str, str]:
-    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording."""
+           beginning: Beginning, first: bool, found: list[Recording], labels: _Labels, deal: bool) -> Capture | dict[str, str]:
+    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording. deal: samples that are dealt out may be put together."""
     single, model, request = _single(steps[0], one, name, apart, beginning, first, labels)
     found.append(single)
     if steps[0] is not steps[-1]:
@@ -279,6 +286,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
         if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
             raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
+        if deal:
+            check_dealt(single, sides)
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, apart, start)
@@ -305,6 +314,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             beside, may_move = None, False
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed + labels.assumed()
+    if beginning.dealt:
+        assumptions.append(basis.dealt_batches(", ".join(beginning.dealt), beginning.size))
     assumptions += _left_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
@@ -398,20 +409,23 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
     accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
 
-    def judged(labels: _Labels) -> tuple[Report, _Labels]:
+    def judged(labels: _Labels) -> tuple[Report, Capture | None]:
         try:
             c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
         except Hazard as e:
-            return _hazardous(e), labels
-        return _judged(c, keep, [*accepted, *arguments]), c.labels
+            return _hazardous(e), None
+        return _judged(c, keep, [*accepted, *arguments]), c
 
-    report, labels = judged(labels)
-    less = labels.less(Names.LIBRARY) if report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
-    if less is not None:
-        with contextlib.suppress(CaptureError):
-            other, _ = judged(less)
-            if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
-                return other
+    report, made = judged(labels)
+    less = made.labels.less(Names.LIBRARY) if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
+    if made is None or less is None:
+        return report
+    with contextlib.suppress(CaptureError):  # it may be right where all labels count
+        other, _ = judged(less)
+        if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+            return other
+    if keep is not None:
+        made.write(keep)
     return report
 
 

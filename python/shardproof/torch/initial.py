@@ -37,7 +37,7 @@ Origin = Any  # a digest; (text, origins) of an expression in which something is
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds of its draws; by_position: DTensor drew it; loc: where it was made."""
+    """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds of its draws; by_position: DTensor drew it; flat: it is a stretch of a flat buffer, in which other parameters lie."""
 
     origin: Origin
     drawn: frozenset[str] = frozenset()
@@ -45,6 +45,7 @@ class Initial:
     by_position: bool = False
     why: str = ""  # nothing is known of it
     constant: float | None = None  # it is this number everywhere
+    flat: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -66,15 +67,16 @@ class Origins:
         self._draws: dict[str, Draw] = {}
         self._looked = 0
 
-    def of(self, v: Value, draws: list[Draw]) -> Initial:
-        self._draws.update({d.value.name: d for d in draws})
+    def of(self, v: Value) -> Initial:
+        """After `look`."""
         origin, found = self._value(v)
         ordered = sorted(found, key=lambda d: d.value.name)
         return Initial(origin, frozenset(d.what for d in ordered), tuple(dict.fromkeys((d.loc, d.seed) for d in ordered)), any(d.by_position for d in ordered),
                        getattr(getattr(v, "reason", None), "text", "") if origin is None else "", v.fill if isinstance(v, Filled) else None)
 
-    def note_sent(self) -> None:
-        """What was given to communications until now."""
+    def look(self, draws: list[Draw]) -> None:
+        """Takes in what was drawn, and what was given to communications, until now."""
+        self._draws.update({d.value.name: d for d in draws})
         for node in self.g.nodes[self._looked:]:
             if "comm" in node and node["in"]:
                 self.sent[node["comm"]] = self._name(node["in"][0])[0]

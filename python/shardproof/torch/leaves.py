@@ -7,7 +7,7 @@ the order in which they are first written.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -22,7 +22,9 @@ def is_leaf(t: Any) -> bool:
 class Leaves:
     """Those of one side."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: Callable[[torch.Tensor], None]) -> None:
+        """found: is called with each, when it is met first."""
+        self.found = found
         self.begun = False  # the step has its inputs, or a model was called
         self._known: dict[int, torch.Tensor] = {}   # by memory; the tensors are kept, so that no other takes its place
         self._written: dict[int, torch.Tensor] = {}
@@ -31,8 +33,9 @@ class Leaves:
 
     def note(self, t: Any) -> None:
         """A tensor whose memory is a leaf's, also where it is written under another name (`p.data`, a state dictionary)."""
-        if is_leaf(t):
-            self._known.setdefault(private.storage_key(t), t)
+        if is_leaf(t) and (key := private.storage_key(t)) not in self._known:
+            self._known[key] = t
+            self.found(t)
 
     def writes(self, targets: Sequence[torch.Tensor]) -> None:
         """An operator writes these, after the step has its inputs."""

@@ -21,6 +21,7 @@ from torch import nn
 from . import _patches as patches
 from . import _private as private
 from . import assumptions, collectives, flat_parameters, labels
+from ._data_loading import Dealing
 from ._devices import as_cpu
 from ._fake import Answers
 from ._objects import objects_exchanged
@@ -119,6 +120,7 @@ class Recording:
     spread: frozenset[str] = frozenset()           # axes of DistributedDataParallel: their ranks have different data
     own: bool = False                              # it began with a random state that no other process has
     given: frozenset[str] = frozenset()            # names of what world.input gave
+    dealt: tuple[int, int] | None = None           # to how many ranks samples are dealt out, and how many are in a batch
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)  # tensor, divisor -> its quotient, made for a checkpoint
     program: Any = None               # rank_program.Program that needs no communication of the construction, once it was made
     kept: str | None = None           # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
@@ -202,8 +204,11 @@ class _Side:
         self.initial: dict[str, Initial] = {}
         self.spread: set[str] = set()
         self.given: set[str] = set()
-        self.constants_given: set[int] = set()  # memory that DistributedDataParallel gave to all where it held constants
-        for axes in beginning.batch.values():
+        self.dealing = Dealing()
+        if mesh.world == 1 and beginning.dealt:
+            self.dealing.together = beginning.ranks_of(beginning.dealt), beginning.size
+        self.constants_given: dict[int, Value] = {}  # memory that DistributedDataParallel gave to all where it held constants
+        for axes in (*beginning.batch.values(), beginning.dealt):
             for axis in axes if mesh.world > 1 else ():
                 self.cuts[axis].add(0)
 
@@ -265,7 +270,7 @@ class _Side:
     def bound(self, parameters: dict[str, nn.Parameter]) -> None:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
-        self.origins.note_sent()
+        self.origins.look(self.recorder.random.draws)
         for name, p in parameters.items():
             self._begins(name, p)
             if name in self.binding.stretches:
@@ -280,11 +285,12 @@ class _Side:
         if 0 in local.shape:
             return
         v = self.recorder.read(local)
-        found = self.origins.of(v, self.recorder.random.draws)
-        if isinstance(v, (Filled, Known)) and private.storage_key(local) in self.constants_given:
+        found = self.origins.of(v)
+        given = self.constants_given.get(private.storage_key(local))
+        if given is not None and _same(given, v):
             found = dataclasses.replace(found, origin="the first rank's")
-        for label in dict.fromkeys(s.name for s in self.binding.stretches[name]) if name in self.binding.stretches else (name,):
-            self.initial[label] = found
+        parts = self.binding.stretches.get(name)
+        self.initial.update({s.name: dataclasses.replace(found, flat=True) for s in parts} if parts is not None else {name: found})
 
     def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
         """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
@@ -303,7 +309,7 @@ class _Side:
                 if isinstance(v, Named):
                     recorder.write(local, exchange.broadcast(v if recorder.rank == ranks[source] else None, ranks[source], v.shape, v.kind))
                 elif isinstance(v, (Filled, Known)):
-                    self.constants_given.add(private.storage_key(local))
+                    self.constants_given[private.storage_key(local)] = v
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():
@@ -871,7 +877,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
             recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
         batch_start.append(len(recorder.g.nodes))
 
-    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
+    with _own_random_state(rank, mesh.world), private.fake_group(rank, mesh.world) as groups_made, patches.patched(recorder.freed, on_batch, side.quiet, side.after_backward, _Waits(recorder, batch_start), mailbox, side.unused.append, recorder.numbers, side.unreduced, side.unmarked, side.synchronised, side.dealing), private.random_tracker(recorder.random), objects_exchanged(mailbox, rank, recorder.groups.next):
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
@@ -891,4 +897,4 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
                      frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain,
-                     initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given))
+                     initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given), dealt=side.dealing.seen)

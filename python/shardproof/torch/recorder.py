@@ -127,7 +127,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
-        self.leaves = Leaves()
+        self.leaves = Leaves(lambda t: self.random.kept(self.read(t)))
         self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None  # what is told of operands before an operator computes with them, outside of backward,
         self.writes: Callable[[Sequence[torch.Tensor], bool], None] = lambda tensors, differentiated: None  # and before it writes them; whether a backward has ended
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made

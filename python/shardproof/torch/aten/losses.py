@@ -52,6 +52,9 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
         require(labels.other == ignore, "labels that are replaced by a number that is not the ignored one")
         keep, labels = labels.keep, labels.source
         tables.note_classes(g, labels, classes)
+    if isinstance(labels, Known) and ignore is not None and bool((counts := labels.data != ignore).logical_not().any()):
+        keep = _both(g, keep, Known(counts.double()))  # the numbers say which count
+        labels = Known(torch.where(counts, labels.data, 0))
     g.assume(assumptions.CLASSES)
     ignore = -1 if ignore is None else ignore  # which is no class
     if isinstance(labels, Table):

@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 MESH = {"dp": 2}
 ARGUMENTS = ["-t", "30", "--diagnose", "off"]
@@ -204,6 +205,29 @@ class Orders(Verdicts):
             self.report(lambda world: self.stages(world, False), mesh={"pp": 2})
         self.right_and_wrong(lambda world, right: self.stages(world, True, right), mesh={"pp": 2})
 
+    def test_parts_that_are_said_in_another_order(self):
+        def step(world):
+            model = Net()
+            for part in (model.a, model.b) if world.single else (model.b, model.a):
+                world.parameters(part)
+            return loss_of(model.run(world.input("x", (8, 4))))
+
+        with self.assertRaisesRegex(sp.CaptureError, "one of them is a part of another model"):
+            self.report(step)
+
+    def test_models_that_are_made_in_another_order(self):
+        """What each begins with is then another one's."""
+        def step(world, right):
+            first = nn.Linear(4, 4)
+            second = nn.Linear(4, 4)
+            if not world.single and not right:
+                first, second = second, first
+            loss = loss_of(second(torch.tanh(first(world.input("x", (8, 4))))))
+            loss.backward()
+            return loss
+
+        self.right_and_wrong(step)
+
     def test_stages_of_a_model_that_all_make(self):
         """A stage is put together of the model's layers; what a rank has of others stays as it is."""
         def step(world, right):
@@ -257,6 +281,13 @@ class NeverCalled(Verdicts):
                 self.right_and_wrong(lambda world, right: self.trained(
                     world, forward, () if right else ("scale",)))
 
+    def test_methods_that_are_recomputed(self):
+        def recomputed(model, x):
+            return checkpoint(model.run, x, use_reentrant=False)
+
+        self.right_and_wrong(lambda world, right: self.trained(
+            world, recomputed, () if right else ("scale",)))
+
     def test_updates_by_hand(self):
         def assigned(model):
             for p in model.parameters():
@@ -295,16 +326,18 @@ class NeverCalled(Verdicts):
 
     def test_bare_parameters(self):
         def step(world, right, make):
-            w = make(world)
+            parameters = make()
+            w = torch.stack(parameters) if len(parameters) > 1 else parameters[0]
             x = world.input("x", (8, 4), shard={"dp": 0})
             loss = loss_of(nn.functional.gelu(x @ w))
             loss.backward()
             if right:
-                averaged(world, [w])
+                averaged(world, parameters)
             return loss
 
-        for make in (lambda world: nn.Parameter(torch.randn(4, 4)),
-                     lambda world: torch.randn(4, 4, requires_grad=True)):
+        for make in (lambda: [nn.Parameter(torch.randn(4, 4))],
+                     lambda: [torch.randn(4, 4, requires_grad=True)],
+                     lambda: [nn.Parameter(torch.randn(4)) for _ in range(4)]):
             self.right_and_wrong(lambda world, right: step(world, right, make))
 
     def test_a_bare_distributed_parameter(self):
@@ -434,10 +467,11 @@ class Results(Verdicts):
         self.assertIn("the step's result 'text'", text.not_compared[0])
 
     def test_what_nothing_is_known_of(self):
-        for wrap in (iter, set, lambda ts: (t for t in ts)):
+        for wrap in (iter, set, lambda ts: (t for t in ts), lambda ts: lambda: ts,
+                     lambda ts: dict.fromkeys(ts, 1)):
             report = self.returned(lambda world, x: {"loss": x.mean(), "more": wrap([x.sum()])})
             self.assertEqual("CONDITIONAL", report.verdict)
-            self.assertIn("the step's result 'more'", report.not_compared[0])
+            self.assertIn("the step's result 'more", report.not_compared[0])
 
     def test_none_in_the_place_of_a_number(self):
         with self.assertRaisesRegex(sp.CaptureError, "'result.1' of the single device is on no"):

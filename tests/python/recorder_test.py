@@ -147,7 +147,7 @@ class Kept(unittest.TestCase):
             return loss
 
         report = sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"])
-        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertEqual("CONDITIONAL", report.verdict, str(report))
         self.assertTrue(any("optimizer0.groups.0.lr" in a and "rank 1" in a for a in report.not_compared), report.not_compared)
 
     def test_a_number_that_is_no_mean(self):
@@ -251,7 +251,7 @@ class Kept(unittest.TestCase):
                 schedule.step()
             return loss
 
-        for options, verdict in ({"reduced": True}, "EQUIVALENT"), ({"reduced": False}, "NOT EQUIVALENT"), ({"reduced": True, "times": 2}, "NOT EQUIVALENT"):
+        for options, verdict in ({"reduced": True}, "CONDITIONAL"), ({"reduced": False}, "NOT EQUIVALENT"), ({"reduced": True, "times": 2}, "NOT EQUIVALENT"):
             self.assertEqual(verdict, sp.verify(functools.partial(step, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict, options)
 
     def test_optimizers_of_a_rank_that_are_others(self):
@@ -275,7 +275,7 @@ class Kept(unittest.TestCase):
                 p.data.copy_(whole.view_as(p))
             return loss
 
-        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict)
+        self.assertEqual("CONDITIONAL", sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict)
 
     def test_parameters_that_take_the_place_of_others(self):
         def replaced(world, model, scale):
@@ -491,7 +491,7 @@ class Leaves(unittest.TestCase):
             return loss
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])
-        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertEqual("CONDITIONAL", report.verdict, str(report))
         self.assertTrue(any("leaf 3.0.new" in a and "not compared: rank 1" in a and "leaf 8x4" not in a for a in report.not_compared), report.not_compared)
 
     def test_that_cannot_be_followed(self):
@@ -503,7 +503,7 @@ class Leaves(unittest.TestCase):
             return loss
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])
-        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertEqual("CONDITIONAL", report.verdict, str(report))
         self.assertTrue(any("shape [4]" in a and "not compared" in a for a in report.not_compared), report.not_compared)
 
     def test_outputs_with_names_of_parameters(self):
@@ -1015,7 +1015,8 @@ class FailClosed(unittest.TestCase):
                 optimizer.step()
 
             with self.subTest(name):
-                self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, 1.0), mesh=MESH).verdict)
+                expected = "EQUIVALENT" if name in ("Adadelta", "Adamax", "RAdam") else "CONDITIONAL"  # that of a first step
+                self.assertEqual(expected, sp.verify(lambda world: step(world, 1.0), mesh=MESH).verdict)
                 self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2.0), mesh=MESH).verdict)
 
     def test_draws_from_other_distributions(self):

@@ -24,9 +24,10 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.checkpoint import _StopRecomputationError
 
 __all__ = [
-    "AsyncCollectiveTensor", "DTensor", "FSDPState", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
+    "AsyncCollectiveTensor", "DTensor", "FSDPState", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StopRecomputationError", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
     "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "tensors", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
 ]
 

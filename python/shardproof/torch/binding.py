@@ -278,12 +278,14 @@ class Binding:
                 if model not in self._prefixes:
                     self._count(model, self._clean(model))
             if root not in self._prefixes:
-                self._count(root, clean)
+                self._count(root, clean, part=self._outermost(root) is not root)
         return self._prefixes[root]
 
-    def _count(self, model: nn.Module, clean: Callable[[str], str]) -> None:
+    def _count(self, model: nn.Module, clean: Callable[[str], str], part: bool = False) -> None:
         names = frozenset(clean(n) for n, _ in itertools.chain(model.named_parameters(), model.named_buffers()))
         prefixes = itertools.chain([""], (f"model{k}." for k in itertools.count(2)))
+        if part and not self._taken.isdisjoint(names):
+            raise ValueError(f"several models have a parameter or buffer {min(self._taken & names)!r}, and one of them is a part of another model: world.parameters(model, name=\"...\") tells them apart")
         prefix = next(p for p in prefixes if self._taken.isdisjoint(p + n for n in names))
         self._prefixes[model] = prefix
         self._models.append((weakref.ref(model), prefix, names))
@@ -411,7 +413,9 @@ class Binding:
     def reads(self, tensors: Iterable[Any]) -> None:
         """An operator is about to compute with these outside of backward: a parameter may be one of a model that is never called."""
         for t in tensors:
-            if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read:
+            if isinstance(t, (list, tuple)):
+                self.reads(t)
+            elif isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read:
                 self._read[id(t)] = t
                 self._use(t)
 

@@ -282,8 +282,6 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
-        if not any(side.facts.nodes for side in (single, *sides)):
-            raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
         if getattr(steps[-1], "whole_script", False) and where.world > 1 and not any(side.facts.communicates for side in sides):
             raise CaptureError(f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated")
         if deal:
@@ -312,6 +310,8 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
             beside, keep_all = None, True
         except Uneven:
             beside, may_move = None, False
+    if not any(side.facts.nodes for side in (single, *sides)):
+        raise CaptureError("nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare")
     assumptions = list(dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]))
     assumptions += assumed + recorded.assumed + labels.assumed()
     if beginning.dealt:

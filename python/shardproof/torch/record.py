@@ -12,7 +12,6 @@ import pickle
 import random
 import sys
 import threading
-import types
 from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -759,7 +758,7 @@ class _Waits:
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum)
-_NO_RESULTS = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, World, types.FunctionType, types.MethodType, type)  # compared otherwise, or no data
+_NO_RESULTS = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, World, type)  # compared otherwise, or no data
 
 
 def _results(result: Any) -> list[tuple[str, Any]]:
@@ -775,12 +774,15 @@ def _leaves_of(result: Any, name: str = "", inside: tuple[int, ...] = ()) -> lis
         return [(name or "loss", result)]
     inside = (*inside, id(result))
     if isinstance(result, Mapping):
-        return [found for k, v in result.items() for found in _leaves_of(v, f"{name}.{k}" if name else str(k), inside)]
+        of_data = [isinstance(k, (torch.Tensor, DataNumber)) for k in result]
+        keys = [f"key {i}" if is_data else str(k) for i, (k, is_data) in enumerate(zip(result, of_data))]
+        unknown = [(f"{name}.keys" if name else "keys", result.keys())] if any(of_data) else []
+        return unknown + [found for k, v in zip(keys, result.values()) for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
     if isinstance(result, (list, tuple, collections.deque, collections.UserList)):
         return [found for i, v in enumerate(result) for found in _leaves_of(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}", inside)]
     if dataclasses.is_dataclass(result):
         return [found for f in dataclasses.fields(result) for found in _leaves_of(getattr(result, f.name), f"{name}.{f.name}" if name else f.name, inside)]
-    if type(result).__module__ != "builtins" and hasattr(result, "__dict__") and not isinstance(result, collections.abc.Iterator):
+    if type(result).__module__ != "builtins" and hasattr(result, "__dict__") and not callable(result) and not isinstance(result, collections.abc.Iterator):
         return [found for k, v in vars(result).items() for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
     return [(name or "loss", result)]
 

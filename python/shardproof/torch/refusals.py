@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 from typing import Callable, Iterator, TypeVar
 
+from . import _private as private
+
 E = TypeVar("E", bound=BaseException)
 
 
@@ -62,8 +64,9 @@ def refuse(error: E) -> E:
 
 
 def fail(error: E) -> E:
-    """Notes an error that torch raises while a step is recorded, which it need not on real devices."""
-    if _notes and _notes[-1].failed is None:
+    """Notes an error that torch raises while a step is recorded, which it need not on real devices: not by which
+    activation checkpointing ends when all that it needs is recomputed."""
+    if _notes and _notes[-1].failed is None and not isinstance(error, private._StopRecomputationError):
         _notes[-1].failed = error, _notes[-1].where()
     return error
 

@@ -23,7 +23,9 @@ def make(rng: random.Random) -> Step:
         step.inputs = [f'x = world.input("x", (8, 3, {d}){cut})']
     else:
         step.inputs = [f'x = world.input("x", (8, {d}){cut})']
-    step.inputs.append(f'y = world.input("{name}", {shape}, torch.int64, high={d}{cut})')
+    # `high` would promise that all labels are classes, where nothing names the default -100.
+    high = f", high={d}" if order else ""
+    step.inputs.append(f'y = world.input("{name}", {shape}, torch.int64{high}{cut})')
     step.forward = run_network(step, wrapped=share == "ddp")
     logits, labels = ("h.flatten(0, 1)", "y.flatten()") if sequence else ("h", "y")
     argument = f", ignore_index={order}" if order else step.one_of("", "", ", ignore_index=-100")

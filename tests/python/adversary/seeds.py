@@ -67,7 +67,7 @@ def make(rng: random.Random) -> Step:
             f"if {where_ranks(step)}:\n    {step.one_of(first, 'pass')}",
         ]
     part = ".chunk(world.size)[world.rank]" if share == "dp" else ""
-    noise = [f"noise = {draw}{part}"]
+    noise = [f"noise = ({draw}){part}"]
     kind = step.one_of("input", "input", "output", "between", "permuted")
     if kind == "permuted" and share == "same":
         noise = ["order = torch.randperm(8)", "x = x[order][:4]", "noise = 0.0"]
@@ -78,7 +78,7 @@ def make(rng: random.Random) -> Step:
     elif kind == "between":
         step.forward.insert(
             max(i for i, line in enumerate(step.forward) if line.startswith("loss")),
-            f"h = h + {draw}{part}",
+            f"h = h + ({draw}){part}",
         )
         noise = ["noise = 0.0"]
     if kind == "output":

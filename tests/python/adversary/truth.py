@@ -35,7 +35,7 @@ from shardproof.torch.world import World
 SAME = 1e-10  # two results that are that close, relative to the largest element, are equal
 OTHER = 1e-8  # that far, they differ; between the two nothing is said
 _PATIENCE = datetime.timedelta(seconds=20)  # of ranks that wait for others: then the step deadlocks
-_OTHERS = 5.0  # seconds that a rank has when another has ended
+_OTHERS = 10.0  # seconds that a rank has when another has ended
 _SCALES = (1.0, 30.0, 0.03)  # of inputs, by draw: decisions by their size go both ways
 RAISES = "the single device raises"  # then there is nothing to compare
 IGNORED = -100  # the class that losses leave out when nothing else is said
@@ -196,7 +196,7 @@ class _Numbers:
         part = tuple(slice(a, b) for a, b in box)
         if dtype.is_floating_point:
             return (number(f"input {name}", self.draw, shape) * _SCALES[self.draw])[part].clone()
-        chosen = number(f"input {name}", self.draw, shape).mul(1e6).long().remainder(high or 8)
+        chosen = number(f"input {name}", self.draw, shape).mul(1e6).long().remainder(high or 4)
         if (
             name in ("labels", "target") and self.draw
         ):  # more of one class, or of those that do not count, among the first

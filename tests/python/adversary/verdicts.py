@@ -21,7 +21,7 @@ from .truth import Case
 
 ARGUMENTS = ("--confirm", "off", "--diagnose", "off", "-t", "5", "-j", "1")
 _BATCH = 20  # cases of one process: what they leave in memory ends with it
-_SECONDS = 60  # of one case
+_SECONDS = 120  # of one case
 
 
 class _Overtime(BaseException):

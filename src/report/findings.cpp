@@ -95,7 +95,7 @@ std::vector<Finding> findingsOf(const PlanResult& result) {
   if (report.verdict == Verdict::kUndecided && report.stages.empty())
     findings.push_back({Finding::Level::kWarning, "undecided", report.reason, report.plan, "", ""});
   if (report.verdict == Verdict::kConditional)
-    for (const OpenCondition& c : conditionsOf(report))
+    for (const UnmetCondition& c : conditionsOf(report))
       findings.push_back({Finding::Level::kWarning, c.compare ? "not-compared" : "conditional",
                           c.text, report.plan, c.pointer, ""});
   for (const std::string& warning : report.warnings)

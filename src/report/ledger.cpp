@@ -67,8 +67,8 @@ std::string comparedText(const Report& report, const TextStyle& style) {
   return text.empty() ? "nothing" : text;
 }
 
-std::vector<OpenCondition> conditionsOf(const Report& report) {
-  std::vector<OpenCondition> conditions;
+std::vector<UnmetCondition> conditionsOf(const Report& report) {
+  std::vector<UnmetCondition> conditions;
   std::set<std::string> named;
   for (std::size_t i = 0; i < report.assumptions.size(); ++i) {
     const Assumption& a = report.assumptions[i];
@@ -87,7 +87,7 @@ std::vector<OpenCondition> conditionsOf(const Report& report) {
 }
 
 std::string conditionNames(const Report& report, const TextStyle& style) {
-  const std::vector<OpenCondition> conditions = conditionsOf(report);
+  const std::vector<UnmetCondition> conditions = conditionsOf(report);
   std::string names;
   const std::size_t shown = std::min(conditions.size(), style.atMost(kMostConditions));
   for (std::size_t i = 0; i < shown; ++i)
@@ -98,7 +98,7 @@ std::string conditionNames(const Report& report, const TextStyle& style) {
 }
 
 std::string acceptingOptions(const Report& report, const TextStyle& style) {
-  const std::vector<OpenCondition> conditions = conditionsOf(report);
+  const std::vector<UnmetCondition> conditions = conditionsOf(report);
   std::string options;
   const std::size_t shown = std::min(conditions.size(), style.atMost(kMostConditions));
   for (std::size_t i = 0; i < shown; ++i)

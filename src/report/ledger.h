@@ -16,13 +16,13 @@ std::string comparedText(const Report& report, const TextStyle& style);
 
 // What keeps a proved plan from being equivalent: risks that are not accepted, each name once, and
 // what is neither compared nor allowed.
-struct OpenCondition {
+struct UnmetCondition {
   std::string text;      // one sentence
   std::string name;      // of the assumption, or what is not compared
   bool compare = false;  // of something that is not compared
   std::string pointer;   // in the plan's file
 };
-std::vector<OpenCondition> conditionsOf(const Report& report);
+std::vector<UnmetCondition> conditionsOf(const Report& report);
 
 // "initial-values, w.grad (not compared) and 3 more": Report::reason of a conditional plan.
 std::string conditionNames(const Report& report, const TextStyle& style);

@@ -415,7 +415,7 @@ class Binding:
         for t in tensors:
             if isinstance(t, (list, tuple)):
                 self.reads(t)
-            elif isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read:
+            elif isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read and (self.begun or self._owner(t) is None):
                 self._read[id(t)] = t
                 self._use(t)
 

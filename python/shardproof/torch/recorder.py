@@ -184,7 +184,7 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         namespace, name = _name_of(func)
-        if self.leaves.begun and not self.paused and name != "aten.detach" and torch.is_grad_enabled() and private.current_node() is None:
+        if not self.paused and name != "aten.detach" and torch.is_grad_enabled() and private.current_node() is None:
             self.reads(args)
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented

@@ -176,7 +176,7 @@ TEST(Async, WhatIsWrittenIsReadAgain) {
   const test::TemporaryDirectory directory;
   const auto again = readProblem(directory.write("m.json", modelText(*problem)),
                                  directory.write("p.json", planText(*problem, "m.json", true)), {},
-                                 nullptr, ir::Programs::kAsStated);
+                                 ir::Programs::kAsStated);
   for (const ProgramId p : firstIds<ProgramId>(2)) {
     EXPECT_FALSE(problem->plan.programs[p].asynchrony.empty());
     EXPECT_EQ(planText(*again, "m.json", true), planText(*problem, "m.json", true));

@@ -189,10 +189,9 @@ def opaque(text: str) -> Assumption:
     return Assumption("opaque-functions", Kind.CHECKABLE, text)
 
 
-def first_step(optimizer: str, why: str) -> NotCompared:
-    return NotCompared(f"the state of {optimizer}",
-                       f"it is what it is before the first step, and what becomes of it is not"
-                       f" followed: {why}")
+def first_step(optimizer: str, why: str) -> Assumption:
+    return Assumption("first-optimizer-step", Kind.CHECKABLE,
+                      f"the state of {optimizer} begins as it is before the first step: {why}")
 
 
 def no_step(optimizer: str, parameters: int) -> NotCompared:

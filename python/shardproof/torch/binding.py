@@ -179,6 +179,16 @@ class Binding:
         return {(name, "." + key): (value, p) for o in self._primed for p, state in o.state.items() if (name := names.get(id(p))) is not None
                 for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step" and (name, "." + key) not in have}
 
+    def first_states(self) -> Iterator[tuple[optim.Optimizer, str, torch.Tensor, str, Any]]:
+        """State of optimizers whose state was not made an input: optimizer, parameter and its name, what it is, and it."""
+        names = {**{id(p): n for n, p in self._alone.items()}, **{id(p): n for n, p in self.parameters.items()}}
+        for o in self._stepped:
+            if not any(o is primed for primed in self._primed):
+                for p, state in o.state.items():
+                    for key, value in state.items():
+                        if key != "step" and id(p) in names:
+                            yield o, names[id(p)], p, key, value
+
     def _keep(self, root: nn.Module, clean: Callable[[str], str]) -> None:
         """Its buffers are looked at from here on."""
         before = set(self._buffers.values())

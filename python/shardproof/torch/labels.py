@@ -90,8 +90,8 @@ def ignored_labels_named(g: Graph) -> Iterator[None]:
         yield
 
 
-def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True) -> None:
-    """Labels meet a number that ignores them."""
+def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: bool = False) -> None:
+    """Labels meet a number that ignores them. window: in a comparison with 0, by which a rank may also find the labels of its part of a vocabulary."""
     source = labels.source if isinstance(labels, Table) else labels
     of = g.integers(source) if isinstance(source, Named) else None
     for origin in of.origins if of is not None else ():
@@ -99,7 +99,7 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True) -> None:
             continue  # drawn, known already, or a class like others
         names = g.label_names
         if names is None:  # outside of a loss
-            names = _who() if not by_loss and current_node() is None else Names.NOBODY
+            names = _who() if not by_loss and not window and current_node() is None else Names.NOBODY
         if ignore != DEFAULT and by_loss:
             names = max(names, Names.LIBRARY)
         met = Met(ignore, g.loc, Names(names), by_loss)

@@ -334,8 +334,7 @@ class _Side:
                 self._given(f"{name}.{key}", value, place(self.recorder, value, self.binding.shard_of(name) if tuple(value.shape) == tuple(p.shape) else None), "input")
 
     def fresh(self, optimizer: Any, why: str) -> None:
-        left_out = assumptions.first_step(type(optimizer).__name__, why)
-        self.recorder.g.leave_out(left_out.what, left_out.because)
+        self.recorder.g.assume(assumptions.first_step(type(optimizer).__name__, why))
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         if self.recorder.paused or self.trying:
@@ -558,6 +557,7 @@ class _Side:
             self._attributes(name, p)
         for name, (b, saved) in self.binding.buffers().items():
             self._buffer(name, b, saved)
+        self._first_states()
         found = self.binding.of_optimizers()
         for name, kept in found.items():
             self._beside(name, kept)
@@ -666,6 +666,17 @@ class _Side:
             seen.update(new)
             todo += new
         return False
+
+    def _first_states(self) -> None:
+        """States that begin as they are before a first step: compared where all sides have them."""
+        for optimizer, name, p, key, value in self.binding.first_states():
+            what = f"state {key} of {name}"
+            if not isinstance(value, torch.Tensor):
+                if not isinstance(value, (bool, int, type(None))):  # counts of steps, switches
+                    self.recorder.g.leave_out(what, f"{type(optimizer).__name__} keeps it as a {type(value).__name__}")
+            elif 0 not in unwrapped(value).shape:
+                same = tuple(value.shape) == tuple(p.shape)
+                self._beside_one(f"{what}.new", value, place(self.recorder, value, self.binding.shard_of(name) if same else None), "optimizer states")
 
     def _beside_one(self, name: str, t: torch.Tensor, placement: Placement, kind: str) -> None:
         """A tensor that is compared where all sides have it."""

@@ -350,7 +350,7 @@ def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
     else:  # x < y and x >= y are about numbers below y; x <= y and x > y about those up to y
         below = y.fill <= 0 if name in (("gt", "le") if flip else ("lt", "ge")) else y.fill < 0
     if below:
-        note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False)
+        note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False, window=y.fill == 0)
 
 
 def _comparison(name: str) -> Any:

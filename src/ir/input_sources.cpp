@@ -50,12 +50,13 @@ void InputSources::checkPair(const Source& a, const Source& b) const {
                           first.parts.size() == 1 && second.parts.size() == 1 &&
                           first.sum.empty() && second.sum.empty();
   if (sameSource) return;
+  const bool input = lineage[a.entry].role == Role::kInput;
   throw InputError(problem_.plan.file, pointerTo(b.entry, b.shard),
                    "local tensor '" + problem_.names.text(partB.local) + "' already is the " +
-                       (lineage[a.entry].role == Role::kInput ? "input" : "assumed") +
-                       " piece stated at " + pointerTo(a.entry, a.shard) +
-                       "; expected one source for each local tensor that is taken as given, "
-                       "because a second one would restrict the model's inputs");
+                       (input ? "input" : "assumed") + " piece stated at " +
+                       pointerTo(a.entry, a.shard) + "; expected one source for each " +
+                       (input ? "local input" : "approved difference") +
+                       ", because a second one would restrict the model's inputs");
 }
 
 }  // namespace shardproof::ir

@@ -38,7 +38,7 @@ void noteUnusedOptions(const VerifyOptions& options, const NamedConditions& name
     if (std::none_of(named.notCompared.begin(), named.notCompared.end(),
                      [&](const std::string& what) { return allows(pattern, what); }))
       writeDiagnostic("note: --allow-uncompared " + printable(pattern) +
-                      ": everything that matches is compared");
+                      ": no plan leaves out anything that matches");
 }
 
 }  // namespace shardproof

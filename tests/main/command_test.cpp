@@ -73,7 +73,7 @@ TEST_F(CommandTest, AnAssumptionThatCouldHideABugMakesAConditionalVerdict) {
   makeDemo();
   auto plan = nlohmann::ordered_json::parse(content("mlp.plan.json"));
   plan["capture"] = nlohmann::ordered_json::parse(
-      R"({"compared": {"activations": ["y"]},
+      R"({"compared": {"loss": ["loss"]},
           "not_compared": [{"what": "leaf[0]", "because": "rank 1 has none"}],
           "assumptions": [{"name": "initial-values", "class": "risk", "text": "buffers are equal"},
                           {"name": "ranks", "class": "checkable", "text": "ranks run alike"}]})");
@@ -84,7 +84,7 @@ TEST_F(CommandTest, AnAssumptionThatCouldHideABugMakesAConditionalVerdict) {
   EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json says", 0),
             0u)
       << r.out;
-  EXPECT_TRUE(has(r.out, "\nCompared: 1 activation, 4 outputs\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "\nCompared: loss, 4 outputs\n")) << r.out;
   EXPECT_TRUE(has(r.out, "\nNot compared: leaf[0] because rank 1 has none\n")) << r.out;
   EXPECT_TRUE(has(r.out, "\nRun:    the plan itself")) << r.out;
   EXPECT_TRUE(has(r.err, "a proof log has no conditions")) << r.err;

@@ -128,7 +128,7 @@ std::unique_ptr<Problem> generated(const std::function<void(generate::Options&)>
 }
 
 TEST(WriteProblem, KeepsTheCapture) {
-  const auto problem = generated([](auto&) {});
+  const auto problem = test::read(test::pipeline());
   problem->plan.capture = {"a \"b\".py",
                            {{"loss", {}}},
                            {{"leaf", "why"}},

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The element types over which every operator is defined once (docs/design.md, "Execute").
 //
 // An Algebra has a type `Element` (small, copyable) and these members:

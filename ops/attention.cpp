@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention: the scaled products of queries and keys, a mask, softmax, and the product with the
 // values, in one operator, with the logarithm of each row's sum of exponentials
 // (torch.nn.functional.scaled_dot_product_attention, and the kernels behind it, which give the

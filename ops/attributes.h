@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attribute rules: each operator lists the attributes it has, and everything else is an error.
 // Accessors read what the rules admitted.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // where: one of two numbers (torch.where).
 #include "ops/definition.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every communication operator of a plan, once: its fields, who gives and who gets, and what
 // becomes of a dimension. Whatever handles communications (reader, writer, validation, checks, cut,
 // reduction, evaluation) asks here rather than for kinds. docs/format.md, "Communication", is what

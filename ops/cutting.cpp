@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators that cut pieces out of tensors and put tensors together. Meanings as in the PyTorch
 // documentation (torch.cat, torch.nn.functional.pad, ...). Elements of any kind pass through; a
 // complex position moves with both of its planes.

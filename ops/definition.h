@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an operator becomes an OperatorInfo. A family file writes one struct per operator:
 //
 //   struct Softmax {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that remember what they were computed from, over any algebra: adjoints flow back along the
 // record. Reverse accumulation: Griewank and Walther, Evaluating Derivatives, chapter 3.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients by automatic differentiation in reverse, over any algebra: an operator's eval runs on
 // Differentiable<A> (ops/differentiable.h). Exact: over terms the result is a term.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elementwise operators. Meanings as in the PyTorch documentation (torch.add,
 // torch.nn.functional.silu, ...), over the reals.
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Embedding lookup and the parts of attention that are not plain linear algebra.
 #include <stdexcept>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Index arithmetic over reduced dimensions, shared by the operators.
 #pragma once
 

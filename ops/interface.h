@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator declares about itself besides its shape rule, reduction rule and meaning.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators that only give elements other places (those that cut and join: cutting.cpp). Meanings
 // as in the PyTorch documentation (torch.Tensor.view, torch.cat, torch.nn.functional.pad, ...).
 // Elements of any kind pass through; a complex position moves with both of its planes.

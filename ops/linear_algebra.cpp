@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contractions: linear, matmul, einsum (torch.nn.functional.linear, torch.matmul, torch.einsum).
 // Each one names the dimensions of its operands by labels and leaves the rest to contract()
 // (indexing.h).

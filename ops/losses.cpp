@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cross_entropy (torch.nn.functional.cross_entropy with class indices, without weights or label
 // smoothing).
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixture of experts: routing and the experts' feed-forward networks (DeepSeek-V3, arXiv
 // 2412.19437, sections 2.1.2 and 4; its reference inference code).
 #include <stdexcept>

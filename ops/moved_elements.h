@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What operators that only move elements have in common.
 #pragma once
 

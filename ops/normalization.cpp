@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // softmax, log_softmax (torch.softmax, ...), layer_norm (Ba et al., arXiv 1607.06450;
 // torch.nn.functional.layer_norm), rms_norm (Zhang and Sennrich, arXiv 1910.07467;
 // torch.nn.functional.rms_norm).

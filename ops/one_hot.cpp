@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // one_hot: labels to indicators, over the whole vocabulary or a window of it
 // (torch.nn.functional.one_hot of ids - start, where ids outside the window give zeros, as in
 // Megatron-LM's vocabulary-parallel cross entropy).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An operator: its meaning, shape rule, reduction rule and attributes in one place. Families of
 // operators live in ops/*.cpp, one file each; `registry.h` finds them by name. Sources of the
 // definitions: docs/operators.md.

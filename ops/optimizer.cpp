@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training step, one parameter at a time: grad_norm, clip_grad, sgd, adamw
 // (torch.nn.utils.clip_grad_norm_, torch.optim.SGD, torch.optim.AdamW). Forward only. Everything
 // but the norm works element by element, so a parameter, its gradient and its states may be cut in

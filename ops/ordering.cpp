@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The greatest of a row, in order (torch.topk).
 #include "ops/definition.h"
 

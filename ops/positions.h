@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparing two positions of one dimension, where some positions are reduced: masks.
 //
 // A dimension is cut into pieces, and pieces that run together - in this tensor or another, of the

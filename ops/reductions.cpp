@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions over whole dimensions: sum, mean, amax, amin, logsumexp (torch.sum, torch.mean, ...).
 // `dim`: an integer or a list, absent: all dimensions; `keepdim` leaves them with size 1. Errors:
 // dimensions out of range or listed twice, operands that are not real.

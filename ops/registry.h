@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All operators by name. Built once, immutable.
 #pragma once
 

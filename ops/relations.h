@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator tells the shape reduction about positions: which dimensions run together, where
 // a dimension is a stretch of another, what is summed. An operator that states its relations
 // correctly can be executed on reduced dimensions without any loss (each rule is tested: op(full)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Holds every #include of the sources to the layers of CMakeLists.txt: a file may include headers of its own folder, of include/shardproof, and of the layers
 # that its own needs, directly or through others. Layers are declared after what they need, so that there is no cycle.
 #   cmake -DROOT=... -DLAYERS=build/layers.txt -P scripts/check_layers.cmake      LAYERS: a line NAME|FOLDER|NEEDED,NEEDED for each

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What the diagnosis says of known bugs: makes docs/diagnosis.md.
 
     scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--large L1,L2,L3] [--only BUG] [--write docs/diagnosis.md] [--verbose]

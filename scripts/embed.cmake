@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Makes a C++ source of text files: cmake -DOUT=FILE -DNAMESPACE=a::b -DHEADER=HEADER "-DTEXTS=kName=file,file;..." -P embed.cmake
 # Several files of one name follow each other. A file "licence:PATH" becomes a comment of JavaScript and CSS, above what it is the licence of.
 cmake_minimum_required(VERSION 3.25)   # under -P no policy is set without it

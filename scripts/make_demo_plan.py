@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a small but complete training step and the plan that runs it on 4 ranks, in the format of docs/format.md.
 
 The model: y = linear(silu(linear(x, w1)), w2); loss = sum(y^2); the gradients of w1 and w2; one step of gradient descent.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The tools of all scripts, chosen in one place: every script sources this, and
 #   scripts/tools.sh COMMAND...    runs a command with them.
 # On Debian they are the packages that scripts/setup installs, in /usr/bin. A CMake, Ninja,

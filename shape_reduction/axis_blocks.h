@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The blocks that coordinates of collapsed axes own on the logical side, and whether permuting them
 // is a symmetry there.
 //

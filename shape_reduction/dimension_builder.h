@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the lines of a stage are found, in three steps, each on values of the one before:
 //   * constraints: which dimensions run together, as operators (node_relations.cpp), communication
 //   and

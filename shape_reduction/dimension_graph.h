@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dimensions of all tensors of a stage and what relates them. First half of the shape
 // reduction: which dimensions run together, and into which row-major factors each must be taken
 // apart so that every `view` regroups whole factors.

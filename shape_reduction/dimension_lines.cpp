@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Factors and lines. A view, reshape or flatten regroups dimensions row-major; two dimensions that
 // one of them relates are products of common factors where there is a chain of bounds, each a
 // multiple of the one before, that both have. Bounds are added to both sides until nothing changes;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dimensions that ranks or microbatches share evenly.
 #pragma once
 

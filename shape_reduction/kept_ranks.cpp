@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shape_reduction/kept_ranks.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks and microbatches a smaller plan keeps.
 #pragma once
 

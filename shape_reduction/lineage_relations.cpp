@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shape_reduction/lineage_relations.h"
 
 #include <algorithm>

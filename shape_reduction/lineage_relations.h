@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lineage says about the sizes of a problem's dimensions: how the boxes of shards lie in the
 // logical tensors, which of them share a dimension evenly, and what goes with the ranks that go.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator's `relate` rule states, and what a communication does, on the dimension
 // variables of a stage. The rules are the operators' (ops/relations.h); nothing is added here, and
 // what a rule does not relate is cut independently.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dimensions of a whole problem (all tensors of the model and of every program) as lines of
 // pieces whose sizes may be chosen anew.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators say themselves how their dimensions run together (ops/relations.h); what is added here
 // is what they need not say for a proof: all pieces of a chunk or a scattered dimension are equal,
 // a gate has experts to choose from. An operator that has an attribute which is not known here to

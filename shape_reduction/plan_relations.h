@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a problem says about the sizes of its dimensions: of every operator, communication and
 // lineage entry, collected on PlanLines.
 #pragma once

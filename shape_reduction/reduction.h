@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shape reduction: from a stage at full size to a small image of it that is exact in both
 // directions (docs/soundness.md, "Representatives with weights").
 //

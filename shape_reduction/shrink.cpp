@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps: choose which ranks stay (kept_ranks), collect what sizes must meet on these
 // (plan_relations), let the optimizer choose the sizes, write the problem with them and read it
 // again, so that every rule of the reader holds. Where some ranks cannot be left out, axes are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan that is too large to run made smaller as a plan: fewer ranks of an axis whose coordinates
 // form one symmetry class, and the least sizes of batch, sequence, heads, hidden, vocabulary and
 // experts that all operators, shards, windows and groups of the whole plan admit (Z3's integer

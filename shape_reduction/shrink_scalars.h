@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Factors that stand for sizes. Operators that divide by a number of positions or members (mean,
 // cross_entropy, all_reduce with "mean") do so by themselves at any size. A number in the file does
 // not: a model that divides by 262144 tokens, a plan that divides by 8192 and then by 32 ranks.

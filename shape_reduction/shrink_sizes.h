@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sizes of a smaller plan must meet beside being those of lines: linear constraints for
 // the optimizer (smt/optimizer.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem with new sizes: the same nodes and lineage on the ranks that stay.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of a mesh axis, or of the microbatches, a stage has: the one place that says what is
 // collapsed.
 //

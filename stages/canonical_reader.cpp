@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inverse of canonical.cpp. The bytes come from a file, so nothing about them is taken for
 // granted: whatever does not lead to a stage on which reduction and execution stay within their
 // arrays is refused.

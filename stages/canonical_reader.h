@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads canonical forms back: a stage that can be proved again from nothing but its form. That it
 // can is what shows that a form leaves nothing out (docs/soundness.md, "The proof cache"), and how
 // a proof cache is checked without the plans that it was filled from.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of one cut share: what is cut, which lineage its stage may assume, and how its
 // axes are enumerated. Internal to stages/.
 #pragma once

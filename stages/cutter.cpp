@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stage is put together of its two sides: local_slice.h, which finds what the claims depend on in
 // the plan and which lineage may be assumed there, and logical_slice.h, which goes as far in the
 // model. Cutting begins with as few coordinates as axis_symmetry.h allows, and begins again with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts stages out of the indexed plan by backward slicing (docs/design.md, "Cut"). Both slices
 // stop at tensors whose lineage is established by an entry that the stage may assume.
 #pragma once

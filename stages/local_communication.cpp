@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communication in the plan's side of a stage: a node of a member becomes one of all members'
 // operands, found in their own programs, with weights along collapsed axes. Only a symmetric
 // combination (a sum, a maximum) keeps the members of a collapsed axis interchangeable; any other

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan's side of a stage: from the claims' local tensors backward, through the nodes that make
 // them on each rank, until lineage that the stage may assume, an input, a constant, or a tensor of
 // which only the shape matters. It is complete: whatever a claim depends on is in it (docs/

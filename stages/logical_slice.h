@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model's side of a stage: from the claimed tensors backward to those that the assumed lineage
 // is about. Where such a cut would hide the tensors which the plan's side starts from, it is
 // opened; and copies or rearrangements of one tensor are computed from their common source, so that

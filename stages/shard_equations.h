@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The equations that a shard of lineage states: one for each choice of coordinates on the axes that
 // none of its parts names and that it does not sum over. Each is a box of the logical tensor and
 // the instances of local tensors that add up to it, with weights where a collapsed axis is summed

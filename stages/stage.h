@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stage: one lineage entry's claim, the slices of model and plan that it depends on, and the
 // lineage assumed where the slices stop. It stands alone: whatever a verdict on it depends on is in
 // here, and nothing that looks at a stage needs the problem that it was cut from. Ids of names,

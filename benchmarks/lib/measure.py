@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs whole processes and measures them: wall clock from start to exit code, and the largest resident set of any one process of the run."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variants of generated plans: one rank with a program and a defect of its own; one layer changed in model and plan."""
 import copy
 

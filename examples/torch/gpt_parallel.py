@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPT cut by hand over tp, sequence parallel: tied vocabulary-parallel embedding, attention with grouped keys and rotary positions, loss by scatter_add_."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor parallelism by hand, in the manner of Megatron-LM: autograd functions around torch.distributed, plain tensors."""
 
 from __future__ import annotations

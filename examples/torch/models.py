@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models in the manner of users' code: a two-layer network and a Llama-like decoder."""
 
 from __future__ import annotations

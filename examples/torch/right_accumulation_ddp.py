@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient accumulation with DistributedDataParallel: no_sync for all microbatches but the last."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient accumulation with FSDP2: every microbatch is reduced, gradients add up."""
 
 import wrong_last_microbatch_only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running statistics of activations in a buffer, which do not change the loss: their mean is that of all ranks' samples."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adafactor (whose step size is made of numbers that depend on data), and a loss that is divided by the number of all ranks' tokens, as a number: `loss / count.item()`."""
 
 import torch

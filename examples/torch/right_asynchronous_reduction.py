@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients are reduced asynchronously, waited for, and then divided."""
 
 import torch

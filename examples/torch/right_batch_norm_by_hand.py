@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch normalisation with statistics of all ranks, and its gradient, by an autograd function."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context parallel by hand: each rank has a stretch of the sequence, keys and values are gathered, gradients averaged over cp."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed.tensor.experimental.context_parallel: causal ring attention, keys and values gathered, each rank with an early and a late piece of the sequence."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contrastive loss over the whole batch (CLIP): features of all ranks are gathered, with gradients, under DistributedDataParallel."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small convolutional network with group normalisation and pooling in DistributedDataParallel."""
 
 import torch

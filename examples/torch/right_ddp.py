@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel: each rank has half of the batch, gradients are averaged."""
 
 import torch

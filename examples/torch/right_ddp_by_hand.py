@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data parallel by hand: gradients in one flat bucket, all-reduced and divided."""
 
 import torch

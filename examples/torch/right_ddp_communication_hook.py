@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel with a communication hook, buckets as gradients and a static graph; convolutions, group normalisation, smoothed labels."""
 
 import torch

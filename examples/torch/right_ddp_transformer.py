@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's own TransformerEncoder in DistributedDataParallel; padding is masked out of attention."""
 
 import torch

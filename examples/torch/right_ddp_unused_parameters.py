@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel with find_unused_parameters: one branch is used by the first microbatch only, another never."""
 
 import contextlib

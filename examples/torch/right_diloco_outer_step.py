@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DiLoCo with one inner step: what the inner SGD took from the weights is averaged over dp and is the gradient of an outer step with Nesterov's momentum."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout behind a row-parallel layer: all ranks draw from generators in one state, so they drop the same elements, which are those of one device."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embedding tables of unequal widths, one on each rank: columns are exchanged for rows of the batch by an all-to-all with unequal split sizes."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recommender: each rank has some of the embedding tables, for the whole batch; an all-to-all gives each its part of the batch, of all tables, and back in backward."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Top-1 experts with a loss for balance: shares and probabilities are those of the tokens of all ranks."""
 
 import torch

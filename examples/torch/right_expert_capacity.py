@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixture of experts with a capacity (GShard): the first tokens of each expert are kept, by one-hot matrices; single device and ranks are different code."""
 
 import torch

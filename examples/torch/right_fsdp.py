@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2: parameters, gradients and optimizer states are cut over dp."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP's first version with parameters under their own names, each layer by itself: a rank's stretch of a flat buffer ends in the middle of a row. Clipping by its own method."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP's first version as it is by default: the optimizer sees one flat parameter. Sharded in a node, replicated over nodes, with accumulation."""
 
 import contextlib

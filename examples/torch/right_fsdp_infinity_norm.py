@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clipping by the largest gradient under FSDP2, whose parameters are cut along their second dimension and stay gathered after forward; accuracy as a metric."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2 with shapes that the ranks do not divide: the last rank's pieces are shorter, one is empty."""
 
 import torch

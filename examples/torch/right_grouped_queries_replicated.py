@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi-query attention, tensor parallel by hand: the one key and value head is on all ranks, so its gradient is summed over them."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions over an image that is cut along its height: neighbours exchange rows, and gradients of those rows go back."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2 over two axes: replicated over one, cut over the other."""
 
 import torch

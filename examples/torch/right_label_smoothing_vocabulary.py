@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Label smoothing over logits that are cut along the vocabulary: the largest logit, the sum of exponentials, the label's logit and the mean of all logits go over tp."""
 
 import torch

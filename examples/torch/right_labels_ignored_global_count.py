@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of some tokens do not count: the sum of losses is divided by the number of labels of all ranks."""
 
 import torch

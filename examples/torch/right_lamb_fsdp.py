@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LAMB's trust ratio by hand under FSDP2: norms of whole parameters and gradients, by an all-reduce of the parts' squares."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Causal linear attention with the sequence cut over ranks: each starts from the states that the ranks before it ended with."""
 
 import torch

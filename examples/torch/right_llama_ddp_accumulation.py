@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel with rotary tables as buffers, tied embeddings, checkpointed layers and microbatches without synchronisation."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan's two dimensions: FSDP2 over dp, tensor, sequence and loss parallel over tp."""
 
 from llama_parallel import batch, llama, tensor_parallel, train

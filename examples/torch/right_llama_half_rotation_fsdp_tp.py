@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Llama whose rotation is written with halves, as in transformers, FSDP2 over dp, tensor, sequence and loss parallel over tp, with clipping."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensor and sequence parallel Llama, the loss on whole logits."""
 
 from llama_parallel import batch, llama, tensor_parallel, train

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two pipeline stages: the last one begins to tell the loss to all while the first one still waits for its gradient, and joins afterwards."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of two microbatches are added up in buffers of their own by hooks (Megatron's main_grad), and reduced by a coalesced all-reduce."""
 
 import torch

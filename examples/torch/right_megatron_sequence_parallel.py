@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron style by hand, with sequence parallelism."""
 
 import megatron_parallel as megatron

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron style by hand: column, row, vocabulary-parallel embedding and loss; clipping by the norm over tp."""
 
 import megatron_parallel as megatron

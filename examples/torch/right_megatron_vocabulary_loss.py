@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron style by hand, with the loss over cut logits: no rank has all classes."""
 
 import megatron_parallel as megatron

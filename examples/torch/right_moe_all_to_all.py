@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixture of experts with expert parallelism: top-2 routing, every expert sees every token, static all-to-all."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Muon: each rank orthogonalises the updates of the parameters that it owns, and sends them to the others."""
 
 import torch

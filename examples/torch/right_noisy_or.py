@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detectors that are cut over tp and combined by "noisy or": what none of them has seen is multiplied over the ranks; a factor's gradient has the others' factors."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A layer norm over features that are cut: sums and squares of the parts are all-reduced, forward and backward."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two pipeline stages with torch.distributed.pipelining: 1F1B, four microbatches."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interleaved 1F1B with two stages on each rank; nobody says their shapes, which the stages tell each other."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recurrent network whose hidden units are cut over ranks: gathered after each step, with the gradient of a gather."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ring attention: keys and values go around, the softmax is put together from pieces."""
 
 import torch

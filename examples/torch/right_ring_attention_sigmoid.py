@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ring attention merged by sigmoids, as ring-flash-attention does: each block's result and log-sum-exp, no running maximum."""
 
 import torch

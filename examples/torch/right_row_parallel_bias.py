@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row-parallel layer by hand whose bias is added after the all-reduce."""
 
 import wrong_bias_on_every_rank

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron's overlapped linear layer: backward gathers the sequence again while the input's gradient is computed, and scatters that while the weight's is."""
 
 import torch

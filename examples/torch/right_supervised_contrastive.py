@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A supervised contrastive loss over the batch of all ranks: pairs of equal labels attract. Embeddings and labels are gathered."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SyncBatchNorm: a convolutional network in DistributedDataParallel whose batch normalisation takes the samples of all ranks, as torch converts it."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two losses weighed by learned variances, which are no parameters of the module that DistributedDataParallel wraps: their gradient is averaged by hand."""
 
 import torch

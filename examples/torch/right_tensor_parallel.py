@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Column- and row-wise parallel linear layers by parallelize_module."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accumulation with padded labels: losses are summed and divided by the number of tokens that count, over all microbatches and ranks; as DistributedDataParallel averages, times the ranks."""
 
 import contextlib

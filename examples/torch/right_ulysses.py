@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequence parallel attention in the manner of Ulysses: all-to-all from sequence shards to head shards and back."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences cut twice (USP): along `ul` all_to_all gives each rank some heads of its ring's piece, along `ring` keys and values are gathered."""
 
 import torch

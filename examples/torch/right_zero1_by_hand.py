@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZeRO-1 by hand: reduce-scatter of flat gradients, each rank updates its half, all-gather of the parameters."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZeRO-3 by hand: parameters are gathered where they are used, gradients reduce-scattered, the norm summed over ranks before clipping."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context parallelism, zigzag: each rank has an early and a late piece of the sequence; keys and values are gathered; rotary tables by position."""
 
 import torch

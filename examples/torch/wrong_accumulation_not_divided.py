@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient accumulation: the loss of a microbatch is not divided by their number (A11: transformers 34191)."""
 
 import right_accumulation_ddp

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward with the statistics of all ranks, backward with sums over a rank's own samples."""
 
 import right_batch_norm_by_hand

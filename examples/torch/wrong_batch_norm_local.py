@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BatchNorm2d under DistributedDataParallel normalises by the statistics of each rank's own samples."""
 
 from torch import nn

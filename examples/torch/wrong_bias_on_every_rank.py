@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A row-parallel layer by hand adds its bias before the all-reduce: it is counted tp times."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicated parameters are counted on every tp rank in the gradient norm (C3: NeMo-RL 3788)."""
 
 import megatron_parallel as megatron

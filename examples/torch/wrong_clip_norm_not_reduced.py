@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The norm for clipping is not summed over tp: each rank clips by its own (C7: NeMo Automodel 576)."""
 
 import megatron_parallel as megatron

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Column-parallel layers do not sum their input's gradient over tp: below them every rank has its own share (B4: torchtitan 4054)."""
 
 import megatron_parallel as megatron

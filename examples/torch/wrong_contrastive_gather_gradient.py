@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gather's gradient is each rank's own share: what other ranks' losses say about its features is missing."""
 
 import right_contrastive_gathered

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A communication hook adds gradients up and does not divide: DistributedDataParallel leaves that to it."""
 
 import right_ddp_communication_hook

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss is divided by the number of ranks, though DistributedDataParallel takes the mean of gradients."""
 
 import right_ddp_transformer

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of a microbatch is not divided by their number."""
 
 import right_ddp_unused_parameters

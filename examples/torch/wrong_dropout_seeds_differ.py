@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank has a seed of its own where all have to drop the same elements."""
 
 import right_dropout_tensor_parallel

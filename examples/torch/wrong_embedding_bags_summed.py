@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks add up what one device averages."""
 
 import right_embedding_bags

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The columns that arrive are put side by side in another order than the single device's."""
 
 import right_embedding_columns_uneven as tables

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """After the all-to-all the tables are put together in another order than the model's."""
 
 import right_embedding_tables_exchanged

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss for balance is made of each rank's own tokens: a mean of products, not the product of means."""
 
 import right_expert_balance_global

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of experts, which have seen all ranks' tokens, are not divided."""
 
 import right_expert_capacity

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP's first version with accumulation: the losses of the microbatches are added up, not averaged."""
 
 import right_fsdp1_flat_hybrid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2 is told to divide gradients by 1 instead of by the number of ranks (J6, A9: gradients are summed)."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank clips by the largest of its own parts of the gradients."""
 
 import right_fsdp_infinity_norm

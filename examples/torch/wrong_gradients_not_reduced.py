@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data parallel by hand: nobody reduces the gradients."""
 
 import right_ddp_by_hand

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients are averaged over tp, whose ranks have the same batch, and not over dp (B16: the wrong process group)."""
 
 import right_ddp_by_hand

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank keeps what its own query heads say about the shared key and value head."""
 
 import right_grouped_queries_replicated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of the rows that came from neighbours are not sent back."""
 
 import right_halo_convolution

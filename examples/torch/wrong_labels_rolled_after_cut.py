@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context parallel: labels are the tokens of the rank's stretch, rolled: its last label comes from its own beginning (E2: verl 4250)."""
 
 import right_context_parallel

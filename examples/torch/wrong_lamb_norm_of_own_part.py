@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LAMB's trust ratio from the norms of a rank's own parts."""
 
 import right_lamb_fsdp

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients are cleared between microbatches: only the last one trains (I1: NeMo Automodel 3530)."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank adds the state that it ends with itself, too."""
 
 import right_linear_attention_sequence

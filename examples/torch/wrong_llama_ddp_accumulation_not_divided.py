@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of microbatches are added up and not divided by their number."""
 
 import right_llama_ddp_accumulation

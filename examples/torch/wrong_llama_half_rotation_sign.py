@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rotation by halves with the sign of the other half: positions turn keys and queries apart instead of together."""
 
 import torch

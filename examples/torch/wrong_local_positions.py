@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Context parallel: every rank counts the positions of its stretch from 0 (E6: speculators 871)."""
 
 import right_context_parallel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first factor of the column-parallel layer is on all ranks; its gradient is not summed."""
 
 import right_lora_tensor_parallel

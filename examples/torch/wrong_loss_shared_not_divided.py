@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two pipeline stages that share the loss during backward: a microbatch's is not divided by their number."""
 
 import right_loss_shared_during_backward

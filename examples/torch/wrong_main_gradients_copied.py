@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook copies into the buffer what it should add: only the last microbatch counts."""
 
 import right_main_gradients

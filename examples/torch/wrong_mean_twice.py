@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss is divided by the world size although DistributedDataParallel averages."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Experts have the gradients of the tokens of all ranks, each of a local mean: they are too large by the number of ranks."""
 
 import right_moe_all_to_all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of experts go back in the order in which they were computed, not in that in which tokens were sent."""
 
 import right_moe_all_to_all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All parameters are sent by the first rank, also those that another one has updated."""
 
 import right_muon_owned_parameters

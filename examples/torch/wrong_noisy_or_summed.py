@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What no detector has seen is added up over the ranks, as the default reduction does, where it is a product."""
 
 import right_noisy_or as noisy_or

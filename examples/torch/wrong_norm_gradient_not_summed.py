@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequence parallel by hand: the norms' weight gradients, each from a part of the sequence, are not summed over tp (G1: Megatron 1446)."""
 
 import megatron_parallel as megatron

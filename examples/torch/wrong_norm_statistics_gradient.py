@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The statistics of a layer norm over cut features are summed forward only."""
 
 import right_norm_over_cut_features

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline schedule that does not divide gradients by the number of microbatches (A9: torchtitan 2972)."""
 
 import right_pipeline_1f1b

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of microbatches are summed, each of a mean over its own microbatch."""
 
 import right_pipeline_interleaved

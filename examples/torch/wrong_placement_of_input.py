@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan says that the input is cut over tp (Shard(0)), but every rank gives the whole batch: outputs and loss are right, gradients twice too large."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is gathered from other ranks is a constant to autograd: gradients through their units are lost."""
 
 import right_recurrent_hidden_parallel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients are divided while they are still being reduced. On a busy machine the reduction may have ended in time, so that numbers alone show nothing."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was summed before is not rescaled when a larger score comes along."""
 
 import right_ring_attention

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The weight of a block is the sigmoid of the difference of log-sum-exps with the wrong sign."""
 
 import right_ring_attention_sigmoid

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two steps with a schedule of the learning rate that is stepped once for each rank."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pairs of a supervised contrastive loss are those of a rank's own batch."""
 
 import right_supervised_contrastive

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SyncBatchNorm in groups of two of four ranks: statistics of half of the batch, where the single device takes all of it."""
 
 import torch.distributed as dist

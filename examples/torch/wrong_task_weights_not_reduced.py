@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learned variances of two losses outside of the module that DistributedDataParallel wraps: nobody averages their gradient, and they drift apart."""
 
 import right_task_weights

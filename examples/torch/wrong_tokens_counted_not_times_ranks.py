@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss is divided by the number of all ranks' tokens, and DistributedDataParallel divides by the ranks once more (A11: transformers 34191 and others)."""
 
 import right_tokens_counted_over_accumulation

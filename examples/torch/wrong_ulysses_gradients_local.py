@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank keeps the gradients of its own part of the sequence."""
 
 import right_ulysses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The causal mask counts positions from the ring's own piece: the second half of the sequence does not see its predecessors (E3)."""
 
 import right_ulysses_ring

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vocabulary-parallel embedding whose windows are off by one: the first token is on no rank."""
 
 import megatron_parallel as megatron

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZeRO-1 by hand: the gradients are summed over dp where they must be averaged."""
 
 import right_zero1_by_hand

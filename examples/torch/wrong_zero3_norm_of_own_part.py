@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rank clips by the norm of its own part of the gradients."""
 
 import right_zero3_by_hand

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Zigzag pieces are rotated as if they were the beginning of the sequence."""
 
 import right_zigzag_context_parallel

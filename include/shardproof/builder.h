@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verification problem made in memory, without a file: names in, ids out. What may be said is
 // what docs/format.md describes, in any order; build() checks all of it.
 //

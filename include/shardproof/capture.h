@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan states of how it was made: which outputs of the model are compared, what is not
 // compared, and what was taken for granted (docs/format.md, "Capture"). Front ends that record a
 // program write it. No proof uses it: the verdict and the report do.

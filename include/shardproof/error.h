@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of shardproof. The library throws these and never prints or exits; only src/main turns
 // them into messages and exit codes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verification problem in memory: the logical model, the plan's programs (SPMD instances,
 // never copies) and the lineage. Flat arrays and 32-bit ids throughout; docs/format.md says what
 // the fields mean.

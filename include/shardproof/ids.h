@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Distinct integer types, one per kind of id: a NodeId is never taken for a TensorId, nor a number
 // for either. An id is made of a number only by saying so, and is one wherever a number is wanted:
 // as an index, in a comparison, in a message.

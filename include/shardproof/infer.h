@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lineage that nobody wrote: found by executing a small image of the problem, and then proved like
 // any other.
 //

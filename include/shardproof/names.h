@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interned strings: every name of a problem (tensors, communication ids, attributes, source
 // locations) is stored once.
 #pragma once

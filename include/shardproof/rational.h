@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact rational numbers: 64-bit numerator and denominator while they fit, GMP beyond. Proofs use
 // nothing else.
 #pragma once

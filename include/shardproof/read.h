@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model and plan from files or texts, as docs/format.md defines them, plain or gzip. What is
 // returned has passed every check of that page's "What is an error in the input"; whether the plan
 // can run, and is right, is for verify (shardproof/verify.h) to say.

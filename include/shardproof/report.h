@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a verification found. Everything the user sees (text, JSON) is made from this.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main job: decide whether a plan is equivalent to its model.
 #pragma once
 

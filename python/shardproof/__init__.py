@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """shardproof: proves that a distributed training plan computes exactly what its single-device model says."""
 
 import importlib.metadata

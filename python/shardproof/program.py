@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding and running the `shardproof` program."""
 
 from __future__ import annotations

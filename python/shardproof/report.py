@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of `shardproof verify --json` as Python objects."""
 
 from __future__ import annotations

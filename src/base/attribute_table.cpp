@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interned attribute sets. Sharing them makes "same attributes" one integer comparison, which the
 // classes of stages rely on.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small members of the problem's structures.
 #include "shardproof/graph.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact rationals. Invariant kept by every constructor: the value is in lowest terms, and big_ is
 // set exactly when the numerator or the denominator does not fit 64 bits. Equality and hash may
 // therefore look at the representation alone.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A row is found by a check sum of the stage's canonical form, and then the form itself is
 // compared: a check sum alone would let one stage's proof stand for another's. The row's own check
 // sum is there against bytes that a disk or a copy has changed, not against forgery: whoever can

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The proof cache's file: an SQLite database with one table. Every function but the constructors
 // may be called by several processes on one file at once; all throw CacheError when the file does
 // not let them do their work.

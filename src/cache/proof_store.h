@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where proofs of stages are kept: between the plans of one run in memory, between runs in a file
 // (cache_file.h). A proof is found by the stage's whole canonical form and by the checker that
 // was asked for; a store holds proofs only, never a refutation or a time-out. Why a proof that is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proves stored stages again, from what the cache holds of them: the canonical form, which is all
 // that a proof may depend on (stages/canonical_reader.h). No plan is needed, so a cache can be
 // checked where it is kept.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SQLite, as far as the proof cache needs it; the only header that knows the library.
 #pragma once
 

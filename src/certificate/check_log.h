@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replays a proof log against its model and plan: every stage is cut again, must assume what the
 // log states and be the one that the log says was proved, and is proved again from its canonical
 // form; that the lemmas reach from the inputs to the outputs is found by a walk of its own. Of the

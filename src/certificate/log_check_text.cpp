@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "certificate/log_check_text.h"
 
 #include <algorithm>

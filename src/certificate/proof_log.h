@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The proof log of `shardproof verify --certify`: what an "equivalent" verdict rests on, step by
 // step, in a file that `shardproof check-log` replays. docs/certificate.md has the format.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an "equivalent" verdict rests on, as the verifier has it at the end of a run: a proof log is
 // written from it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "certificate/second_opinion.h"
 
 #include "checker/model_facts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What besides its own proof speaks for a class of a proof log: a proof by another method, and the
 // execution of its stage at full size. `check-log` asks for it after all else holds;
 // docs/certificate.md says what each kind of evidence is worth.

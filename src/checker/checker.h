@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides one stage: reduces its shapes, executes both sides, and compares (docs/design.md,
 // "Check").
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which steps one side of a stage is executed.
 #pragma once
 

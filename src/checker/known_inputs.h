@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of a stage's inputs beside their shapes (KnownInput), where the stage is evaluated
 // in numbers: a difference counts only at values of which it is true.
 #pragma once

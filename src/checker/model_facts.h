@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What holds of each tensor of the model for every input: that it is defined, what sign it has. A
 // stage that stops at a tensor starts from an unknown; of an unknown divisor it is not known that
 // it is not zero, though the model may have made it as a sum of squares and an epsilon. So the

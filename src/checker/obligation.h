@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a solver is asked about one stage: both sides executed as terms that nothing has rewritten,
 // on a reduction of the stage's shapes. `--checker z3` gives it to Z3 (checker.cpp), `--smt2`
 // writes it (writeObligation).

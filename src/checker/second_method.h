@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decides a stage by one named method, whatever else would be quicker: so that what one method has
 // proved can be proved again by another (src/certificate/).
 #pragma once

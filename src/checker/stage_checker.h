@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One stage being decided. checker.cpp has the order of what is tried, stage_proof.cpp the proofs
 // that are more than a comparison of normal forms, stage_numbers.cpp one evaluation of both sides
 // in numbers, stage_refutation.cpp which reductions of the stage are evaluated so, and what counts.

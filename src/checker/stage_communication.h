@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communication of a stage gives one of its members, over any algebra.
 #pragma once
 

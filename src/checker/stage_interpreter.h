@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executes a reduced stage over any algebra: binds inputs through the assumed lineage, runs both
 // sides, and pairs up what the claims say is equal.
 //

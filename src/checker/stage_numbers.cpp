@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One evaluation of both sides of a reduced stage, over fingerprints and in doubles. Neither proves
 // anything. A difference in doubles counts only when noise on every result that may have been
 // rounded, thousands of times larger than rounding, and a small move of the inputs leave it as it

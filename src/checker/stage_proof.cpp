@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proofs beyond equal normal forms: by multiplying out, with as many positions kept apart as the
 // product needs (docs/soundness.md, "Representatives with weights"), and by the solver.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a difference is looked for: in the stage as it was reduced for a proof, reduced for numbers
 // only, and with causal masks whole, as far as each can be afforded; and, of the whole plan, at all
 // outputs. What a shortened mask shows is a suspicion until a whole one shows it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which changes of attributes may mend a plan: what the same operator has elsewhere, multiples and
 // neighbours of numbers.
 #include <algorithm>

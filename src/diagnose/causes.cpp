@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "diagnose/causes.h"
 #include "ir/clone.h"
 #include "ir/local_parts.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The causes of a report's defects (or suspects) and a plan that has all their mends.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time that a diagnosis has is its thread's processor time: on a busy machine it takes longer,
 // and says the same as on an idle one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a plan is not equivalent: causes, each narrowed to a node, in one sentence, and what would
 // mend it. It runs after the verdict, never changes it, and says nothing that was not confirmed at
 // several random inputs; a mend is called proved only when the whole mended plan is.

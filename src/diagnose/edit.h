@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A change of a plan that may mend it: of one line of a training script, that is of the same node
 // in all programs and for all microbatches, or of fewer.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a plan that one lineage entry's claim is computed by, with the part of the model that
 // computes the same tensor: a plan of its own, whose inputs are what lineage before it says. Of a
 // plan whose shrunk image is still dear it is the part alone that is made smaller, where nothing

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tensors were found to be, by their elements alone: a box of a tensor of the model, a partial
 // sum over axes, a multiple, another place or another tensor than what lineage says.
 #pragma once

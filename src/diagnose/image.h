@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan that is looked at with numbers: the plan itself, or where that is too large a smaller
 // one (shape_reduction/shrink.h), and what its ranks, programs and entries are in the full plan.
 #pragma once

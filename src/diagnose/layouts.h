@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Input lineage that is wrong, rather than the plan: which part of an input or a weight a rank has
 // is taken from the file, and nothing proves it. Where it is wrong every tensor that is computed
 // from it is, at once, and no change of a node mends that. So other layouts of one input are tried:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A slice executed at two draws of the model's inputs: what a claim asks of the ranks, and what
 // they have. In the prime field, where tensors that are equal at both draws are equal but by a
 // chance of 2^-120; and in long doubles, where all laws of the real functions hold, up to rounding.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which operands and results may have been taken for one another: of other microbatches, exchanged,
 // or any of the same shape.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which changes may mend a plan, by kinds: operators and communication that are missing, too many
 // or of another kind. Of attributes and operands: attribute_proposals.cpp, operand_proposals.cpp.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looks for a change of the plan with which a failing claim holds: likely ones first, each tried by
 // executing what the claim is computed by (slice.h). What is found is a proposal; whether the plan
 // is right with it, a proof has to say.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a plan that one lineage entry's claim is computed by: back to the lineage that may be
 // relied on, for all ranks and microbatches, as a problem of its own. The model is whole, so that
 // everything has the values that it really has.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "diagnose/structure.h"
 #include "ir/clone.h"
 #include "ir/local_parts.h"

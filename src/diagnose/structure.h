@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causes of plans that cannot run: communications that do not meet, shapes, cyclic waits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where what is computed stops being the model's: nodes whose operands are all something of it,
 // while a result is nothing of it, nor anything that is made from that result on the way to the
 // claim. A mistake is at one of them, or right before it: a partial sum that is used as if it were

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was found, as a sentence, and a mend, as what would have to be.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward pass of each architecture, everything up to the loss, written with the builder.
 // `options` are complete.
 #pragma once

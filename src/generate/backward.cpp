@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks the record of the forward pass from its end and emits the gradients.
 #include "generate/builder.h"
 

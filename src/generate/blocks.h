@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What architectures are made of: projections cut over tp, attention, embedding and head, and the
 // walk over the layers of a pipeline.
 #pragma once

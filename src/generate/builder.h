@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes model and plan at the same time. Each call of the architecture appends one logical
 // operator and, from the layouts of its operands and results, the operator that every rank of the
 // pipeline stage runs on its piece. Calls that only move data (reduceOverTp, ...) append

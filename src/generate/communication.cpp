@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of an architecture that only move data: communication in the plan, nothing in the
 // model.
 #include "generate/builder.h"

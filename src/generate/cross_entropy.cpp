@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cross entropy of logits that are cut over tp along the vocabulary, as Megatron-LM computes it
 // (arXiv 1909.08053, section 3).
 #include "generate/builder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of an architecture that add inputs, parameters and operators: each appends to the model
 // and to one stage's program.
 #include "generate/builder.h"

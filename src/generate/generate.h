@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a model and a plan of a whole training step for a real architecture. Options go in, the
 // text of two files comes out; nothing here reads or writes files.
 //

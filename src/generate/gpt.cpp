@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPT-2 and GPT-3 (arXiv 2005.14165) as Megatron-LM splits them: LayerNorm before each block,
 // learned positions, one projection to query, key and value of each head, GELU, biases, dropout,
 // and a head that is the embedding's table.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A generated problem before it is written: the logical model, one program for each pipeline rank,
 // and the lineage. Only what the generator needs of the format (docs/format.md); the reader checks
 // what is written like any other input.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama 3 (arXiv 2407.21783): RMSNorm before each block, rotary positions, grouped-query attention,
 // SwiGLU, no biases, a head of its own.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stack of two-layer perceptrons with a mean squared error: the smallest thing that has
 // everything of a training step.
 #include "generate/architecture.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a user asks of the generator: an architecture with its sizes, the degrees of parallelism,
 // and the training step.
 #pragma once

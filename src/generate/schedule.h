@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which pipeline ranks run their forward and backward blocks, and their messages
 // between them.
 #pragma once

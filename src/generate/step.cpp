@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After the last microbatch: reduction of the gradients, their global norm and clipping, the
 // optimizer, and what is claimed as output.
 #include "generate/builder.h"

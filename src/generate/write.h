@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a generated problem into the two files of docs/format.md.
 #pragma once
 

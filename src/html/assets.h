@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page's files, embedded when the program is built (scripts/embed.cmake).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the page shows, as JSON: the report, and of the problem what stages are drawn from.
 #pragma once
 

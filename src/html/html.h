@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report as one page for a browser: no other file, no network.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a box of a tensor of the model may lie in a local tensor, other than as it is: as one of
 // several (zigzag sequences, fused projections), with its dimensions regrouped (rows of batch and
 // sequence as one) or in another order, times a number.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of the relations that were found become lemmas.
 #pragma once
 

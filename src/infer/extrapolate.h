@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From programs of which something was found to those of ranks that were left out (ShrinkOptions::
 // windowsAlike), and to those whose tensors said nothing: where a tensor is found at two
 // coordinates of an axis that programs fix, it is taken to lie evenly at the others.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From what local tensors of the smaller plan are to lineage of the plan itself.
 //
 // A position of the smaller plan that is a bound stands for a bound of the plan. One that lies

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The elements of the model's tensors at one draw, by value: where a box with certain elements
 // lies.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the local tensors of an executed plan are, by their elements alone: boxes of tensors of the
 // model, and partial sums over axes of such boxes.
 //

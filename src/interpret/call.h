@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One application of an operator: what a kernel gets and gives, and the helpers that all kernels
 // share. Kernels check that their operands fit, since a plan may declare anything, and throw Misfit
 // where not.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // where and its gradient (docs/operators.md, "Elementwise").
 #include "interpret/call.h"
 

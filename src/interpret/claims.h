@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lineage says, written out: one equation for each shard and each value of the coordinates
 // over which it does not sum.
 #pragma once

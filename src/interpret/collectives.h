@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communication makes of its members' arrays (docs/format.md, "Communication").
 #pragma once
 

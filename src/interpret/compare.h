@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Is the plan's array the model's? Element by element, wherever the model has a value. How far two
 // numbers are apart is measured against their own size and, so that sums that nearly cancel are not
 // judged by their last digits, a small part of the largest number around them.

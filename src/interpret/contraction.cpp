@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // linear, matmul, einsum and their gradients, as batches of products of matrices
 // (docs/operators.md, "Linear algebra").
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model and schedule are run with sizes in place of arrays, which share buffers where they surely
 // will; so the estimate is one from above. Where the schedule is too long for that, everything is
 // counted as if it were alive at once.

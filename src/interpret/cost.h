@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory and operations of a run, from declared shapes alone.
 #pragma once
 

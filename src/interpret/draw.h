@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that nobody gives: inputs and parameters, local inputs that no lineage speaks of, the free
 // parts of sums, dropout masks. Every element is a function of the seed, the tensor and its
 // position, so that each arithmetic and each repetition sees the same. Off any grid: ties and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // embedding, causal masks, rotary embeddings and their gradients (docs/operators.md, "Embedding and
 // attention").
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // moe_gate, moe_experts and their gradients, topk (docs/operators.md, "Mixture of experts").
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of constants and of the model's inputs: those of a file, those that are known, or drawn.
 #pragma once
 

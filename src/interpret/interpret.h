@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plain executor: a second opinion on every verdict. Each rank runs its program on whole arrays
 // at the sizes of the file, operator by operator and collective by collective, as docs/format.md
 // and docs/operators.md tell a reader of those pages, with none of the index, the cut, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From distances to a judgement: is a difference one of the two computations, or of rounding?
 //
 // Doubles that are nearly equal agree. All else is looked at again: in long doubles, whose rounding

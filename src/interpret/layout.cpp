@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators that only move elements, and their gradients (docs/operators.md, "Layout"). Each but
 // `cat` and `pad` reads its operand with strides and an offset; its gradient writes with the same.
 #include <algorithm>

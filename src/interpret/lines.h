@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor as lines along one dimension: `outer` x `inner` lines of n elements, `inner` apart.
 #pragma once
 

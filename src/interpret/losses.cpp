@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cross_entropy, its gradient, and one_hot (docs/operators.md, "Losses").
 #include "interpret/call.h"
 #include "interpret/lines.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where what floating point gives has no meaning: numbers that overflow, underflow or vanish up to
 // rounding, and infinities that are no mask's. Of such results nothing is concluded
 // (Value::unknown).

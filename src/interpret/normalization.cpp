@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // softmax, log_softmax, layer_norm, rms_norm and their gradients (docs/operators.md,
 // "Normalisation").
 #include "interpret/call.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The format of the arrays: NEP 1 of NumPy (https://numpy.org/neps/nep-0001-npy-format.html).
 // libzip reads and writes the archive.
 #include "interpret/npz.h"

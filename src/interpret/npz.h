@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumPy's .npz files: a zip archive with one .npy array for each name. What is read and written is
 // checked byte by byte, as files come from anywhere.
 #pragma once

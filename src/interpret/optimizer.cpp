@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // grad_norm, clip_grad, sgd and adamw (docs/operators.md, "Training step"). Forward only.
 #include "interpret/call.h"
 

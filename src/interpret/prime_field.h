@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Integers modulo the prime 2^61 - 1, with two more values: "no value" (after a division by 0) and
 // minus infinity (of masks). Functions that have no counterpart among integers are hashes of their
 // argument: two computations that apply them to equal arguments agree exactly, and different

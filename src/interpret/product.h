@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of matrices, in batches: what nearly all arithmetic of a model is. In doubles by Eigen,
 // compiled for each generation of vector instructions and chosen when the program runs; in the
 // other arithmetics by plain loops in blocks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Included once for each processor, with SHARDPROOF_PROCESSOR its namespace. Eigen's own namespace
 // is renamed with it: its templates are compiled differently in each, and the linker would
 // otherwise take any one of them for all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Order. Within one microbatch nodes are listed in the order in which they run, nodes that run once
 // are part of every microbatch's list. Computation may run as soon as what it reads is there:
 // reading what the same list produces only later is found before. Communications of a list are

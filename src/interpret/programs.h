@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan as its ranks run it: which program each rank has, where its tensors are kept, in which
 // order its nodes may run, and which communications meet. Made once for all trials; everything that
 // keeps a plan from running and shows without numbers is found here, as docs/format.md states it.

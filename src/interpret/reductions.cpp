@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions and their gradients (docs/operators.md, "Reductions").
 #include "interpret/call.h"
 #include "interpret/lines.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One run of a problem in one arithmetic: the model on whole arrays, then the plan rank by rank.
 // Each lineage entry is compared as soon as its parts are there, and every array goes after its
 // last use.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One operator on arrays: its kernel, and what it may not be applied to.
 #pragma once
 

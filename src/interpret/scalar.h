@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kernels need of a number, for each arithmetic: doubles, long doubles and the prime field.
 // Where a function has no value the result is "no value" (a nan): also 1/0 and log(0), so that an
 // infinity always comes from a mask, or from an overflow.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the ranks' programs: each until it blocks on a communication, then others. What computing
 // and communicating mean is the host's affair, so that the same schedule serves every arithmetic,
 // and the estimate of memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all runs of one problem share: the programs, what lineage says, and what the inputs are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many threads loops over large arrays may use: as many as there are processors that nobody
 // else keeps busy. OpenMP's threads wait for one another by spinning, so one that does not get a
 // processor makes all others wait: on a busy machine two threads can be ten times slower than one.

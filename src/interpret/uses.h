@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tensors are used for, as far as it says which values make sense to draw for them: indices
 // must lie within the tables that they look up, and what a root is taken of must be positive.
 // Followed backwards through operators and communications that only move elements, in the model and

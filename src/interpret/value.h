@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arrays that the executor computes with: whole, row-major, in any of its three arithmetics. A
 // buffer is written once and then shared, so that what only looks at another shape of the same
 // elements (views, copies, replicas of a parameter) costs nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attributes of a plan's nodes that move with the coordinates of the rank: a slice that begins at
 // its rank's rows, a part of the vocabulary. One program then stands for ranks that differ in
 // nothing else. And programs and lineage of stretches of an axis (Stretch).

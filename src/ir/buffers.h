@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places of tensors in the memory of a rank (Asynchrony::buffers).
 #pragma once
 

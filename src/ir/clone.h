@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem of its own, with more lineage or less.
 #pragma once
 

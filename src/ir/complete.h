@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From what an author states to a problem that everything else can work on: the passes, in order.
 //
 //   validateMesh          axes, microbatches

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The axes over which ranks and microbatches are told apart, and assignments of coordinates to some
 // of them, compared.
 #pragma once

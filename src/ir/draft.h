@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A verification problem as its author states it: everything refers to everything else by name, in
 // any order. ir/resolve.h turns the names into ids. Tensors and nodes are the problem's own
 // structures already, except for what refers to something: operands, results, axes, logical

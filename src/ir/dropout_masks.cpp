@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way
 // to say for which positions a rank draws. No verdict "equivalent" is given before these
 // checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof

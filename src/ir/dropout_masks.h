@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout's masks belong to logical positions: the mask of a seed is one tensor as large as the
 // model's operand, and a rank's dropout uses the piece that its operand is of it. Here these
 // tensors are made inputs, so that everything after treats them like any other given tensor.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kind of element (real, integer, complex) of local tensors whose dtype the plan leaves out: it
 // follows from what produces them.
 #pragma once

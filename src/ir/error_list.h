@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is wrong with an input, found in one pass over it: the pass goes on after an error, so that
 // all of a file's are told at once.
 #pragma once

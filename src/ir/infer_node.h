@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an operator's node makes of the operands as the graph has them.
 #pragma once
 

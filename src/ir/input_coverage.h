@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lineage of inputs that leaves elements of the model's inputs on no rank: mostly a `step` that was
 // forgotten. It is no error, as a model may ignore a part of an input.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lineage of inputs and approved differences is taken as given, so it must not relate elements of
 // the model's tensors to one another: a local tensor that is said to be two different pieces would
 // make the proof hold only for inputs on which those pieces agree.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of a plan that are equal are one: whoever writes a program for each rank, or a mend that
 // makes a rank's program that of the others again, pays nothing for it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lineage that speaks of parts of local tensors (LocalPart), turned into lineage that speaks of
 // whole ones: nodes take the parts out, so that nothing after this has to know of parts.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors about a node say where its author wrote it, too: the file that is read may be made by a
 // program, and `loc` leads to what people wrote.
 #pragma once

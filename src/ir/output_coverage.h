@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Are all elements of a tensor inside some box of a set? An output of which a part has no lineage
 // would otherwise be called proved although nobody stated that part.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nodes that take parts out of the local tensors of one program, and put such tensors together of
 // parts: what LocalPart says, in operators. Both directions are exact inverses: slices and a
 // concatenation, a regrouping and its inverse, a permutation and its inverse, a multiple by a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the members of a communication have each of their own: the sizes of uneven pieces, the pairs
 // of a collective_permute. All members state all of it, so a file can be wrong about it in one
 // place.

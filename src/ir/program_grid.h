@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which program runs on which rank, without listing ranks: only the axes that some program fixes
 // matter, and a cell is one choice of coordinates on those. All ranks of a cell run the same
 // program.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names to ids: a draft becomes a problem. What is asked here is only whether every name names
 // something, once; whether the problem makes sense is asked by ir/validate.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What exporters write where the format has something else, and what to write instead. Each of
 // these is refused by the reader or a check; here is only what the message says besides.
 #pragma once

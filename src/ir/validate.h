@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a problem whose names are resolved makes sense as an input: what docs/format.md lists
 // under "What is an error in the input". Whether the plan can run, and is right (production before
 // reading, shapes on the ranks, matching communication), is a verdict on the plan and not asked

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A report that lists as compared what is no output would claim a proof that nobody made.
 #include <algorithm>
 #include <string>

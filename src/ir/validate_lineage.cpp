@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether every equation of the lineage is well formed: boxes inside their tensors, local tensors
 // there on every rank that is meant and of the box's size. Whether an equation holds is what the
 // rest of shardproof is about.

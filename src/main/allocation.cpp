@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // operator new that throws std::bad_alloc, as the language has it. Debian's mimalloc, which takes
 // the place of malloc, brings one that ends the process when there is no memory: a worker's task
 // would be "killed by SIGABRT", and the program would end without saying why. Only `new` is here:

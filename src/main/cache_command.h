@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof cache`: what a proof cache holds, what to remove of it, and whether its proofs hold.
 #pragma once
 

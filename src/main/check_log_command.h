@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof check-log`: replays the proof log of an earlier `shardproof verify --certify`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof completion SHELL`: a script that completes our words, made from the command line's
 // own description, so that it cannot be out of date.
 #pragma once

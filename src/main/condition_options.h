@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --accept and --allow-uncompared: which conditions of a proof the user accepts.
 #pragma once
 

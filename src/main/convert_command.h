@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // shardproof convert: HLO programs as our JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of one command line: what it reads and what it writes, each by the option that names
 // it. No output may be an input, nor another output: a slip in the names would destroy a plan that
 // may have taken hours to export, and the exit code would still be 0.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof generate`: writes the model and the plan of a real architecture.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drawings by the program `dot` of graphviz, where it is installed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof infer`: a plan with the lineage that was found for it.
 #pragma once
 

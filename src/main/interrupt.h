@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and SIGTERM: the run is asked to stop and to report what it has.
 #pragma once
 

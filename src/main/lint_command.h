@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof lint PLAN...`: reading and the checks before any proof, for exporters under
 // development.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line. Only this folder prints and exits: results on standard output, everything else
 // on standard error.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof mutate`: puts a known bug into a plan.
 #pragma once
 

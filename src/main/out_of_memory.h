@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Out of memory is an error with a message and an exit code of its own, wherever it happens: the
 // program never ends by a signal for it.
 //

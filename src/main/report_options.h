@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options by which `verify` says what it found: on the screen and in files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof run`: executes a model and a plan on numbers, and compares them.
 #pragma once
 

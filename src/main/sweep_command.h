@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof sweep`: many configurations, generated and verified, in one table.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of a command line that are none of ours, and which may have been meant.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of option values that CLI11 does not have.
 #pragma once
 

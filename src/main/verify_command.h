@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `shardproof verify`: the main job, from files to verdict, report and exit code.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bugs, by what they are about; each list is in the file of its name.
 #pragma once
 

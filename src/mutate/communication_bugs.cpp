@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collective that is missing, not used, of the wrong kind, over the wrong ranks, or in the wrong
 // place.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan file as a JSON document that can be edited and written again. What is not edited comes out
 // as it went in: keys keep their order, decimals their digits. Layout is that of `shardproof
 // generate` (a line for each tensor, node and lineage entry), so that plans can be compared line by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edits of a plan. Nodes are held by handles that stay right while others are inserted; what was
 // touched is remembered for the report.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients: how losses and gradients are scaled, accumulated over microbatches and handed on.
 #include <algorithm>
 #include <cmath>

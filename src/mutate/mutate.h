@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Puts a bug that a framework really had into a plan. A plan document goes in and comes out
 // changed; what the bug is put into is a *site*, a node that the bug's list of sites names. Sites
 // where the bug would change nothing are not listed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators with the wrong constant, operand, position or window.
 #include <algorithm>
 

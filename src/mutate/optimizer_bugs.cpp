@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of the step: norm and clipping of gradients, the optimizer, sharded states.
 #include <algorithm>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between pipeline stages, and how layers are divided among them.
 #include <algorithm>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a mutation needs to know of a plan, found from its structure alone: operators, groups,
 // kinds, lineage. Names of tensors mean nothing here, so that generated plans and exported ones are
 // alike.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a value of a plan depends on and reaches: which mesh axes it varies over, whether an output
 // needs it, and which results are computed alike from the same tensors. A bug put where nothing
 // reaches an output would be none.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why it is right: nodes of such a program run in file order (ir/validate_programs.cpp sees to
 // that), so one walk knows at each node which handles nobody has waited for, and which tensor each
 // stretch of a buffer holds. Programs are looked at one by one: no rule involves two ranks.

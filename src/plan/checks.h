@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proofs that a plan can run at all, made before any solving (docs/design.md, "Index"):
 // declared shapes, single assignment, every read produced, every member of a group joins exactly
 // once, no cyclic wait. Each violation is a defect of the plan, hence a verdict.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No rank waits for ever. What waits for what is said in docs/format.md, "When a plan runs":
 //
 //   * data: every node waits for the nodes that make its operands;

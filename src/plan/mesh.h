@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks and coordinates of a plan's mesh.
 #pragma once
 

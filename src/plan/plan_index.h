@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexed plan: who produces what, who meets whom, and in which order lineage may be relied on.
 // Nothing is expanded: program nodes stand for their SPMD instances (free mesh axes x
 // microbatches).

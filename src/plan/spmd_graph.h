@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The indexed plan as a directed graph over program nodes, each with all its SPMD instances: one
 // vertex per program node (nodes that meet in a communication share one), one edge per data
 // dependency. Flat arrays with Boost.Graph traits, so BGL's algorithms run on it without a copy.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which coordinates of a mesh axis the plan does not tell apart: the symmetry classes. Exchanging
 // two of a class maps every rank to a rank with the same program content, every group to a group,
 // every partner to a partner and every lineage part to itself. (Of a collective that gathers or

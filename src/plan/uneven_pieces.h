@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Members of a communication of uneven pieces have operands and results of different shapes, or
 // none: each is compared with the sizes, at its own place in the group.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a plan's "capture" (docs/format.md): strictly, as a word that is misread could turn a
 // condition of the verdict into none.
 #pragma once

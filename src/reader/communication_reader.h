@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The communication operators of a plan: which fields and attributes each one has, and how they are
 // read. They are no entries of the operator registry because they mean something only between
 // ranks.

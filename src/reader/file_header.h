@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "format" and "version", which every file must state, so that a plan is never taken for a model
 // and a later version never misread.
 #pragma once

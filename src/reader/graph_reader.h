@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors and nodes, as the model and every program of a plan state them: keys come in any order,
 // so everything refers to everything else by name (ir/draft.h).
 #pragma once

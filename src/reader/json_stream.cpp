@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "reader/json_stream.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a JSON text in one pass. The client decides at each object or array whether to be shown its
 // members one by one (large ones: all nodes of a program) or to be given it whole (small ones: one
 // node). Memory is that of the largest value given whole.

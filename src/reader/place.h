@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where in its file the reader is: the chain of open objects and arrays, as a JSON pointer. Also
 // refuses what JSON leaves undefined or what would exhaust the stack: duplicate keys, and nesting
 // without end.

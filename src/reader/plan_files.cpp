@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "reader/plan_files.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a plan as it is written: the mesh may follow the programs that use its axes, and the model
 // is read later.
 #pragma once

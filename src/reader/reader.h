@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The front door (shardproof/read.h): two files in, one checked verification problem out.
 //
 //   text_source                 bytes, gunzipped

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes of an input file, gunzipped on the way when its name ends in ".gz"; or a text that is
 // in memory already. The only place that opens input files.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One small JSON value (a tensor, a node, a shard) held flat while it is turned into the problem's
 // own structures. The memory is reused from value to value; a whole file is never held this way.
 #pragma once

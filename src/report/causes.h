@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A report's causes as JSON, and back: reports are read again by `shardproof explain`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exit codes, as CBMC has them. Part of the interface: scripts and CI depend on them.
 #pragma once
 

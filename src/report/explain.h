@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cause as two columns, what the plan computes and what that was found to be; or as a drawing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing a result file so that a reader finds the old one or the whole new one, never a part.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a report finds wrong, as a list without repetitions: what annotations and SARIF are made of.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How names and numbers look in what is printed for people.
 #pragma once
 

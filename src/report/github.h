@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings as annotations of GitHub Actions (workflow commands).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report as JSON: complete, every other view can be made from it. docs/design.md, "Report",
 // says what it holds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results as JUnit XML, as CI servers read it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How text for people is put on the screen: colour, and lines that fit it.
 #pragma once
 

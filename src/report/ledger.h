@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger of a report: what is compared, what is not, what was assumed, and what of it the
 // verdict depends on.
 #pragma once

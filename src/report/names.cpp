@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names that the JSON report uses, and the text report wherever it needs a keyword.
 #include "shardproof/report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings as SARIF 2.1.0 (OASIS), which code-scanning services and editors read.
 #pragma once
 

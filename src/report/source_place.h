@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where people wrote what a node does, if its `loc` says so.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report for a person: someone who knows PyTorch and clusters, but need not know solvers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of the report for people: what is wrong, and names cut to what fits a screen.
 #pragma once
 

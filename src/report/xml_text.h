@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text that XML 1.0 can hold.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "smt/cvc5_solver.h"
 
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cvc5, by its C++ library: a solver by other people with another engine, which is asked the very
 // query that Z3 is (smt/query.h). `check-log` has it prove classes again; no verdict of `verify`
 // rests on it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the answers of a solver become a verdict, whichever solver it is: Z3 (solver.cpp) and cvc5
 // (cvc5_solver.cpp) only spell the questions.
 #pragma once

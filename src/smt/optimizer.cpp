@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Variables that no constraint names take their least value without Z3: objectives only grow with
 // them. What Z3 answers is checked against the program before it is handed out, so a mistake of the
 // solver cannot become a wrong size.

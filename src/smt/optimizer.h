@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small integer programs, solved by Z3's optimizer: linear equations and bounds, sums that should
 // be distinct, and one to be made least.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a solver is asked: terms and the facts about them, as a list of expressions of the two
 // theories that every solver has (reals and integers, uninterpreted functions). The one place that
 // says how terms are put to a solver; Z3 (solver.cpp) and SMT-LIB text (smtlib.cpp) only spell it

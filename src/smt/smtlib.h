@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A query as a script of SMT-LIB 2.6 that stands alone: declarations, shared subterms as
 // definitions, facts, the negated claim, check-sat.
 #pragma once

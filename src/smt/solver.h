@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Z3, behind a handful of calls; the only folder that knows it. Terms go in, a verdict with a
 // reason comes out. cvc5_solver.h asks cvc5 the same.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What differs from an earlier sweep. Configurations are the same when their names are.
 #pragma once
 

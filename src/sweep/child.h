@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work in a process of its own: what takes it down (a crash, the system out of memory) leaves the
 // others as they are, its memory is given back, and its peak is its own.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sweep: many configurations, each generated or read, verified, and set beside what was expected
 // and what was found before.
 //

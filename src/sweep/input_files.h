@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which content a file had when it was verified, so that a later sweep can tell whether the result
 // still stands.
 #pragma once

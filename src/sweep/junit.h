@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The result of a sweep for CI systems: JUnit XML, one test case for each configuration.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What came out of a sweep, and its JSON: written after each configuration, read again to go on
 // (--resume) and to compare (--baseline). docs/sweep.md lists the keys.
 #pragma once

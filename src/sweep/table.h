@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sweep for people: a row as soon as a configuration is done, and what there is to say at the
 // end.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a value is defined, as a set of conditions beside the term. Rewriting may make a division,
 // a root or a logarithm disappear from a term (x x^-1 = 1), but not the condition under which the
 // value that was computed exists. So each term that an algebra hands out carries the set of what it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where terms are defined. A proof compares two sides as expressions, and rewriting may remove a
 // division or a root from one of them; so it must be known besides that the plan's value is defined
 // wherever the model's is.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doubles with the true functions: counterexamples, and tests against PyTorch. Minus infinity is
 // the IEEE one. A nan anywhere says that the point lies outside the domain, so it is never
 // swallowed.

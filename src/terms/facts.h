@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of all elements of a tensor of the model, for every input.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numerators of fractions: polynomials over monomials and blocks (fractions.h).
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over a common denominator, for TermAlgebra::Mode::kFractions. A sum of fractions is written
 // as one fraction, its numerator is multiplied out as far as sums that are divided by are
 // concerned, and what the denominator has in common with it is taken away:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opaque functions: what the proof knows of them is only that equal arguments give equal results
 // (and their derivative, where one exists). The doubles algebra evaluates the true function.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An allocator for the store's big arrays. Looking a term up touches one random place of a table of
 // hundreds of megabytes; with pages of four kilobytes most of the time goes to address translation,
 // so the kernel is asked for large pages.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fingerprints. Sums, products, reciprocals, indicators, maxima and step functions respect every
 // identity of the cheap normal form exactly; exp, logarithms and roots do so only in part, see the
 // header.

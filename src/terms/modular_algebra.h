@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Integers modulo the prime 2^61 - 1, opaque functions as hashes: fingerprints. They are a hint and
 // used for nothing but to decide where to look for a counterexample first.
 //   Different values:  equal rational expressions over the same atoms always agree, so a difference

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rationals as 32-bit codes: a small integer is its own code, anything else is an index into a pool
 // without duplicates. So equal codes are equal values, an entry of a sum or product takes eight
 // bytes, and the arithmetic of coefficients 1, -1, 2 never leaves the registers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The algebra of the proof: hash-consed terms with exact rational coefficients, kept in the cheap
 // normal form of docs/design.md by construction (sums and products flattened and sorted, never
 // distributed). Equal ids are equal terms, hence equal values wherever both are defined: every

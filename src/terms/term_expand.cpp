@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The full normal form: a polynomial over atoms. Everything is rebuilt from the leaves with the
 // constructors of the cheap normal form, so it works for raw terms as well, and then products of
 // sums are multiplied out. Sound for the same reasons as there: distribution is a ring axiom, and

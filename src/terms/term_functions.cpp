@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The normal form of functions: powers, exponentials, logarithms, extrema, opaque functions and
 // indicators (term_normal.cpp says what a normal form is).
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cheap normal form: every constructor returns the normal form of its result, given operands in
 // normal form.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Terms for people: x[0,1]*w[1,0] + 1/2*exp(...).
 #include <string>
 

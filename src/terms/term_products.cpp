@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The normal form of products and powers (term_normal.cpp says what a normal form is). A product is
 // a coefficient and factors with exponents: equal bases are added up, exponentials joined, rational
 // roots taken out where their sign is known, and a sum loses its common factors and leading

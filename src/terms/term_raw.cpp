@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Raw mode: what the solver is given when nothing may be assumed of the normal form. Sums and
 // products keep their structure; only what the solver cannot express is simplified (minus
 // infinity), and constants are folded.

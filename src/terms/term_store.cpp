@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage: hash-consing in flat arrays. Equal content is the same id, so equality of terms is
 // equality of ids.
 #include "terms/term_store.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inside of TermAlgebra, private to this folder: where terms live (term_store.cpp), how the
 // cheap normal form is built (term_normal.cpp), the raw mode (term_raw.cpp), the full normal form
 // (term_expand.cpp).

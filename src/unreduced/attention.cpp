@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // attention and its gradient (docs/operators.md, "Embedding and attention").
 #include "unreduced/definitions.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What assumed lineage says of single elements, found on demand, at full size: no tensor is listed.
 //
 // * logical[box] == local: the two elements are one. Elements that are one with each other form a

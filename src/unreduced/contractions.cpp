@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // linear, matmul, einsum: sums of products over labelled dimensions, and their gradients, which are
 // such sums as well (docs/operators.md, "Linear algebra").
 #include <algorithm>

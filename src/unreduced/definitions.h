@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The families of operators, each element by element, written from docs/operators.md and from
 // nothing else of the program. A gradient is written out, not derived: it is the formula of the
 // textbook, summed over the results that the operand's element has a part in.

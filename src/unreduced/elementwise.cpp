@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elementwise operators and their gradients (docs/operators.md, "Elementwise").
 #include "unreduced/definitions.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of single elements of a stage at full size: each asks for the elements that it is made
 // from, back to elements that are free, whose values the caller makes from their place. No tensor
 // is stored, however large; what has been computed is kept.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixture of experts (docs/operators.md, "Mixture of experts").
 #include "unreduced/definitions.h"
 

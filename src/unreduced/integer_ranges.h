@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which integers make sense as elements of a stage's integer tensors: an index is drawn where it
 // finds something.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators that move elements, and their gradients, which move them back (docs/operators.md,
 // "Layout").
 #include <algorithm>

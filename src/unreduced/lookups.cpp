@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables, masks and rotary embedding (docs/operators.md, "Embedding and attention"; one_hot from
 // "Losses").
 #include "unreduced/definitions.h"

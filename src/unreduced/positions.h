@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Positions in tensors of any size, as one row-major number or as one number for each dimension.
 // Nothing here is about reduced shapes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operators that read whole rows: reductions, normalisation, losses (docs/operators.md).
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executes an unreduced stage at random positions: some elements that the claims speak of, on both
 // sides, at the sizes of the file, with free elements drawn by their place. Evidence and no proof:
 // what it says is about the positions and values that were drawn. But it shares next to nothing

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training step (docs/operators.md, "Training step").
 #include "unreduced/definitions.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Positions and sizes are std::int64_t, as in the files; what they index has std::size_t.
 #pragma once
 

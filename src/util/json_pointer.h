@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Components of JSON pointers (RFC 6901), which every message about the input carries.
 #pragma once
 

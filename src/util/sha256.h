@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256 (FIPS 180-4), by the nettle library: what a proof log names files and canonical forms by.
 #pragma once
 

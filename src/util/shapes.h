@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a declared shape is the one that an operator produces.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names that someone may have meant who wrote another.
 #pragma once
 

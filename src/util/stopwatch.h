@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seconds by a clock that is never set back.
 #pragma once
 

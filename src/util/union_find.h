@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Disjoint sets of the indices 0, 1, ..., with path halving.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing to a file descriptor until everything is written.
 #pragma once
 

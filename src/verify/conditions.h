@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Under which conditions a proof is about the program that was recorded: the ledger of the report.
 #pragma once
 

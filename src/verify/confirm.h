@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A second opinion on a verdict: the plan, or one made smaller as a plan, is executed at random
 // inputs by the plain executor (src/interpret/), which shares nothing with what the verdict rests
 // on. It never makes a verdict. A plan that was proved and does not agree when it is executed is an

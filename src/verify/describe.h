@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns a failed stage into a message that leads to the place in the plan.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Does what failed show in an output? Both sides are evaluated in doubles, the model from its
 // inputs, the plan from what is proved of it, to the outputs.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files of `--smt2 DIR`: one script of SMT-LIB for each class, and DIR/index.json about all of
 // them (docs/solvers.md has its keys).
 #pragma once

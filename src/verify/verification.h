@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One verification: the state of its rounds. verify.cpp has its course, verification_rounds.cpp how
 // stages are cut, classified and cut again, verification_proofs.cpp how their classes are proved,
 // end_to_end.h what numbers say of what failed, verification_conclusion.cpp the chain of proofs and

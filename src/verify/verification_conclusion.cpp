@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From proofs of stages to the verdict. An entry holds when its stage is proved and all entries
 // that the stage assumes hold, down to input lineage; the plan is equivalent when every output of
 // the model has entries that hold, and all entries of role output do. Anything else is told with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proofs of classes: looked up by canonical form where there is a store, else made by workers, each
 // stage whole in a process of its own. What a worker says is taken for its task alone.
 #include <algorithm>

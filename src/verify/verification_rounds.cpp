@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds. Every entry's stage is cut and gets the class of its canonical form; classes are proved;
 // what failed is no longer assumed, and stages that relied on it are cut again further up (refining
 // the cut), until all outputs are proved or nothing changes. A cut with fewer lemmas is a stage of

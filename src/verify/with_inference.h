@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict on a plan that says little of what its ranks compute.
 #pragma once
 

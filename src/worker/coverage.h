@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Line coverage (scripts/coverage) of code that runs in workers: gcov writes its counts when a
 // process exits, and workers are killed.
 #pragma once

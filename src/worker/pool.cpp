@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool of worker processes.
 //
 // Each worker is a fork of this process with two pipes: task numbers go down one, length-prefixed

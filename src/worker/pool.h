@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool of forked worker processes (docs/design.md, "Workers"). A task is an index; the worker
 // computes a string for it from memory it inherited by fork, and sends it back through its pipe. A
 // worker that crashes, is killed, or overruns its limits costs its task one retry in a fresh

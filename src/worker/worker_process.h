@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One worker of the pool: what it does in its own process, and the protocol that it speaks. Task
 // numbers (std::uint64_t) come in; for each a MessageHeader and its payload go out.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON as it is written, without a document in memory: what is asked for is appended to one text.
 // Where a list or an object is begun with kLines, each of its entries gets a line of its own, so
 // that files can be compared line by line.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The "capture" of a plan (docs/format.md) as JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why it is right: it is the reader's inverse, field by field, and tests/writer compares what is
 // read again with what was written, for generated plans and for the real ones. Only what the reader
 // forgets is lost: the exact dtype (its kind is kept), "source", and fields that say what is the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A problem as the two files of docs/format.md, so that it can be read again: what is written and
 // read is the same problem.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a family makes: a model and a plan as documents, in the form of docs/format.md, and what was
 // done to them.
 #pragma once

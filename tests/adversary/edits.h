@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small changes of a plan (or its model), each of the kind that a bug of a framework makes: one
 // coordinate's program, one microbatch's node, one attribute, operand, element, group, one number
 // of the lineage. They work on the documents, hence on plans of any origin. What an edit does to

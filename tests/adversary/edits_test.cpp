@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Edits and the shrinker by themselves, on plans of the families; nothing is verified or executed.
 #include <gtest/gtest.h>
 

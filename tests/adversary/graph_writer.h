@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A graph as a document, written node by node, for plans that are made by hand: shapes follow from
 // the operators.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict on a plan beside its truth. The truth is what the plain executor computes
 // (src/interpret): from several draws of its own, and from inputs drawn here that hit what random
 // numbers miss: zeros, equal elements, small whole numbers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a model and a plan at the same time, operator by operator, so that the plan is right: each
 // operator is cut along each axis of the mesh, and along the microbatches, in one of the ways of
 // shardings.h chosen at random, operands are brought into the layout that this needs by random

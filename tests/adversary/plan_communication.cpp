@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of the builder that brings local tensors from one layout into another, and states
 // layouts as lineage.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random choices that are the same on every machine: splitmix64 (Steele, Lea and Flood 2014), and
 // nothing of the standard library's distributions, whose results are the library's own affair. A
 // plan is made from its family, a seed and an index alone, so that any can be made again.

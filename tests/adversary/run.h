@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One plan of a family: made, edited, judged; and how a finding of it is shown again and made
 // small.
 #pragma once

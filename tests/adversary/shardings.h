@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How one operator may be cut along one axis of ranks (or microbatches): which dimension of each
 // operand is cut, and what each result then is. These are the rules that frameworks go by
 // (Megatron-LM, GSPMD: arXiv 2105.04663), written from docs/operators.md: they make plans that are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a finding small: drops whatever can be dropped from model, plan and lineage while the
 // finding stays what it is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan said otherwise: the same programs and lineage, by stretches of an axis (docs/format.md).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a plan, builds another one in memory, verifies both and walks the reports.
 #include <cstdio>
 #include <exception>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs the library, builds the program of this directory against it as a user would, and runs it: installed_library.py CMAKE BUILD PROGRAM."""
 
 import pathlib

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file: what it gives back, and all the ways in which it can be none, damaged or in use.
 #include "cache/cache_file.h"
 

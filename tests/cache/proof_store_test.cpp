@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stores keep, and what a verification that uses one reports.
 #include "cache/proof_store.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stored proofs are made again from what is stored of their stages.
 #include "cache/reprove.h"
 

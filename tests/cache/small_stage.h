@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One small plan with two outputs: y = linear(x, w) cut over tp by columns and gathered, z = y + y;
 // and a wrong variant of it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A proof log is believed for what can be made again from model and plan, and for nothing else.
 #include "certificate/check_log.h"
 

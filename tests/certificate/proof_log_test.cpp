@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file of a proof log: written, read back, and refused where it is none.
 #include "certificate/proof_log.h"
 

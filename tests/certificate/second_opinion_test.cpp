@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Independent evidence: there is some for each class of a right plan, none for a class that is
 // wrong, and what execution refutes makes the log wrong.
 #include "certificate/second_opinion.h"

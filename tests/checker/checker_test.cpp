@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How one stage is decided: each method where it is the one that decides, counterexamples against
 // numbers by hand, and the reasons of what stays undecided.
 #include "checker/checker.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inputs of which more is known than their shapes: a proof knows nothing of it, and what is refuted
 // is refuted at values of which it is true.
 #include "checker/known_inputs.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of the model's tensors: which rows of masked scores have a number for certain.
 #include "checker/model_facts.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is written of a stage for other solvers. That the text means what Z3 is asked is shown in
 // tests/smt/smtlib_test.cpp.
 #include "checker/obligation.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each method by itself: it proves what is true, where it can, and nothing else.
 #include "checker/second_method.h"
 

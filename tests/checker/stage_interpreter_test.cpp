@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executing stages in numbers: what each communication yields, how assumed lineage is bound, and
 // how claims are paired up.
 #include "checker/stage_interpreter.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causes, sentences and mends of small plans that are wrong in known ways.
 #include "diagnose/diagnose.h"
 #include "ir/clone.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A proof cache that someone has damaged or made up. Either the whole file, or - SQLite would
 // notice most of that - the fields of its rows, which are what the bytes are taken for unless they
 // begin like a database.

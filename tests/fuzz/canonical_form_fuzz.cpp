@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes to a stage, as a proof cache holds them, and what `shardproof cache verify` does with it.
 #include <algorithm>
 #include <string>

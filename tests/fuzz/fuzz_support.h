@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fuzz targets share: inputs as files, because the readers read files, and mutations that
 // keep JSON being JSON.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan as a document, and known bugs put into it: `shardproof mutate` takes hostile files, too.
 #include <functional>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes to a problem: two HLO programs, and everything that is made of them.
 #include <string_view>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes to a problem: the readers of model and plan, plain and gzip, with everything that
 // readProblem does after them.
 #include <string_view>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzz targets: small models and plans that together use every operator and every field of the format.
 
 usage: seeds.py DIRECTORY PROGRAM

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a problem that can be read to verdicts, in this one process: index, cut, canonical form,
 // reduction, checker, chain. Two properties are asked of what comes out:
 //   a stage and the one that is read from its canonical form have the same form, and the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports about anything: names, messages and numbers as hostile files could make them. The text
 // must not carry control characters to a terminal, the JSON must be JSON.
 #include <fuzzer/FuzzedDataProvider.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generated problems are well formed and right: each supported combination is written, read back as
 // any input is, and proved.
 #include "generate/generate.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masks that are drawn: one for each seed, p and logical position, wherever a rank's piece lies.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole problems: what agrees, what differs and where, what cannot run, what cannot be told.
 #include "interpret/interpret.h"
 

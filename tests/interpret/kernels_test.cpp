@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels by themselves: values that were computed by hand, and gradients against differences of
 // the forward kernels.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The executor's kernels against the operators of ops/, which were written apart from them: every
 // call of tests/ops/cases.cpp and its gradient, in doubles.
 #include <gtest/gtest.h>

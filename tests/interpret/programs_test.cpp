@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who meets whom, and in which order ranks may go on.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An approved difference must excuse neither an output nor an input, and not say two things.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attributes that move with the coordinates of a rank.
 #include "ir/attribute_steps.h"
 

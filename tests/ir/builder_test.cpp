@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problems made in memory.
 #include "shardproof/builder.h"
 

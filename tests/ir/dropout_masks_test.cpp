@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mask is drawn for logical positions, which lineage tells.
 #include "ir/dropout_masks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kinds of element that the plan leaves out follow from what produces the tensor, through operators
 // and communication.
 #include "ir/elements.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an id may be taken for, and what not.
 #include "shardproof/ids.h"
 

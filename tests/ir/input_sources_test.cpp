@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Input lineage must not restrict the model's inputs.
 #include "ir/input_sources.h"
 

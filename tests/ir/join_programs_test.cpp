@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that run the same are one.
 #include "ir/join_programs.h"
 

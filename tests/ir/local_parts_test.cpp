@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lineage of parts of local tensors: what it becomes, and what is no such part.
 #include "ir/local_parts.h"
 

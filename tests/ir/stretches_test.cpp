@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs and lineage that name stretches of an axis.
 #include <gtest/gtest.h>
 

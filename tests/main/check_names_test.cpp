@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // scripts/check_names finds what documents and comments name and what is not there.
 #include <gtest/gtest.h>
 

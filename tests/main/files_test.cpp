@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No output of any command is one of its inputs, or another of its outputs; and every command takes
 // its plan in the same ways.
 #include "command.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/design.md, "Layers", is what CMakeLists.txt declares, and the check of the build finds what
 // it is there for.
 #include <gtest/gtest.h>

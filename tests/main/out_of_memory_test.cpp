@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever memory the process may have: it ends by itself, with a result, or with an exit code and
 // a message that say what was missing.
 #include "command.h"

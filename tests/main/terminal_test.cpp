@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a person sees who mistypes, and on a terminal.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/soundness.md says of every source file whether a proof rests on it.
 #include <gtest/gtest.h>
 

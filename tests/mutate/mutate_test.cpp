@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bugs change what they say and nothing else, and what they leave is a plan that can be read. That
 // each is refuted: tests/plans/mutation_matrix.py.
 #include "mutate/mutate.h"

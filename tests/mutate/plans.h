@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generated plans that the tests put bugs into.
 #pragma once
 

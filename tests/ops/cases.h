@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One list of operator calls, small and of random shapes, for the tests that hold for every
 // operator: gradients against finite differences, reduced against full execution. A new operator is
 // covered by adding its calls here.

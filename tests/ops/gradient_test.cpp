@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every backward operator against central differences of its forward operator, in doubles.
 #include <gtest/gtest.h>
 

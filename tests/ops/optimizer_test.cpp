@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training step against what torch.optim and torch.nn.utils compute, written out here with
 // PyTorch's own order of operations.
 #include <gtest/gtest.h>

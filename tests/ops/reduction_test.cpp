@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reduction rule of every operator: dimensions are reduced at random, as far as the operator's
 // relate() allows, and op(reduced) is compared with op(full) at every full position.
 //

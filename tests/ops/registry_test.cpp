@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, attributes and shape errors: every message says what was found and what was expected.
 #include "ops/registry.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operators' values at full size, in doubles, against loops written out here from the
 // definitions.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that is used while communication is under way: each rule in a plan that is otherwise
 // right, and what is no such plan at all.
 #include "plan/async.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous communication: random small programs, run step by step in every order in which the
 // ranks can go on, against what the check of waits and the plain executor say.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of defect that shows before any solving, one at a time in a plan that is otherwise
 // right, with the ranks and nodes it names.
 #include "plan/checks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which plans run and which wait for ever: cycles of data, of the order of communications, and of
 // both. The plain executor, which goes through the schedule step by step, is asked as well.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks and coordinates: row-major, slowest axis first.
 #include "plan/mesh.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Look-ups of the indexed plan, input lineage that would restrict inputs, and the order in which
 // lineage may be assumed.
 #include "plan/plan_index.h"

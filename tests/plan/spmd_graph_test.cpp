@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SpmdGraph as a Boost graph: the library's own algorithms run on it as it is.
 #include "plan/spmd_graph.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which coordinates of an axis a plan does not tell apart.
 #include "plan/symmetry_classes.h"
 

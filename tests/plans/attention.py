@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sharded attention in six spellings (lib/attention_plans.py), without lineage inside: those of real sizes, which have to be proved in seconds; `--write` makes the small ones, tests/plans/small/attention_*.json."""
 import json
 import pathlib

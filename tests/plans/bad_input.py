@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Input that cannot be read as a problem: exit code 2 and a message with the file and the place; or, where the format says that it is a defect of the
 plan, exit code 10. Never a crash, a hang or a pass.
 """

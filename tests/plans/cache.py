@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The proof cache and runs over several plans, as a user has them: generated plans, real processes, files in every state."""
 import concurrent.futures
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proof logs as a user has them: written by `verify --certify`, replayed by `check-log`, and refused when they, the plan or the model are not what they were."""
 import gzip
 import json

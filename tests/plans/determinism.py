@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same input gives the same report, whatever the number of jobs: text and JSON are compared whole, but for times and memory."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the diagnosis says of known bugs (scripts/diagnosis_table.py has the measuring): the first cause names the edited node or a neighbour, the sentence too, and a mend
 is found and proved; and where it must say nothing."""
 import importlib.util

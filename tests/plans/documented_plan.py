@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The complete plan of docs/format.md is equivalent, without its all_reduce it is not, and lint says of it and of its mistakes what it has to."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plain executor, `shardproof run`, on whole plans: the truth of each small plan, of generated plans and of these with bugs; and the command itself."""
 import json
 import pathlib

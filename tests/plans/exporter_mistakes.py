@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What exporters get wrong: each mistake, put into the demo's files, is an input error whose message has the place and the mend. And several at once: all are told, each file named once.
 
     exporter_mistakes.py PROGRAM [--table]    # --table: the messages, for people

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can go wrong around a run: full disks, directories that cannot be written, signals, readers that go away, workers that die or never return, too little
 memory, many runs on one file. After each: the run has ended, its exit code says what happened, and what is on the disk is whole: the old file or the
 new one, and nothing beside it. docs/reliability.md has the table; faults of the proof cache's file are in cache.py, of long runs in workers.py.

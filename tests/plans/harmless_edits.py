@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edits that change nothing of what a plan computes: the verdict must stay "equivalent". And wrong checkpoints on a right plan: equivalent as
 well, with that lineage reported as wrong.
 """

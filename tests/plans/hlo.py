@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
 
 hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/, made by hlo/make.py.

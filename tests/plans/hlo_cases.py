@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Verdicts on a folder of JAX programs that is not part of the project; skipped (77) where there is none.
 
 hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo in the folder `shared` beside the project)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Indices that are out of bounds or negative, and integers that overflow: HLO says what happens, and so must both programs.
 
 Each opcode that takes indices has a model, right plans for two devices, and plans that are wrong only for indices that are

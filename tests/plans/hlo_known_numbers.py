@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plans that are right only because of what is true of known numbers (a sine and a cosine of one angle, a number that is an
 integer, an index within bounds) are not called wrong; those that are wrong with the true numbers are.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What HLO instructions are read as, executed, against what jax computed (hlo/operators.json.gz, made by hlo/make_operators.py).
 
 hlo_operators.py PROGRAM: shardproof's path.

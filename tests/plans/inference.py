@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans with input and output lineage only: what lies between is found, and right plans are proved nearly as quickly as with all of it. Wrong ones
 are refuted as they are with it, and every way of asking for it gives the same verdict.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects put into real plans one at a time: each must be refuted, and the report must point at what was edited.
 
 A case passes when the program exits with 10 and one of the first three defects that it reports names a node that the edit touched or a

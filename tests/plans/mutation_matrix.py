@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every bug of `shardproof mutate` in generated plans of every architecture: the plan is equivalent, the plan with the bug is not, and the report names
 a node that the bug touched, one that reads what it makes, or, where it is communication, one that makes what it sends.
 

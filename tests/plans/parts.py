@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans whose tensors lie otherwise than the model's - transposed, halves exchanged, multiplied, padded - with lineage of parts that says so (docs/format.md, "Parts of local tensors"). Right
 ones stay equivalent, and are refuted when the lineage says it wrongly.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each model against itself: as a plan of one rank it must be equivalent, whatever lineage says which is true, and not after a change of one node."""
 import copy
 import re

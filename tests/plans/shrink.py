@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`shardproof shrink`: generated plans (and the real ones beside the repository, where they are) become smaller plans that are equivalent as they were, and plans with a
 bug of `shardproof mutate` are still not. SHARDPROOF_SLOW_TESTS=1 takes every bug at several places, and all real plans."""
 import json

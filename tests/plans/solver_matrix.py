@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three checkers on the same obligations: `--checker auto`, `--checker z3`, and cvc5 on what `--smt2` writes.
 
 Plans that are right (the first real plan where it is there, generated ones) and plans with the bugs of `shardproof mutate`. No two checkers may contradict

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`shardproof sweep` as a nightly job has it: whole runs, killed and gone on with, compared, and read by a CI system."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands of docs/tutorial.md, one after the other, and compares what they print with what the page says; --write puts there what they print.
 
 A command is a line `    $ ...`; lines after it that are indented as far are its output, but for times and memory, and `...` stands for any lines.

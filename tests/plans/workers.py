@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker processes that are killed, run out of time or are interrupted: the run ends by itself, and never claims what it did not prove."""
 import json
 import os

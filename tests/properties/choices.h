@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What properties are checked on is made from a list of numbers, which rapidcheck draws and, when a
 // property fails, shrinks: shorter lists and smaller numbers make smaller things. The numbers are
 // drawn from a fixed seed, so that a run says the same as the one before; RC_PARAMS="seed=7

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expressions that are equal by construction have one normal form; expressions that differ have
 // not. The constructions are the rules that docs/soundness.md lists
 // ("Normal form"), read from right to left and applied at random places.

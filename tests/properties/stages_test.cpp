@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random stages, executed over each algebra on one reduction: the terms' values are the
 // fingerprints and the doubles that direct execution gives.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations, losses and `torch.func` where ranks have parts of the batch: verdicts, right and wrong."""
 
 import unittest

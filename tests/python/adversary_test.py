@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random training steps, right and wrong ones, whose truth numbers decide (adversary/).
 
 An EQUIVALENT where numbers differ is a wrong verdict, and there must be none. A NOT EQUIVALENT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's context_parallel on a CPU: how keys and values go round, masks, more ranks, and steps that are wrong."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every step of examples/torch/: its verdict, and what real processes say about it."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parameter is which, and what of a step is compared: whatever order parts are called in, and
 whether they are called at all."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels that equal ignore_index: how many there are is data."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that differ only in numbers that follow each other evenly are one, and so is their lineage."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each line of the table of operators against ATen: random arguments, values and shapes, by the executor (`shardproof run`).
 
 All calls are one step, recorded once and run once with real numbers. A line that no call reaches fails.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/torch/packages/: code from PyPI, unmodified, right and with a wrong edit. What is not installed is skipped."""
 
 import importlib

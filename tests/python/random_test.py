@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers from the start of a step or script: what ranks draw, what their parameters begin
 with, and whose batch it is.
 """

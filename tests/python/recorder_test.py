@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tests of the Python package with the interpreter that has PyTorch: run_tests.py ENVIRONMENT PROGRAM [arguments of unittest].
 
 ENVIRONMENT: the virtual environment that scripts/setup_pytorch makes, or scripts/setup_packages; PROGRAM: shardproof. Exit code 77 (skipped) if there is none and

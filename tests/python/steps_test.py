@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several steps as one program: what the second and later ones compute, too."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of the recorder that a program catches: no verdict on what it does then."""
 
 import contextlib

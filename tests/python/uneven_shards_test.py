@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2 over more ranks than there are rows: which ranks are recorded, stretches of an axis in plans, and verdicts, the same as where all ranks are recorded, and as real processes say."""
 
 import functools

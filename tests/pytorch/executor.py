@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models and plans run by the plain executor, `shardproof run`. Arrays go through NumPy's .npz format, read and written here with the standard library, so that
 another hand than the project's also reads what it writes.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated
 parameters and optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
 """

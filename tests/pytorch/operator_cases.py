@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For every operator: random operands and attributes, and what PyTorch computes from them.
 
 Where PyTorch has the operator it is called; where it has not (windows of an embedding, rotary embedding, mixture of experts, ...) the reference is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every operator of the registry, forward and backward, in doubles, at random shapes and attributes, against PyTorch and its autograd.
 
 Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/interpret/).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The architectures that `shardproof generate` knows, written as anyone would in PyTorch, from their papers and not from the generator.
 
 Parameters have the generator's names, so that a state dict fits. `forward` takes the inputs by name and returns the loss; `random_inputs` makes them. Another

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests against PyTorch share: the way into its environment, models run by the project's operators, and the comparison.
 
 Import this first: it changes to the interpreter of the virtual environment that has PyTorch (scripts/setup_pytorch), or says why it cannot.

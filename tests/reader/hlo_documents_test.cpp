@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two HLO texts to a verification problem: what is refused, and that nothing but an error with its
 // place comes of damaged programs.
 #include <gtest/gtest.h>

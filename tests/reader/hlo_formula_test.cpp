@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known and not listed: the same as if it were listed, element by element.
 #include "reader/hlo/formula.h"
 

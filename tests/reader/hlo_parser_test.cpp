@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HLO text: what is read of it, and what is said of text that is wrong.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is computed while an HLO program is read: numbers, tables, functions of an index.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Input that means harm: paths that lead elsewhere, names made to be mistaken for others or to
 // steer a terminal, sizes whose products leave 64 bits.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a problem: a good one completely, then one defect at a time, each with the place and the
 // message that must come of it.
 #include "reader/reader.h"

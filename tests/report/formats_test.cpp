@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JUnit, SARIF and annotations: what is in them, and that no name gets out of its place. Their
 // schemas: tests/report_checks/.
 #include <gtest/gtest.h>

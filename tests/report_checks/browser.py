@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The HTML report in a browser as its readers use it: browser.py PROGRAM [SCREENSHOTS]. Opened from a file, filtered, a failing stage opened by keyboard, its operators walked through; light
 and dark; no message on the console. Names with markup and control characters, 10,000 causes, and the report of a large plan, with how long it takes to open.
 """

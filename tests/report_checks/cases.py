@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of the program that leave each kind of report: right and wrong plans, such that cannot run, undecided ones, several, and files that cannot be read."""
 import json
 import pathlib

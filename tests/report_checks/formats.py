@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SARIF and JUnit XML against their schemas, for each kind of report; annotations; standard output and input. formats.py PROGRAM ENVIRONMENT"""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one of the checks with the interpreter that has what they need: run.py ENVIRONMENT CHECK PROGRAM. ENVIRONMENT: what scripts/setup_report_checks makes."""
 import pathlib
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files that the program writes and takes against docs/schemas/: schemas.py PROGRAM ENVIRONMENT"""
 import copy
 import gzip

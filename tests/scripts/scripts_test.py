@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the scripts run, and what they do where they cannot: scripts_test.py"""
 
 import os

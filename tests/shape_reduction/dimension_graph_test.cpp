@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which dimensions run together, into which factors views take them apart, and what operators say
 // about them.
 #include "shape_reduction/dimension_graph.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operator under the reduction that a stage of it alone gets: executed at full size on
 // operands that are constant on what each representative stands for, its result at random positions
 // is the reduced result at the positions' images. (tests/ops/reduction_test.cpp does this for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is kept of each dimension, by hand for small stages and as properties of every stage of the
 // real plans.
 #include "shape_reduction/reduction.h"

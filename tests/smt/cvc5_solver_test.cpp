@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cvc5 gives the verdicts that Z3 gives on the same questions, proves nothing from contradictory
 // side conditions, and keeps to its time.
 #include "smt/cvc5_solver.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a solver is asked, evaluated with the true functions: it says what the terms say, and every
 // fact that it states is true. So the facts can be satisfied together wherever the terms are
 // defined, and none makes a solver prove what is wrong.

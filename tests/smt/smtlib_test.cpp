@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of a query: what it looks like, and that a solver that reads it is asked what the solver
 // that is called is asked.
 #include "smt/smtlib.h"

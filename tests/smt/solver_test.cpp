@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The solver's three verdicts, its models, and the ways in which it must not prove anything.
 #include "smt/solver.h"
 

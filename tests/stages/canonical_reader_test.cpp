@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stage read back from its canonical form is the same proof problem: what the checker says about
 // it does not depend on anything that the form leaves out.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Canonical forms are equal for stages that differ in names only, and different for anything a
 // proof depends on.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where slices stop, what they assume, and which axes are collapsed.
 #include "stages/cutter.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Problems for the tests of what comes after the reader: small ones from inline JSON, and the real
 // plans beside the repository.
 #pragma once

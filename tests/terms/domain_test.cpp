@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the plan divides, takes a root or a logarithm: at a place where the model does not, it may
 // have no value where the model has one.
 #include "terms/domain.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random expressions, built over any algebra and evaluated without one: the reference that every
 // normal form must agree with.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mode::kFractions: sums over common denominators, and what is a quotient of exponentials as one.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every normal form has the value of what it was made from, wherever that is defined.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Doubles and fingerprints, and the true functions.
 #include <gtest/gtest.h>
 

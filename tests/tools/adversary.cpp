@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random plans, verified and executed in one process, and the two compared (tests/adversary/). A
 // table of truths and verdicts is printed; the exit code is 0 only if no verdict is contradicted.
 //

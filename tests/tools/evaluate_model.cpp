@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executes a model in doubles with the operators of ops/, for the tests that compare them with
 // PyTorch (tests/pytorch/).
 //

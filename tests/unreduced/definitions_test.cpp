@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operator's definition by elements, written from docs/operators.md, against its evaluation
 // over whole tensors (ops/), which the proofs are made with: two definitions, each call of
 // tests/ops/cases.cpp at random shapes, forward and backward, in doubles.

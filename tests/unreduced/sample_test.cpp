@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Executing an unreduced stage: right ones agree, wrong ones are found whatever the proofs'
 // machinery would say, and nothing is called a difference that is none.
 #include "unreduced/sample.h"

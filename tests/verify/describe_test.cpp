@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A failed stage as a message that leads to the place in the plan.
 #include "verify/describe.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans over an axis that nothing names, of which only some coordinates are looked at. Each wrong
 // plan here is right at coordinate 0, so it passes unless the stage is found not to be symmetric in
 // the axis.

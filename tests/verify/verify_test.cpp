@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verdict: what the chain of proofs adds up to, and all that must never add up to "equivalent".
 #include "shardproof/verify.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """megatron-core 0.16.1: its GPTModel from local (not Transformer Engine's) layers, tensor and sequence parallel, tied embeddings, its vocabulary-parallel loss.
 
 Its layer norm for sequence parallelism comes with Transformer Engine or Apex: torch's takes its place, marked as theirs are.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """megatron-core 0.16.1: its GPTModel cut into pipeline stages, by its own schedules (1F1B, and interleaved with two chunks of the model on each rank) and its own messages.
 
 usage: PYTHONPATH=python python examples/torch/packages/megatron_pipeline.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan 0.3.0: its Llama with its own parallelize_llama (FSDP2, tensor, sequence and loss parallel, backend partial_dtensor), its loss, token count and clipping.
 
 Attention is torchtitan's ScaledDotProductAttention: the default needs a compiler. usage: PYTHONPATH=python python examples/torch/packages/torchtitan_llama.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan 0.3.0: its Trainer, constructed from its Config and stepped (train_step): two microbatches, FSDP2, tensor and sequence parallel, clipping, optimizer and scheduler containers, metrics.
 
 Data and tokenizer are made here. Attention is torchtitan's ScaledDotProductAttention: the default needs a compiler. usage: PYTHONPATH=python python examples/torch/packages/torchtitan_trainer.py

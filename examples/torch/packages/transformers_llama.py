@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers 5.23: LlamaForCausalLM by its own tensor-parallel plan, under DistributedDataParallel, and with FSDP2.
 
 usage: PYTHONPATH=python python examples/torch/packages/transformers_llama.py

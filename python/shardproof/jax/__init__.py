@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proves that what XLA made of a sharded JAX program computes what the program says on one device.
 
     import shardproof.jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a PyTorch training step on fake tensors, rank by rank in one process, and verifies that a mesh of ranks computes what one device does.
 
     import shardproof.torch as sp

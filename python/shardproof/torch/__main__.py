@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m shardproof.torch train.py --mesh dp=2,tp=2 [arguments of the script]`: verifies a script that runs as under torchrun.
 
 The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped (those that it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed.tensor.experimental.context_parallel on a CPU: torch has handlers of attention's operators for GPUs only. As private as `_private`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.utils.data while a step is recorded: which samples make a batch is drawn with real numbers, in this process. As private as `_private`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts that ask for a GPU: while a step is recorded, "cuda" is the CPU, and what only concerns the device does nothing.
 
 Nothing is computed while a step is recorded, so where tensors would lie makes no difference to what is recorded. Streams and events are not seen.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch's fake tensors answer, remembered: nearly all operators of a step are called with the same shapes in every layer, and asking torch's own cache takes longer than all else.
 
 An answer is taken over only where torch's own cache has a valid entry for it, so what may be remembered is torch's decision; the key here has all of a tensor that its key has. As private as `_private`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python objects that ranks give each other (`all_gather_object` and the like): configurations, names, counts. They are no part of the program but for their order among its collectives.
 
 What a rank gives is put into the mailbox. A rank that takes what another has not given yet is recorded again once that one was (capture._Recorder). As with real processes an object is pickled: what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is changed in torch while a step is recorded: DistributedDataParallel, waits, pipelines, deep copies, meshes. As private as `_private`."""
 
 from __future__ import annotations

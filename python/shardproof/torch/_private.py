@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything of PyTorch that is not public: other versions may have it elsewhere or not at all.
 
 Checked with torch 2.13. `require()` is called before anything is recorded.

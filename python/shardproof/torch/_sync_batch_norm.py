@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.nn.SyncBatchNorm on a CPU: torch has kernels of its five operators for GPUs only. Inside they are written with others; the module and its autograd function are torch's own."""
 
 from __future__ import annotations

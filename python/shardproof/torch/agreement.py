@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether ranks agree on what they draw, on what their parameters begin with, and whether they have
 data of their own.
 """

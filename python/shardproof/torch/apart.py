@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings in processes of their own, in which no other rank was recorded before.
 
 Ranks are recorded one after the other in one process, where real ranks have a process each. What a step leaves in Python's memory (globals, caches, attributes of functions), the next recording would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic on values: folds constants, keeps tables and picked elements as long as they can be, and writes exact constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a verdict rests on beside the theorem, and what of a step is not compared.
 
 One place for the name, the class and the sentence of each. The class says what a false one would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Communication that is begun at one place and waited for at another: handles and waits of the plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What buffers hold when the step begins.
 
 A step is one of many: a buffer that was just made of zeros holds something else in the next one. So a buffer that is saved with its model and holds one real number everywhere (statistics, averages)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds models, their parameters and their optimizers while a step runs, by PyTorch's global hooks; the same for recording and for real processes."""
 
 from __future__ import annotations

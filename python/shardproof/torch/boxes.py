@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a rank's tensor lies in the model's: a box, the axes to sum over, and a divisor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a step to the two files and to a verdict."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives and point-to-point messages: from c10d and the functional collectives to the format's communication.
 
 A flat buffer of several tensors is sent as its tensors (flat_buffers.py), one communication each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers that depend on data, in the program that is recorded: they may be printed and computed with, and nothing may be decided by them.
 
 `.item()` of a tensor that depends on data has no number here. It is not-a-number to Python, and knows what it stands for: sums, products and the like with other numbers are followed, and so are they

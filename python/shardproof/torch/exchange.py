@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One communication of one group of ranks, as a node of the format."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flat buffers of several tensors (FSDP, DDP): sent, cut and filled as these, so that they stay apart.
 
 The same numbers move as if the buffer were one tensor; the proof sees tensors instead of stretches of memory.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of FSDP's first version: a rank has a stretch of a flat buffer, in which parameters lie one after another.
 
 A stretch of a tensor's elements in row-major order is no box of it, but at most a few: the rest of a row, whole rows, the beginning of a row. Each of these is tied to the model by itself.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views of memory: sizes, strides and an offset, in elements; and how one view lies in another.
 
 A view lies in a segment as a box where each of its strides is one of the segment's, once dimensions are cut in two: then it is slices, permutations and reshapes of what the segment holds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program under construction: nodes in single assignment over the operators of docs/operators.md, with what can be said at once folded away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What parameters hold when a model is called first: which of them are known to be equal.
 
 From there on they are inputs, for any value. Their first values come from the program: from draws,

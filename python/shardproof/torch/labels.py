@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels that may be ignored: which they are is data.
 
 A loss leaves out labels that equal its `ignore_index` (-100 where nothing is said), and divides by

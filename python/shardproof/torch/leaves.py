@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that a step trains or keeps though no called module and no optimizer has them: leaves of autograd that it writes by hand, averaged copies of weights.
 
 Such a tensor is known by being a parameter of some module, or a leaf that requires a gradient, whose memory is written after the step has its inputs. It has no name: those of one shape are counted in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of a recording is tied to the model: inputs, checkpoints and outputs, with where each lies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the memory of a program holds while it runs: storages, by the tensors that see them.
 
 Whatever reads or writes a tensor goes through here, so that what is under way (asynchronous calls), never written or given back is noticed in one place.

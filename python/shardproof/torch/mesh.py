@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device mesh as the plan's files have it: named axes, slowest first, ranks in row-major order."""
 
 from __future__ import annotations

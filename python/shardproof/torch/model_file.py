@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model's file from the recording of the single device, and what both files share: live nodes, names, constants."""
 
 from __future__ import annotations

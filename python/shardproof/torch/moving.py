@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that differ along an axis only in numbers that move evenly with its coordinate (windows of a vocabulary) are one program, with a `step` of attributes; and so is their lineage.
 
 Of some of them all follow: `between`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a training step on real processes (gloo), with numbers, and compares it with one device: the truth that a verdict is about.
 
 Inputs, parameters and optimizer states are random numbers that depend on their names only; parameters and states are set where they lie (DTensor placements, `shard=`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of which nothing is known but that they are functions: equal arguments give equal results.
 
 The results of such a call are inputs of both sides, the same on a rank as on the single device. That they are is what it rests on, so the call's arguments become outputs: the verifier has to prove

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan's file from the recordings of ranks: programs, what tells them apart, and lineage."""
 
 from __future__ import annotations

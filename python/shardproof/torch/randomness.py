@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers: which are drawn, by which generator in which state, and where they lie in what the single device draws.
 
 What tells draws apart is the state of the generator, what is drawn and its shape: two ranks whose generators have the same state draw the same numbers. The state of the real generators is used, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank's program: its nodes, its tensors, and where each of them that has a name lies in the model's.
 
 A tie that cannot be made is an error for inputs and outputs; a checkpoint without one is left out, and said so.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ranks are recorded, in which process, and whether what one leaves in Python's memory matters to the next."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a training step once as one rank (or as the single device) and keeps what it recorded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dispatch mode that sees every operator after autograd, and turns it into nodes.
 
 Each operator is looked up in the table (`aten/`, `collectives.py`); what has no line there is decomposed by ATen itself where it can be; the rest poisons everything that it returns or writes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors that the recorder raises into the program, and what becomes of those that the program catches.
 
 A program may catch any error: `try: ... except Exception`, `contextlib.suppress`, a `finally` that

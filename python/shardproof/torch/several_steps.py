@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several training steps as one program: a step function that yields each step's result.
 
 What the last step leaves (gradients, parameters, states) is claimed at the end. Each result is claimed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory as segments, so that views, in-place writes, `out=` and flat buffers become values in single assignment.
 
 A storage is a list of segments that do not overlap. Each is a value with sizes, strides and an offset. Reading a view finds the segment that it lies in and writes the view as slices, permutations

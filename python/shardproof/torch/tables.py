@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of one integer, position by position: which classes a rank holds, ignored labels, windows of a vocabulary.
 
 An integer tensor of classes (tokens, labels) is compared, shifted, masked and used as an index by vocabulary-parallel code. Such values are kept as tables over all

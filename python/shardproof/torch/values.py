@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tensor holds while a step is recorded: a name in the graph, a known constant, an integer's table, or nothing that can be said (poison)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a training step is given: who it is, its meshes and groups, and its batch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // The page's data, and how text gets into the page: always as text, never as markup.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // A cause at a glance: one sentence, and the data flow around it, the model's beside the plan's. The
 // boxes are the facts of Cause::found and the model's operators; pointers are for those who look

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // Small matrices of numbers, and two of them side by side with what differs marked.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // The ranks as a grid, and the programs of a pipeline with the messages between them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // The page: verdict and causes on top, the picture, the list of stages, and one of them.
 

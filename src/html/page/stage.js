@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 'use strict';
 // One stage: what the model computes and what the ranks compute, from the lineage that is relied on
 // down to the claim, as two columns of operators.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of an HLO program that are no rationals, as doubles.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attributes and literals that have a structure of their own.
 #include <algorithm>
 #include <map>

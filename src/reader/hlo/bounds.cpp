@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between which numbers the elements of a tensor lie, by the operator that makes them. It shows
 // that sums and products of integers fit their types. Doubles: integers of 32 bits and their sums
 // are exact, what is larger is too large anyway.

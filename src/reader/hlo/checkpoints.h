@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tensors of a plan may be which of its model, from their names, shapes and shardings.
 #pragma once
 

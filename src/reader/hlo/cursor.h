@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading HLO text piece by piece, with places for messages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pair of HLO programs as a model and a plan of docs/format.md.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single operators of the graph, with what is known of their results.
 #include <algorithm>
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HLO files as verification problems.
 #pragma once
 

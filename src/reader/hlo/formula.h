@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that are known without the program's inputs and too large to be listed, such as a causal
 // mask of 8,192 positions or the angles of rotary embeddings: expressions of tables that differ
 // along fewer dimensions. Functions take and give values that are tables or formulas.

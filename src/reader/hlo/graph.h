@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The graph that an HLO program becomes, in the words of docs/format.md: operators of the registry
 // on named tensors, and the tensors that they need. It is written as JSON text.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of one integer, in pieces: what a program computes of an index before it looks
 // something up (wrapping negative ones, moving it into a rank's window, keeping it in bounds).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers that a table of the model stands for, as a reader of the file needs them: a
 // difference counts at these only.
 #pragma once

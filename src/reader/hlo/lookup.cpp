@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of tensors chosen by integers, as operators of the graph.
 #include <algorithm>
 #include <numeric>

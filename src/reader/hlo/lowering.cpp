@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Computations, calls, and what an instruction is passed on to.
 #include "reader/hlo/lowering.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One HLO program, as one device runs it, to a graph of docs/format.md. What does not depend on the
 // inputs is computed on the way, what depends on the device's number included: a program for many
 // devices is lowered once for each of them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What elementwise opcodes compute of numbers, in operators of the graph.
 #include "reader/hlo/lowering.h"
 

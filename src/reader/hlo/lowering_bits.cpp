@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bits of what is known, or is an expression of a random generator's key: bitcast-convert, and
 // rng-bit-generator, whose bits are a function of its state, of which nothing else is known. It
 // belongs to its algorithm and to the shape of all that it makes, so that a device that makes its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparisons, and what is chosen by them: conditions are the numbers 0 and 1.
 #include <numeric>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops, which are run, and branches, of which one is chosen.
 #include <algorithm>
 #include <utility>

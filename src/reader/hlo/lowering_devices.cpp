@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is not the same on all devices. A program is lowered for all devices that may have it at
 // once. What follows from a device's number is computed for each of them and kept side by side. An
 // instruction that reads such values is tried for each of them: where it emits the same nodes that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions that do the same at every place.
 #include <algorithm>
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known as a tensor of the graph: numbers, lists, masks, tables of what is not rational.
 #include <algorithm>
 #include <numeric>

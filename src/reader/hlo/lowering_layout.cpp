@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values whose elements are moved, each kind of value in its own way.
 #include <algorithm>
 #include <numeric>

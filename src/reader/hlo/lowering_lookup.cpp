@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather: embedding, take, take_along_axis; and which elements indices name.
 #include <algorithm>
 #include <numeric>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions that only move elements: what their attributes say, and that it fits the operands.
 // What becomes of values is in lowering_layout.cpp.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Custom calls, and what else is taken for a function of which nothing is known: equal arguments
 // give equal results. Its results become inputs, its arguments what opaque.h has to tie to the
 // other program's.

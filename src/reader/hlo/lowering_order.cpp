@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is chosen by order: topk, sort, and a reduction that finds the greatest and its place.
 #include <numeric>
 #include <stdexcept>

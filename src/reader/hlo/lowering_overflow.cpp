@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Integers of a type wrap around where they do not fit it. What is known is computed so, and so are
 // functions of an index. Others are numbers of the graph, which have no bounds: where the result
 // may not fit, it is assumed that it does.

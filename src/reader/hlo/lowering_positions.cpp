@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slices, updates, gathers and scatters at places that are computed: products with rows that are 1
 // at the place and 0 elsewhere.
 #include <algorithm>

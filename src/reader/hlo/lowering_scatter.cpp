@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // scatter: gradients of lookups, windows at known places.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a value is as a tensor of the graph.
 #include <algorithm>
 #include <numeric>

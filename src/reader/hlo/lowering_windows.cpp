@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // convolution and reduce-window: sums (or extrema) over the positions of a window, written out.
 #include <numeric>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices as a mesh: axes along which shardings and groups lie, found from what they are.
 #pragma once
 

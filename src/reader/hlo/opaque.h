@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ties the plan's calls of functions of which nothing is known to the model's.
 //
 // Why what is proved then holds. Let M' and P' be the two programs with the results of these calls

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HLO text to a syntax tree. Attributes are kept as texts; the functions below read those that
 // have a meaning here.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices that share a lowering have the same nodes, of which some have attributes of their own.
 // Where these are affine in the coordinates of the mesh the devices share a program too, with a
 // "step"; where they are not, there is a program for each choice of them.

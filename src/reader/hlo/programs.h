@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The programs of a plan: one for all devices that share a lowering.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All functions are in pieces, so the integers fall into stretches in which each of them is
 // a x + b. In a stretch where all are constant one value is as good as another. A stretch that is
 // an earlier one moved by c, in which all functions have the values that they have there, needs

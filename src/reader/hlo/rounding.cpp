@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decimal texts of floating-point numbers as simple rationals.
 #include <gmpxx.h>
 

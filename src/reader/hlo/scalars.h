@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that an HLO program knows without its inputs, exactly: rationals, infinities, and what
 // is neither (a cosine), as an expression. Equal ids are equal numbers; unequal ids of expressions
 // may still be equal ones.

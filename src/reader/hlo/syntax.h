@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HLO text as a plain syntax tree: what is written, with its places, and nothing that it means.
 // Names are without `%`; layouts and comments are gone.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors that are known without the program's inputs (on one rank): constants, iotas, masks,
 // positions. A dimension along which all is alike is stored once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an HLO instruction's result is while a program is read: what is known of it, or the tensor
 // of the graph that holds it.
 #pragma once

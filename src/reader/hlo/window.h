@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The windows of convolutions and reductions: "{size=3x3 stride=2x2 pad=0_1x0_1 ...}".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Definedness: quotients, roots and logarithms of what is zero or negative somewhere or everywhere.
 // Model and plan are one expression, written twice; on either side any value may be replaced by an
 // expression that is the same wherever both are defined (x s / s, exp(log x), x + 0 / z), the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Masks, tables, experts and dropout: what depends on positions and indices. Half of it is made by
 // the builder (attention, vocabulary and experts cut in windows, dropout whose positions follow
 // from lineage); half are plans that frameworks write by hand: the cross entropy of logits that are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One microbatch and many: few operators, each tensor for each microbatch or once, "*" or one by
 // one, in issue order or not, boxes that run along the microbatches forwards, backwards and
 // overlapping, sums over them. The plans are small so that the edits that follow hit the

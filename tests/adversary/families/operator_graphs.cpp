@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random operator graphs: models of a few operators over every operator and gradient that there is,
 // cut and communicated at random by the builder.
 #include "adversary/case.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model that grows operator by operator, with its plan: what the families that use the builder
 // have in common.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the programs of this folder with jax: make.py [NAME ...].
 
 Each is one training step (or one forward pass), written once for one device and once for several: NAME.single.hlo.gz is

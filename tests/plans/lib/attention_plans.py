@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention sharded along the sequence, with no lineage but of inputs and outputs, in spellings that people really use:
 
     gathered  keys and values are gathered, each rank has the attention of its own queries

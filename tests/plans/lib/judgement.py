@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a report's first cause is about the node that a bug changed: one judgement for all tables."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Helpers of the plan runners: plans as dictionaries that are edited in place, the program run on them, and its report checked.
 
 A runner is called with the program's path, prints one line per case and a summary, and exits with 0 when every case passed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model as a plan of its own: one rank runs the model's nodes, and lineage says that each tensor is itself."""
 import copy
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers: statistics, counts and averages of modules that are called, and of others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs steps of classes and counts: campaign.py [CLASS ...] [--from SEED] [--count N] [--show].
 
 The truth by numbers beside the verdict. --show: the text of each step that is counted as wrong or

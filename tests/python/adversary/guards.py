@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decisions that depend on data, and errors that are caught."""
 
 from __future__ import annotations

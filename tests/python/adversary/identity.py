@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of modules that nobody calls, of methods, and without a module: is each compared?"""
 
 from __future__ import annotations

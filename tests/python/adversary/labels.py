@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses over labels, of which some do not count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of layers: which module of several alike does which part of the work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of optimizers, clipping, schedules, averaged copies."""
 
 from __future__ import annotations

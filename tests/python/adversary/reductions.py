@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions of gradients: missing, doubled, over the wrong group, with a wrong factor."""
 
 from __future__ import annotations

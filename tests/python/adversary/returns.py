@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step returns, in all kinds of Python objects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeds, random numbers in and before the step, and initial values.
 
 Ranks draw whole tensors, as one device does, so that equal seeds give equal numbers. Wrong is what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A random training step as source text: a network, how ranks share its work, a loss, an optimizer.
 
 A `Step` has slots of source lines; a class of mistakes changes some of them. Without a mistake the

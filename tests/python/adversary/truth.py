@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step computes, with numbers: on real ranks (gloo) and on one device.
 
 The judge does not go by the recorder's rules. The generator knows which Python objects hold what it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What shardproof says of many steps: recorded in forked processes, a few at a time."""
 
 from __future__ import annotations

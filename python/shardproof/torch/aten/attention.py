@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scaled dot-product attention, as its definition."""
 
 from __future__ import annotations

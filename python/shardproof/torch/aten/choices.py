@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """top-k, sort and arg-max: which positions of a row are chosen is one opaque function of the row (`moe_gate`); what lies there is looked up."""
 
 from __future__ import annotations

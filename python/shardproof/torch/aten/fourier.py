@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fourier transforms, as products with matrices of cosines and sines along each dimension."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions and pooling, as sums (and maxima) over the positions of the window; resampling, as products with matrices of weights."""
 
 from __future__ import annotations

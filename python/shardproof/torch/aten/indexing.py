@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lookups and writes by index: of classes (tokens, labels) and of known positions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only moves, copies or fills elements."""
 
 from __future__ import annotations

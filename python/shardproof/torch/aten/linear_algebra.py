@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Factorizations and inverses, which are opaque functions of each matrix, whatever dimensions are in front; what is linear in another operand (a right-hand side, a gradient) is a product with them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layer normalisation, as its definition."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused optimizers: Adam as the core's `adamw`, the others as their definitions."""
 
 from __future__ import annotations

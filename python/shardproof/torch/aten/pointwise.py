@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic, comparisons and elementwise functions."""
 
 from __future__ import annotations

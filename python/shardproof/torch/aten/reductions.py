@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums, means, extrema, norms, and products of matrices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which line translates an operator of ATen; which need none.
 
 A line is a function of (call, graph, the operator's arguments with tensors as values) that returns the result's value or a list of them. It raises Unsupported for what it does not translate. In-place

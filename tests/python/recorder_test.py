@@ -76,6 +76,26 @@ def kept_scale():
 left_behind: dict = {}
 
 
+class Compiled(unittest.TestCase):
+    """What is compiled runs eagerly, and is looked at like all else."""
+
+    def test_each_compiler(self):
+        def step(world, compiled, reduced=True):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+            loss = compiled(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean()
+            loss.backward()
+            for p in model.parameters() if reduced and not world.single else ():
+                dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            return loss
+
+        for name, compiled in {"compile": lambda m: torch.compile(m), "script": lambda m: torch.jit.script(m), "trace": lambda m: torch.jit.trace(m, torch.zeros(8, 4))}.items():
+            with self.subTest(name):
+                right = sp.verify(functools.partial(step, compiled=compiled), mesh=MESH, arguments=["--confirm", "off"])
+                self.assertEqual(("EQUIVALENT", []), (right.verdict, right.not_compared), str(right))
+                wrong = sp.verify(functools.partial(step, compiled=compiled, reduced=False), mesh=MESH, arguments=["--confirm", "off"])
+                self.assertEqual("NOT EQUIVALENT", wrong.verdict, str(wrong))
+
+
 class Kept(unittest.TestCase):
     """What a step keeps beside parameters and optimizer state: buffers, parameters that took the place of others, single numbers."""
 

@@ -442,7 +442,10 @@ def _fsdp(undo: list[tuple[Any, str, Any]], unreduced: Callable[[torch.Tensor, t
 
 
 def _eager(undo: list[tuple[Any, str, Any]]) -> None:
-    """torch.compile compiles nothing: what it gives (with its names of parameters) runs eagerly."""
+    """torch.compile, torch.jit.script and torch.jit.trace compile nothing.
+
+    What they give (for torch.compile with its names of parameters) runs eagerly.
+    """
 
     def compile(model: Any = None, **options: Any) -> Any:
         return torch._dynamo.disable(model) if model is not None else torch._dynamo.disable  # type: ignore[no-untyped-call]
@@ -450,7 +453,10 @@ def _eager(undo: list[tuple[Any, str, Any]]) -> None:
     def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
         """Stays as it is."""
 
-    replace_everywhere([(torch.compile, compile)], undo)
+    def uncompiled(obj: Any, *args: Any, **options: Any) -> Any:
+        return obj
+
+    replace_everywhere([(torch.compile, compile), (torch.jit.script, uncompiled), (torch.jit.trace, uncompiled)], undo)
     set_attribute(torch.nn.Module, "compile", compile_module, undo)
 
 

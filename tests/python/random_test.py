@@ -510,6 +510,21 @@ class FirstValues(Random):
 
         self.defect(self.verdict(step, {"tp": 2}), "begin with different values of bias")
 
+    def test_another_function_of_the_same_draws(self):
+        def step(world, factor):
+            model = torch.nn.Linear(6, 4)
+            with torch.no_grad():
+                model.weight.mul_(0.9 if world.single else factor)
+            return model(world.input("x", (8, 6))).square().mean()
+
+        self.defect(
+            self.verdict(lambda world: step(world, 0.5), {"tp": 2}),
+            "begins weight with other numbers than the single device",
+        )
+        self.assertEqual(
+            "EQUIVALENT", self.verdict(lambda world: step(world, 0.9), {"tp": 2}).verdict
+        )
+
     def test_other_distributions_than_the_single_devices(self):
         def step(world):
             model = torch.nn.Linear(6, 4)

@@ -376,7 +376,7 @@ def check_initial(
                         "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1]),
                     )
                 ] = None
-            _like_single(t, side, model)
+            _like_single(t, side, model, origin)
     if unseeded:
         assumed[assumptions.given_initial(_names(unseeded))] = None
     if unknown and any(side.own for side in sides):
@@ -384,9 +384,9 @@ def check_initial(
     return list(assumed)
 
 
-def _like_single(t: Tie, side: Recording, model: Model) -> None:
+def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
     """A whole parameter is drawn from what the single device draws it from, where both run the same
-    code. Raises Hazard.
+    code, and the same function of the same draws is the same. Raises Hazard.
     """
     here, there = side.initial[t.tensor], model.initial.get(t.tensor)
     if there is None or here.flat or t.shape != model.shapes[t.tensor]:
@@ -395,6 +395,21 @@ def _like_single(t: Tie, side: Recording, model: Model) -> None:
     number = (
         here.constant is not None and there.constant is not None and here.constant != there.constant
     )
+    other = (
+        bool(here.keys)
+        and here.keys == there.keys
+        and not here.by_position
+        and isinstance(there.origin, str)
+        and origin != there.origin
+    )
+    if other and not drawn:
+        raise Hazard(
+            f"rank {side.rank} begins {t.tensor} with other numbers than the single device, made of"
+            " the same random numbers",
+            next((loc for loc, _ in here.where), ""),
+            t.tensor,
+            "random",
+        )
     if drawn or number:
         ours, theirs = (
             f"from {' and '.join(sorted(i.drawn))}" if drawn else f"with {i.constant}"

@@ -60,6 +60,7 @@ class Initial:
     why: str = ""  # nothing is known of it
     constant: float | None = None  # it is this number everywhere
     flat: bool = False
+    keys: frozenset[str] = frozenset()  # what tells its draws apart
 
     @property
     def seeded(self) -> bool:
@@ -92,6 +93,7 @@ class Origins:
             any(d.by_position for d in ordered),
             getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
             v.fill if isinstance(v, Filled) else None,
+            keys=frozenset(d.key for d in ordered),
         )
 
     def look(self, draws: list[Draw]) -> None:

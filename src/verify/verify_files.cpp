@@ -102,6 +102,11 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
                      : verifyInferring(done.problem, options, infer);
   if (report.statistics.secondsByPhase.emplace("read", reading).second)
     report.statistics.secondsTotal += reading;
+  if (report.verdict == Verdict::kNotEquivalent && plan != "-" && hlo::isHloFile(plan) &&
+      !hloOptions.assumeInBounds && done.problem && hasIndices(*done.problem))
+    report.warnings.push_back(
+        "integers that are used as indices may be negative or beyond their tensor here; where they "
+        "never are, --assume-in-bounds leaves these out");
   return done;
 }
 

@@ -75,7 +75,8 @@ def wrong(runner, what, *bugs):
     run(runner, "generate", *what, "-o", plan)
     file = f"{plan}.plan.json"
     for bug in bugs:
-        if run(runner, "mutate", file, "--bug", bug, "--seed", 3, "-o", file).returncode != 0:
+        right, file = file, f"{plan}.{bug}.plan.json"
+        if run(runner, "mutate", right, "--bug", bug, "--seed", 3, "-o", file).returncode != 0:
             raise Failure(f"{bug} does not apply")
     return agree(runner, NOT_EQUIVALENT, [file], ())
 
@@ -100,9 +101,11 @@ def several(runner):
     for i, bug in enumerate((None, "missing_all_reduce", None)):
         plan = runner.path(f"s{i}")
         run(runner, "generate", *GPT, "-o", plan)
+        file = f"{plan}.plan.json"
         if bug:
-            run(runner, "mutate", f"{plan}.plan.json", "--bug", bug, "-o", f"{plan}.plan.json")
-        files.append(f"{plan}.plan.json")
+            right, file = file, f"{plan}.{bug}.plan.json"
+            run(runner, "mutate", right, "--bug", bug, "-o", file)
+        files.append(file)
     return agree(runner, NOT_EQUIVALENT, files, ())
 
 

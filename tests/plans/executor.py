@@ -12,9 +12,10 @@ from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, U
 
 SMALL = ROOT / "tests" / "plans" / "small"
 # What a verdict allows the executor to find. "undecided" says nothing about the plan.
-ALLOWED = {"equivalent": {EQUIVALENT}, "not-equivalent": {NOT_EQUIVALENT}, "undecided": {EQUIVALENT, NOT_EQUIVALENT, UNDECIDED}}
-# "executed" in a case: numbers that a double cannot hold leave it open; a difference that none of the inputs shows which are drawn (a logarithm's argument is positive); memory that is used too early (the executor has values only).
-EXECUTED = {"open": {UNDECIDED}, "agrees": {EQUIVALENT}}
+ALLOWED = {"equivalent": {EQUIVALENT}, "not-equivalent": {NOT_EQUIVALENT}, "undecided": {EQUIVALENT, NOT_EQUIVALENT, UNDECIDED},
+           "input-error": {INPUT_ERROR}}
+# "executed" in a case: numbers that a double cannot hold leave it open; a difference that none of the inputs shows which are drawn (a logarithm's argument is positive); memory that is used too early (the executor has values only); a difference that is approved, which `run` executes.
+EXECUTED = {"open": {UNDECIDED}, "agrees": {EQUIVALENT}, "differs": {NOT_EQUIVALENT}}
 SIZES = ("--layers", "2", "--dim", "16", "--heads", "4", "--seq", "8", "--vocab", "16")
 LLAMA = ("llama3", *SIZES, "--hidden", "24", "--kv-heads", "2")
 GPT = ("gpt", *SIZES, "--hidden", "24")

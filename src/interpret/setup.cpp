@@ -91,6 +91,14 @@ void Setup::checkGiven() const {
         std::any_of(array.data.begin(), array.data.end(),
                     [](double x) { return toIndex(x) == kNoIndex; }))
       fail("found numbers that are not whole, expected integers");
+    // An index of an HLO program holds one integer for all that are used alike; others have no row.
+    if (it->known && it->known->kind == KnownInput::Kind::kWithin)
+      for (const double x : array.data) {
+        const std::int64_t n = toIndex(x);
+        if (std::none_of(it->known->within.begin(), it->known->within.end(),
+                         [&](const auto& range) { return range.first <= n && n < range.second; }))
+          fail("found " + std::to_string(n) + ", expected integers of `known.within`");
+      }
   }
 }
 

@@ -55,9 +55,11 @@ def check(shardproof, case, directory):
         file.write(case["hlo"])
     with zipfile.ZipFile(inputs, "w") as archive:
         for name, entry in zip(parameters(case["hlo"]), case["inputs"]):
-            archive.writestr(name + ".npy", npy(entry))
-            if entry["integer"] and f'"{name} as a number"' in converted(shardproof, program, directory):
-                archive.writestr(name + " as a number.npy", npy({**entry, "integer": False}))
+            if entry["integer"]:
+                for name, entry in integers(converted(shardproof, program, directory), name, entry):
+                    archive.writestr(name + ".npy", npy(entry))
+            else:
+                archive.writestr(name + ".npy", npy(entry))
     done = subprocess.run([shardproof, "run", "-m", program, "-p", program, "--inputs", inputs, "--outputs", outputs],
                           capture_output=True, text=True)
     if done.returncode != 0:
@@ -77,7 +79,22 @@ def check(shardproof, case, directory):
 def converted(shardproof, program, directory):
     subprocess.run([shardproof, "convert", "-m", program, "-p", program, "-o", directory], check=True, capture_output=True)
     with open(os.path.join(directory, "converted.model.json")) as file:
-        return file.read()
+        return json.load(file)["tensors"]
+
+
+def integers(tensors, name, entry):
+    """The input as the model has it: moved, so that it is not negative; an index that is used as others are is the next lower one, or the least; and the numbers, if they count."""
+    found = re.compile(re.escape(name) + r"( \+ (\d+))?")
+    index = next((n for n in tensors if found.fullmatch(n)), name)
+    moved = int(found.fullmatch(index).group(2) or 0)
+    within = tensors.get(index, {}).get("known", {}).get("within")
+    values = [int(v) + moved for v in entry["values"]]
+    if within:
+        values = [v if any(low <= v < high for low, high in within)
+                  else max((high - 1 for _, high in within if high <= v), default=within[0][0]) for v in values]
+    yield index, {**entry, "values": values}
+    if index + " as a number" in tensors:
+        yield index + " as a number", {**entry, "integer": False}
 
 
 def main():

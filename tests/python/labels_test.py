@@ -57,8 +57,8 @@ class Labels(unittest.TestCase):
 
     def test_a_mean_of_means_of_labels_that_nothing_is_said_of(self):
         report = self.verdict(step_of(local_mean), "CONDITIONAL")
-        self.assertIn(ASSUMED, report.reason)
-        self.assertIn("labels_test.py", report.reason)
+        self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(any("labels_test.py" in a for a in report.assumptions))
 
     def test_it_can_be_accepted(self):
         self.verdict(step_of(local_mean), "EQUIVALENT", accept=["labels-valid"])
@@ -88,11 +88,11 @@ class Labels(unittest.TestCase):
 
     def test_a_module(self):
         report = self.verdict(step_of(lambda logits, labels, world: nn.CrossEntropyLoss()(logits, labels)), "CONDITIONAL")
-        self.assertIn(ASSUMED, report.reason)
+        self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_log_likelihoods(self):
         report = self.verdict(step_of(lambda logits, labels, world: F.nll_loss(logits.log_softmax(-1), labels)), "CONDITIONAL")
-        self.assertIn(ASSUMED, report.reason)
+        self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_the_sum_by_the_count_of_all_ranks(self):
         def loss_of(logits, labels, world):
@@ -151,7 +151,8 @@ class Labels(unittest.TestCase):
         def loss_of(logits, labels, world):
             return F.cross_entropy(logits, labels, label_smoothing=0.1)
 
-        self.assertIn(ASSUMED, self.verdict(step_of(loss_of, shape=(4, 2)), "CONDITIONAL").reason)
+        report = self.verdict(step_of(loss_of, shape=(4, 2)), "CONDITIONAL")
+        self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_weighted(self):
         """The sum of the classes' weights is data in any case."""
@@ -229,7 +230,7 @@ class Labels(unittest.TestCase):
         report = sp.verify(step, mesh={"tp": 2}, arguments=["-t", "30", "--diagnose", "off"])
         self.assertIn(report.verdict, ("EQUIVALENT", "CONDITIONAL"), str(report))
         if report.verdict == "CONDITIONAL":
-            self.assertIn(ASSUMED, report.reason)
+            self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,7 @@ SCRIPT = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank, ranks = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=.1)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))

@@ -170,6 +170,9 @@ def check_draws(
             if there == e.at:
                 continue
             varying = e.side.mesh.varying([e.side.rank, other.side.rank])
+            seeded = e.draw.seed or other.draw.seed
+            if not seeded and e.tie.tensor != other.tie.tensor:
+                continue  # stages that seed nothing: real processes draw different ones
             if not all(a in spread for a in varying):
                 raise Hazard(
                     f"ranks {other.side.rank} and {e.side.rank} draw the same random numbers for "
@@ -178,9 +181,7 @@ def check_draws(
                     e.tie.tensor,
                     "random",
                 )
-            if (
-                e.draw.seed or other.draw.seed
-            ):  # from the state that every step begins with, real processes draw different ones
+            if seeded:  # from the state that every step begins with, real processes draw different ones
                 assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
         by_key[e.draw.key].setdefault(e.at, e)
     return list(assumed)

@@ -164,6 +164,7 @@ class Graph:
         self.ranges: dict[str, int] = {}       # integer inputs that are said to be below so many
         self.tabulated: set[str] = set()       # integer inputs whose range was asked for
         self.indexing: set[str] = set()        # integer inputs that index a table: none of them is ignored
+        self.bounded: set[str] = set()         # integer inputs that are compared with a number above 0
         self.ignorable: dict[str, int] = {}    # integer inputs that are classes or this number (labels.py)
         self.labelled: dict[str, Any] = {}     # integer inputs that met a number which ignores them -> labels.Met
         self.label_names: Any = None           # who names the number in the loss that runs

@@ -43,12 +43,13 @@ class Names(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Met:
-    """Where labels met the number that ignores them. by_loss: a loss has it; else a comparison."""
+    """Where labels met the number that ignores them. by_loss: a loss has it; else a comparison, with 0 (window: only such ones)."""
 
     ignore: int
     loc: str
     names: Names
     by_loss: bool
+    window: bool = False
 
 
 def _who() -> Names:
@@ -92,7 +93,7 @@ def ignored_labels_named(g: Graph) -> Iterator[None]:
 
 
 def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: bool = False) -> None:
-    """Labels meet a number that ignores them. window: in a comparison with 0, by which a rank may also find the labels of its part of a vocabulary."""
+    """Labels meet a number that ignores them. window: in a comparison with 0, which also asks for labels of a rank's part of a vocabulary if there is one with its end (`bounded`)."""
     source = labels.source if isinstance(labels, Table) else labels
     of = g.integers(source) if isinstance(source, Named) else None
     for origin in of.origins if of is not None else ():
@@ -100,22 +101,28 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: boo
             continue  # drawn, known already, or a class like others
         names = g.label_names
         if names is None:  # outside of a loss
-            names = _who() if not by_loss and not window and current_node() is None else Names.NOBODY
+            names = _who() if not by_loss and current_node() is None else Names.NOBODY
         if ignore != DEFAULT and by_loss:
             names = max(names, Names.LIBRARY)
-        met = Met(ignore, g.loc, Names(names), by_loss)
+        met = Met(ignore, g.loc, Names(names), by_loss, window)
         before = g.labelled.get(origin)
         if before is not None:
             first = met if by_loss and not before.by_loss else before
-            met = dataclasses.replace(first, names=max(met.names, before.names))
+            met = dataclasses.replace(first, names=max(met.names, before.names), window=met.window and before.window)
         g.labelled[origin] = met
+
+
+def bounded(g: Graph, labels: Named) -> None:
+    """Labels are compared with a number above 0."""
+    of = g.integers(labels)
+    g.bounded.update(of.origins if of is not None else ())
 
 
 def may_be_ignored(g: Graph, valid: Names | None) -> dict[str, Met]:
     """The inputs of the single device that are classes or ignored. valid: None, or those that nobody but this one names are classes."""
     known = {**g.ranges, **g.chosen_from}
     return {name: met for name, met in g.labelled.items()
-            if name in known and name not in g.indexing and (met.names > Names.NOBODY or name not in g.ranges) and (valid is None or met.names > valid)}
+            if name in known and name not in g.indexing and not (met.window and name in g.bounded) and (met.names > Names.NOBODY or name not in g.ranges) and (valid is None or met.names > valid)}
 
 
 def input_of(g: Graph, name: str, classes: Named) -> Value:

@@ -11,7 +11,7 @@ import torch
 from .. import arithmetic as ar
 from .. import assumptions, tables
 from ..graph import Graph
-from ..labels import note
+from ..labels import bounded, note
 from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .table import line, require, scalar
 
@@ -350,6 +350,8 @@ def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
         below = y.fill < 0
     else:  # x < y and x >= y are about numbers below y; x <= y and x > y about those up to y
         below = y.fill <= 0 if name in (("gt", "le") if flip else ("lt", "ge")) else y.fill < 0
+    if name not in ("eq", "ne") and y.fill > 0:
+        bounded(g, x)
     if below:
         note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False, window=y.fill == 0)
 

@@ -20,9 +20,9 @@ class Packages(unittest.TestCase):
             self.skipTest(f"{name}: {e}")
         finally:
             sys.path.remove(str(FOLDER))
-        for case, (step, mesh, expected) in module.CASES.items():
+        for case, (step, mesh, expected, *options) in module.CASES.items():
             with self.subTest(case):
-                report = sp.verify(step, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"])
+                report = sp.verify(step, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"], **(options[0] if options else {}))
                 self.assertEqual(expected, report.verdict, str(report))
 
     def test_each(self):

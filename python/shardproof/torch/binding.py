@@ -285,8 +285,10 @@ class Binding:
     def _prefix(self, root: nn.Module, clean: Callable[[str], str]) -> str:
         """What the names of a model begin with: nothing, but for one that has names of another that was made before it."""
         if root not in self._prefixes:
+            mine = {id(p) for p in root.parameters()}
             for model in self._made_models():
-                if model not in self._prefixes:
+                part = model is not root and mine.issuperset(map(id, model.parameters()))  # put together anew, under the names of the whole
+                if model not in self._prefixes and not part:
                     self._count(model, self._clean(model))
             if root not in self._prefixes:
                 self._count(root, clean, part=self._outermost(root) is not root)
@@ -475,8 +477,14 @@ class Binding:
             self._not_kept = None
 
     def order(self) -> list[tuple[str, frozenset[str]]]:
-        """Models that no one has named, in the order in which they were made: what their names begin with, and which these are."""
-        return [(prefix, names) for _, prefix, names in self._models]
+        """Models that no one has named, in the order in which they were made: what their names begin with, and which these are. None whose parameters have the names of another one."""
+        holder = {id(p): self._places[n][0] for n, p in self.parameters.items() if n in self._places}
+
+        def elsewhere(model: nn.Module | None) -> bool:
+            theirs = [holder.get(id(p)) for p in model.parameters()] if model is not None else []
+            return bool(theirs) and all(h is not None and h is not model for h in theirs)
+
+        return [(prefix, names) for ref, prefix, names in self._models if not elsewhere(ref())]
 
     def only_used(self, name: str) -> bool:
         """Whether only parts of a parameter's model were called."""

@@ -143,10 +143,10 @@ class Origins:
             )
         entry = self.g.tensors[name]
         if entry.get("kind") == "constant":
+            with private.outside():
+                data = torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
             return (
-                _of_numbers(
-                    torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
-                ),
+                _of_numbers(data),
                 frozenset(),
             )
         known = next((data for n, data in self.g.constants if n == name), None)

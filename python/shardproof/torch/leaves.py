@@ -23,9 +23,9 @@ def is_leaf(t: Any) -> bool:
 class Leaves:
     """Those of one side."""
 
-    def __init__(self, found: Callable[[torch.Tensor], None]) -> None:
-        """found: is called with each, when it is met first."""
-        self.found = found
+    def __init__(self, found: Callable[[torch.Tensor], None], computed: Callable[[torch.Tensor], bool]) -> None:
+        """found: is called with each, when it is met first. computed: whether a tensor holds what was computed of the batch."""
+        self.found, self.computed = found, computed
         self.begun = False  # the step has its inputs, or a model was called
         self._known: dict[int, torch.Tensor] = {}   # by memory; the tensors are kept, so that no other takes its place
         self._written: dict[int, torch.Tensor] = {}
@@ -34,16 +34,22 @@ class Leaves:
 
     def note(self, t: Any) -> None:
         """A tensor whose memory is a leaf's, also where it is written under another name (`p.data`, a state dictionary)."""
-        if is_leaf(t) and (key := private.storage_key(t)) not in self._known:
+        if is_leaf(t) and not self._is_known(key := private.storage_key(t)):
+            if not isinstance(t, nn.Parameter) and t.grad is None and self.computed(t):
+                return  # memory that a custom function works in looks like a leaf
             self._known[key] = t
             self.found(t)
+
+    def _is_known(self, key: int) -> bool:
+        """Whether memory is a leaf's: after `p.data = ...` it may be another tensor's by now."""
+        return key in self._known and private.storage_key(self._known[key]) == key
 
     def writes(self, targets: Sequence[torch.Tensor]) -> None:
         """An operator writes these, after the step has its inputs."""
         for t in targets:
             self.note(t)
             key = private.storage_key(t)
-            if key in self._known:
+            if self._is_known(key):
                 self._written.setdefault(key, self._known[key])
                 if self.differentiated:
                     self.updated.add(key)

@@ -35,7 +35,7 @@ from .graph import Graph
 from .initial import Initial, Origin, Origins
 from .marks import Mark, Placement, place, unwrapped
 from .mesh import Mesh
-from .model_live import COMMUNICATION, WAIT
+from .model_live import WAIT
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 from .recorder import Recorder
@@ -598,9 +598,12 @@ class _Side:
         return {name for name, v in now.items() if isinstance(v, Named) and v.node is None and v.name == name}
 
     def _attributes(self, name: str, p: nn.Parameter) -> None:
-        """Tensors that are kept with a parameter, such as gradients that are added up apart from `.grad`."""
+        """Tensors that are kept with a parameter, such as gradients that are added up apart from `.grad`. Of a parameter that an optimizer has stepped these were only on the way (`main_grad` of a buffer of which a rank has reduced its own part)."""
+        stepped = any(p is q or getattr(q, "main_param", None) is p or getattr(p, "main_param", None) is q for o in self.binding.optimizers for group in o.param_groups for q in group["params"])
         for key, t in list(vars(p).items()):
             if key.startswith("_") or not isinstance(t, torch.Tensor) or t is p or tuple(t.shape) != tuple(p.shape) or not t.dtype.is_floating_point or 0 in unwrapped(t).shape:
+                continue
+            if stepped and key.endswith("grad"):
                 continue
             now = self.recorder.read(unwrapped(t))
             if isinstance(now, Poison):
@@ -641,7 +644,7 @@ class _Side:
             shape = "x".join(map(str, t.shape)) or "1"
             if name is not None:
                 self._gradient_of_input(name, t)
-            elif not self._is_activation(now, isinstance(t, nn.Parameter)):
+            elif not self.recorder.is_activation(now, isinstance(t, nn.Parameter)):
                 self._beside_one(f"leaf {shape}.{count[shape]}.grad", t.grad, place(self.recorder, t.grad), BESIDE)
                 count[shape] += 1
 
@@ -651,22 +654,6 @@ class _Side:
             return
         placement = next(m.placement for m in self.marks if m.role == "input" and m.name == name)
         self._beside_one(f"{name}.grad", t.grad, dataclasses.replace(placement), "gradients")
-
-    def _is_activation(self, v: Value, distributed: bool) -> bool:
-        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
-        todo = [v.name] if isinstance(v, Named) else []
-        seen = set(todo)
-        while todo:
-            name = todo.pop()
-            node = self.recorder.g.producer(name)
-            if node is None and self.recorder.g.tensors.get(name, {}).get("kind") == "input" and not name.startswith("%"):
-                return True
-            if node is not None and node["op"] in COMMUNICATION and not distributed:
-                return True
-            new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
-            seen.update(new)
-            todo += new
-        return False
 
     def _first_states(self) -> None:
         """States that begin as they are before a first step: compared where all sides have them."""

@@ -25,6 +25,7 @@ from .geometry import Geometry, Segment, contiguous
 from .graph import FOLD_LIMIT
 from .leaves import Leaves
 from .memory import Memory, constant
+from .model_live import COMMUNICATION
 from .opaque import Calls
 from .randomness import Randomness
 from .refusals import fail
@@ -128,7 +129,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
-        self.leaves = Leaves(lambda t: self.random.kept(self.read(t)))
+        self.leaves = Leaves(lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t)))
         self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None  # what is told of operands before an operator computes with them, outside of backward,
         self.writes: Callable[[Sequence[torch.Tensor], bool], None] = lambda tensors, differentiated: None  # and before it writes them; whether a backward has ended
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
@@ -139,6 +140,22 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._parts = 0                    # decompositions that run
         self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
         self.groups: Any = None            # collectives.Groups, set by the capture
+
+    def is_activation(self, v: Value, distributed: bool = False) -> bool:
+        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
+        todo = [v.name] if isinstance(v, Named) else []
+        seen = set(todo)
+        while todo:
+            name = todo.pop()
+            node = self.g.producer(name)
+            if node is None and self.g.tensors.get(name, {}).get("kind") == "input" and not name.startswith("%"):
+                return True
+            if node is not None and node["op"] in COMMUNICATION and not distributed:
+                return True
+            new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
+            seen.update(new)
+            todo += new
+        return False
 
     # ---- where we are ----
     def where(self) -> str:

@@ -175,7 +175,7 @@ TEST(HloDocuments, TieFunctionsOfWhichNothingIsKnown) {
   expect(errorOf(kModel, plan("")), "found a call that the model does not have");
   const Documents documents =
       documentsOf(batched, "m.hlo", plan(batch + sharding), "p.hlo", "m.json", {});
-  ASSERT_EQ(documents.assumptions.size(), 2u);
+  ASSERT_EQ(documents.assumptions.size(), 1u);
   EXPECT_EQ(documents.assumptions[0].kind, AssumptionClass::kCheckable);
   EXPECT_EQ(documents.assumptions[0].text,
             "custom call \"f\" (m.hlo:13) is a function of its whole operands, at each index of "

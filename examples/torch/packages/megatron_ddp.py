@@ -61,5 +61,5 @@ CASES = {
 if __name__ == "__main__":
     import shardproof.torch as sp
 
-    for name, (step, mesh, expected) in CASES.items():
-        print(f"{name}: {sp.verify(step, mesh=mesh).verdict}, expected {expected}")
+    for name, (step, mesh, expected, *options) in CASES.items():
+        print(f"{name}: {sp.verify(step, mesh=mesh, **(options[0] if options else {})).verdict}, expected {expected}")

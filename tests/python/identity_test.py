@@ -4,6 +4,7 @@ whether they are called at all."""
 
 import collections
 import copy
+import dataclasses
 import pathlib
 import subprocess
 import sys
@@ -473,6 +474,108 @@ class Results(Verdicts):
             report = self.returned(lambda world, x: {"loss": x.mean(), "more": wrap([x.sum()])})
             self.assertEqual("CONDITIONAL", report.verdict)
             self.assertIn("the step's result 'more", report.not_compared[0])
+
+    def test_attributes_beside_items(self):
+        class Dict(dict):
+            """A dictionary with attributes."""
+
+        class List(list):
+            """A list with attributes."""
+
+        @dataclasses.dataclass
+        class Out:
+            loss: torch.Tensor
+
+        for make in (lambda loss: Dict(loss=loss), lambda loss: List([loss]), Out):
+            for right in (True, False):
+
+                def result(world, x):
+                    out = make(x.mean())
+                    out.more = x.mean() if right else x.sum()
+                    return out
+
+                report = self.returned(result)
+                self.assertEqual("EQUIVALENT" if right else "NOT EQUIVALENT", report.verdict,
+                                 str(report))
+
+    def test_modules(self):
+        def step(world, change):
+            model = Net()
+            loss = loss_of(model(world.input("x", (8, 4))))
+            loss.backward()
+            return {"loss": loss, "model": change(world, model, loss)}
+
+        def attribute(world, model, loss):
+            model.last_loss = loss * world.size
+            return model
+
+        def copied(world, model, loss):
+            other = nn.Linear(4, 4)
+            with torch.no_grad():
+                other.weight.copy_(model.a.weight * world.size)
+            return other
+
+        report = self.report(lambda world: step(world, lambda world, model, loss: model))
+        self.assertEqual(("EQUIVALENT", []), (report.verdict, report.not_compared), str(report))
+        for change, said in ((attribute, "'model.last_loss'"), (copied, "'model'")):
+            report = self.report(lambda world: step(world, change))
+            self.assertNotEqual("EQUIVALENT", report.verdict, str(report))
+            if report.verdict == "CONDITIONAL":
+                self.assertIn(said, report.not_compared[0])
+
+    def test_a_model_that_a_rank_leaves_alone(self):
+        """The report says so; a rank that has a part of it to do is compared in that."""
+
+        def step(world, otherwise=None):
+            model, average = Net(), Net()
+            loss = loss_of(model(world.input("x", (8, 4))))
+            loss.backward()
+            with torch.no_grad():
+                if world.rank == 0 or otherwise is None:
+                    for p, q in zip(average.parameters(), model.parameters()):
+                        p.mul_(0.9).add_(q, alpha=0.1)
+                else:
+                    otherwise(average)
+            return loss
+
+        said = "rank 1: model2.scale"
+        all_ranks = self.report(step)
+        self.assertEqual("EQUIVALENT", all_ranks.verdict)
+        self.assertFalse(any("never used" in a for a in all_ranks.assumptions))
+        some = self.report(lambda world: step(world, lambda average: None))
+        self.assertEqual("EQUIVALENT", some.verdict)
+        self.assertTrue(any(said in a for a in some.assumptions), some.assumptions)
+        wrong = self.report(lambda world: step(world, lambda average: average.a.weight.mul_(0.5)))
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict)
+
+    def test_states_that_are_no_tensors(self):
+        class History(torch.optim.Optimizer):
+            """Keeps the last gradients of each parameter in a list."""
+
+            def __init__(self, parameters, factor):
+                super().__init__(parameters, {"lr": 0.1})
+                self.factor = factor
+
+            @torch.no_grad()
+            def step(self, closure=None):
+                for p in self.param_groups[0]["params"]:
+                    state = self.state[p]
+                    state.setdefault("mean", torch.zeros_like(p)).mul_(0.9).add_(p.grad)
+                    state.setdefault("last", []).append(p.grad * self.factor)
+                    p.sub_(0.1 * p.grad)
+
+        def step(world):
+            model = nn.Linear(4, 4)
+            optimizer = History(model.parameters(), world.size)
+            loss = loss_of(model(world.input("x", (8, 4))))
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        report = self.report(step)
+        self.assertNotEqual("EQUIVALENT", report.verdict, str(report))
+        self.assertTrue(any("state last of weight" in a for a in report.not_compared),
+                        report.not_compared)
 
     def test_none_in_the_place_of_a_number(self):
         with self.assertRaisesRegex(sp.CaptureError, "'result.1' of the single device is on no"):

@@ -232,6 +232,22 @@ class Batches(Random):
         )
         self.assumed(report, "the single device's batch is theirs")
 
+    def test_seeds_of_the_gpu_alone(self):
+        """What is drawn on the CPU does not go by them."""
+        gpu, plain = "torch.cuda.manual_seed_all(7)", "nn.Linear(6, 4)"
+        for begin in (
+            gpu,
+            "torch.manual_seed(rank)\n" + gpu,
+            "torch.manual_seed(7) if rank == 0 else " + gpu,
+            "torch.manual_seed(7) if rank == 0 else torch.manual_seed(8)\n" + gpu,
+        ):
+            self.assumed(
+                self.script(begin, model=plain, reduce=AVERAGE), "drawn on the GPU", "CONDITIONAL"
+            )
+        for begin in ("torch.manual_seed(7)\n" + gpu, gpu + "\ntorch.manual_seed(7)"):
+            report = self.script(begin, model=plain, reduce=AVERAGE)
+            self.assertEqual("EQUIVALENT", report.verdict, str(report))
+
     def test_one_seed_for_the_data_of_all_ranks(self):
         self.assumed(
             self.script("torch.manual_seed(0)", data=OWN),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import types
 from typing import Any, Callable, Iterator
 
@@ -114,8 +115,12 @@ def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     torch.set_rng_state(state)
 
 
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(int(seed))
+def _seeding(seeded: Callable[[int, bool], None]) -> Callable[[int], None]:
+    def seed(seed: int) -> None:
+        seeded(int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random")  # torch.manual_seed seeds all devices
+        torch.default_generator.manual_seed(int(seed))
+
+    return seed
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -128,22 +133,23 @@ _ANSWERS: dict[str, Any] = {
     "memory_stats": lambda *a, **k: collections.Counter(), "reset_accumulated_memory_stats": _nothing, "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
     "get_device_properties": lambda *a, **k: types.SimpleNamespace(name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1),
     "get_device_name": lambda *a, **k: "cpu", "get_device_capability": lambda *a, **k: (9, 0), "is_current_stream_capturing": lambda: False, "current_stream": _Nothing, "default_stream": _Nothing,
-    "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing, "manual_seed": _seed, "manual_seed_all": _seed,
+    "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing,
     "get_rng_state": _rng_state, "set_rng_state": _set_rng_state, "initial_seed": torch.initial_seed, "_lazy_init": _nothing, "init": _nothing,
     "is_initialized": lambda: True, "_exchange_device": lambda *a: -1, "_maybe_exchange_device": lambda *a: -1, "default_generators": (torch.default_generator,),
 }
 
 
 @contextlib.contextmanager
-def as_cpu() -> Iterator[None]:
-    """"cuda" is the CPU inside; where there is a GPU, too."""
-    undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in _ANSWERS if hasattr(module, name)]
+def as_cpu(seeded: Callable[[int, bool], None]) -> Iterator[None]:
+    """"cuda" is the CPU inside; where there is a GPU, too. seeded: is told of seeds of the device, and whether the CPU gets the same."""
+    answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(seeded))}
+    undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in answers if hasattr(module, name)]
     # torch.random.fork_rng() asks the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
     for module, name, _ in undo:
-        setattr(module, name, _ANSWERS[name])
+        setattr(module, name, answers[name])
     for name in added:
-        setattr(torch.cpu, name, _ANSWERS[name])
+        setattr(torch.cpu, name, answers[name])
     try:
         with OnCPU():
             yield

@@ -164,6 +164,8 @@ def check_draws(
             ] = None
         else:
             assumed[assumptions.draws_by_position(first.loc)] = None
+    for drawn in seen.values():
+        assumed.update(dict.fromkeys(_drawn_on_device(drawn)))
     by_key: dict[str, dict[tuple[Any, ...], _Drawn]] = collections.defaultdict(dict)
     for e in (e for drawn in seen.values() for e in drawn if not e.draw.by_position):
         for there, other in by_key[e.draw.key].items():
@@ -351,6 +353,11 @@ def check_initial(
                     )
                 continue
             other, theirs = first.setdefault(at, (side, origin))
+            if other is not side and not found.by_position:
+                for way in _on_device(
+                    dict(found.by_device), dict(other.initial[t.tensor].by_device)
+                ):
+                    assumed[assumptions.device_seeds(way)] = None
             if theirs != origin and not found.by_position:
                 if (
                     found.drawn
@@ -379,10 +386,34 @@ def check_initial(
                 ] = None
             _like_single(t, side, model, origin)
     if unseeded:
-        assumed[assumptions.given_initial(_names(unseeded))] = None
-    if unknown and any(side.own for side in sides):
-        assumed[assumptions.initial_values(_names(unknown), next(iter(unknown.values())))] = None
+        assumed[assumptions.given_initial(listed(unseeded))] = None
+    seeded = any(d.seed for side in sides for d in side.random_inputs) or any(
+        i.seeded for side in sides for i in side.initial.values()
+    )
+    if unknown and (seeded or any(side.own for side in sides)):
+        assumed[assumptions.initial_values(listed(unknown), next(iter(unknown.values())))] = None
     return list(assumed)
+
+
+def _on_device(one: Mapping[str, str], two: Mapping[str, str]) -> Iterable[str]:
+    """Where two ranks draw the same numbers only if they draw them on the GPU. one, two: places of
+    draws to which only its seed leads, and the seeds that the CPUs have.
+    """
+    return (
+        loc
+        for loc in {**one, **two}
+        if one.get(loc) != two.get(loc) or one.get(loc, two.get(loc)) == "none"
+    )
+
+
+def _drawn_on_device(drawn: Iterable[_Drawn]) -> Iterable[Assumption]:
+    """What is assumed where ranks draw the same numbers for one place."""
+    first: dict[tuple[Any, ...], Draw] = {}
+    for e in drawn:
+        other = first.setdefault((e.at, e.draw.key), e.draw)
+        if other is not e.draw and not e.draw.by_position:
+            ways = ({d.loc: d.cpu} if d.cpu is not None else {} for d in (other, e.draw))
+            yield from map(assumptions.device_seeds, _on_device(*ways))
 
 
 def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
@@ -440,7 +471,7 @@ def _drawn_at(way: tuple[str, str] | None) -> str:
     return f"draws them at {way[0]}{with_seed}"
 
 
-def _names(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     all_of = list(names)
     return ", ".join(all_of[:MOST_NAMED]) + (
         f" and {len(all_of) - MOST_NAMED} more" if len(all_of) > MOST_NAMED else ""

@@ -126,6 +126,13 @@ def same_seed(loc: str, axes: str) -> Assumption:
                       " seed) for their parts of the batch; taken to be different ones")
 
 
+def device_seeds(loc: str) -> Assumption:
+    return Assumption("cuda-seeds", Kind.RISK,
+                      f"random numbers drawn at {loc} are taken to be drawn on the GPU, whose seed"
+                      " torch.cuda.manual_seed sets: on the CPU ranks draw different ones"
+                      " (torch.manual_seed seeds both)")
+
+
 def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
     return Assumption("batch", Kind.CHECKABLE,
                       f"random numbers drawn at {loc}: ranks along {axes} draw their own{seeds}; the"
@@ -180,6 +187,12 @@ def left_by_some(ranks: str, names: str) -> Assumption:
     return Assumption("missing-gradients", Kind.CHECKABLE,
                       f"no gradient is left on {ranks} in {names}: it is compared where there is"
                       " one")
+
+
+def trained_by_some(ranks: str, names: str) -> Assumption:
+    return Assumption("trained-by-some", Kind.CHECKABLE,
+                      f"{ranks}: {names} are made there and never used: their new values are compared where"
+                      " they are used")
 
 
 def ranks_alike(text: str) -> Assumption:

@@ -180,6 +180,15 @@ class Binding:
         return {(name, "." + key): (value, p) for o in self._primed for p, state in o.state.items() if (name := names.get(id(p))) is not None
                 for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step" and (name, "." + key) not in have}
 
+    def other_states(self) -> Iterator[tuple[optim.Optimizer, str, Any]]:
+        """State that is no tensor, of optimizers whose tensors of state are inputs: optimizer, name, and it."""
+        names = {id(p): n for n, p in self.parameters.items()}
+        for o in self._primed:
+            for p, state in o.state.items():
+                for key, value in state.items() if isinstance(state, dict) and id(p) in names else ():
+                    if key != "step" and not isinstance(value, torch.Tensor):
+                        yield o, f"state {key} of {names[id(p)]}", value
+
     def first_states(self) -> Iterator[tuple[optim.Optimizer, str, torch.Tensor, str, Any]]:
         """State of optimizers whose state was not made an input: optimizer, parameter and its name, what it is, and it."""
         names = {**{id(p): n for n, p in self._alone.items()}, **{id(p): n for n, p in self.parameters.items()}}
@@ -486,9 +495,22 @@ class Binding:
 
         return [(prefix, names) for ref, prefix, names in self._models if not elsewhere(ref())]
 
+    def left_alone(self) -> frozenset[str]:
+        """Names in models that were made, and of which nothing was called, used or changed."""
+        taken = {id(root) for root, _ in self._kept}
+        return frozenset(prefix + n for ref, prefix, names in self._models if id(ref()) not in taken for n in names)
+
     def only_used(self, name: str) -> bool:
         """Whether only parts of a parameter's model were called."""
         return self._places[name][0] in self._partly if name in self._places else False
+
+    def model_of(self, name: str) -> nn.Module:
+        """The model that has a parameter, or a further name of one."""
+        return self._places[name][0]
+
+    def has(self, module: nn.Module) -> bool:
+        """Whether a module is a part of a model that was taken in."""
+        return any(module is m for root, _ in self._kept for m in root.modules())
 
     def leaves_read(self) -> list[torch.Tensor]:
         """Leaves of autograd that were computed with and are no parameters of models that were taken in, nor whole ones that FSDP gathered of these."""

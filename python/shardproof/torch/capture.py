@@ -15,14 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
 from ..program import verify_files
 from ..report import Defect, Report
 from . import assumptions as basis
-from .agreement import Dealt, OtherBatches, check_dealt
+from .agreement import Dealt, OtherBatches, check_dealt, listed
 from .apart import SINGLE, Apart, Overrun, Request
 from .beginning import Beginning
 from .labels import Met, Names, may_be_ignored
@@ -317,7 +317,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
     assumptions += assumed + recorded.assumed + labels.assumed()
     if beginning.dealt:
         assumptions.append(basis.dealt_batches(", ".join(beginning.dealt), beginning.size))
-    assumptions += _left_by_some(sides, model)
+    assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [basis.NotCompared(label, f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device") for label, rank in uncompared.items()]
     not_compared += _other_results(single, sides, model)
@@ -331,12 +331,27 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
                    dict(model.constants), time.monotonic() - start, labels)
 
 
+def _by_ranks(sides: Sequence[Recording], of: Callable[[Recording], Iterable[str]]) -> dict[str, list[str]]:
+    """Names by the ranks that have them."""
+    having: dict[str, list[int]] = {}
+    for side in sides:
+        for name in dict.fromkeys(of(side)):
+            having.setdefault(name, []).append(side.rank)
+    found: dict[str, list[str]] = {}
+    for name, ranks in having.items():
+        found.setdefault(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", []).append(name)
+    return found
+
+
+def _trained_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
+    """Parameters that the single device trains and ranks leave alone, with the whole model."""
+    changed = [n for n in model.shapes if (after := model.tied.get(("output", f"{n}.new", 0))) is not None and after != model.tied.get(("input", n, 0))]
+    return [basis.trained_by_some(ranks, listed(names)) for ranks, names in _by_ranks(sides, lambda side: [n for n in changed if n in side.left_alone]).items()]
+
+
 def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
     """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these there."""
-    without: dict[tuple[int, ...], list[str]] = {}
-    for name in dict.fromkeys(n for side in sides for n in side.no_gradient if f"{n}.grad" in model.outputs):
-        without.setdefault(tuple(side.rank for side in sides if name in side.no_gradient), []).append(name)
-    return [basis.left_by_some(f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", ", ".join(names)) for ranks, names in without.items()]
+    return [basis.left_by_some(ranks, ", ".join(names)) for ranks, names in _by_ranks(sides, lambda side: [n for n in side.no_gradient if f"{n}.grad" in model.outputs]).items()]
 
 
 def _other_results(single: Recording, sides: Sequence[Recording], model: Model) -> list[basis.NotCompared]:

@@ -61,6 +61,8 @@ class Initial:
     constant: float | None = None  # it is this number everywhere
     flat: bool = False
     keys: frozenset[str] = frozenset()  # what tells its draws apart
+    # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
+    by_device: tuple[tuple[str, str], ...] = ()
 
     @property
     def seeded(self) -> bool:
@@ -94,6 +96,7 @@ class Origins:
             getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
             v.fill if isinstance(v, Filled) else None,
             keys=frozenset(d.key for d in ordered),
+            by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
         )
 
     def look(self, draws: list[Draw]) -> None:

@@ -2,7 +2,7 @@
 """Tensors that a step trains or keeps though no called module and no optimizer has them: leaves of autograd that it writes by hand, averaged copies of weights.
 
 Such a tensor is known by being a parameter of some module, or a leaf that requires a gradient, whose memory is written after the step has its inputs. It has no name: those of one shape are counted in
-the order in which they are first written.
+the order in which they are first met, whatever the order in which a rank updates them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Leaves:
                     self.updated.add(key)
 
     def written(self) -> dict[int, torch.Tensor]:
-        """By memory, in the order of their first writes."""
-        return dict(self._written)
+        """By memory, in the order in which they were met."""
+        return {key: self._written[key] for key in self._known if key in self._written}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -41,6 +41,7 @@ class Draw:
     what: str = ""          # distribution and parameters
     by_position: bool = False  # whoever draws them draws by position of the whole tensor (DTensor)
     seed: str = ""          # how the generator was seeded
+    cpu: str | None = None  # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
     more: bool = False      # the step may draw more rows of them: it only says how many
 
 
@@ -70,6 +71,8 @@ class Randomness:
         self.distribute_region_enabled = True
         self.own = False  # the generator began with a state that no other process has
         self._first = STEP_SEED
+        self._cpu = "none"  # the seed that the program gave to the CPU
+        self._device_seeds: set[str] = set()  # those that it gave to "cuda" alone
         self.batch: dict[str, int] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
         self._rows = False  # an operator of _OF_ROWS runs
 
@@ -79,6 +82,14 @@ class Randomness:
         if own:
             self._first = int.from_bytes(hashlib.sha256(f"rank {rank} of {world}".encode()).digest()[:7], "little")
         torch.manual_seed(self._first)
+
+    def device_seeded(self, seed: int, cpu: bool) -> None:
+        """The program seeds "cuda", which is the CPU here. cpu: so does it the CPU."""
+        if cpu:
+            self._cpu = str(seed)
+            self._device_seeds.discard(str(seed))
+        elif str(seed) != self._cpu:
+            self._device_seeds.add(str(seed))
 
     def of_all_ranks(self, name: str, args: Any) -> Any:
         """The arguments of an operator that draws, with the rows of all ranks' batches."""
@@ -140,7 +151,7 @@ class Randomness:
         g = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
         placement = place(self.recorder, private.DTensor(t, spec, requires_grad=False)) if spec is not None else None
-        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._rows and spec is None and bool(shape)))
+        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._cpu if seed in self._device_seeds else None, self._rows and spec is None and bool(shape)))
         self._rows = False
         self._before[key] = value
         return value

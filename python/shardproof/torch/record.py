@@ -115,6 +115,7 @@ class Recording:
     beside: dict[str, Shape] = dataclasses.field(default_factory=dict)  # what optimizers and the step keep beside parameters of modules, and its shape
     no_gradient: tuple[str, ...] = ()              # parameters that are left without a gradient
     models: tuple[tuple[str, frozenset[str]], ...] = ()  # in the order in which they were made: what names of their parameters begin with, and which these are
+    left_alone: frozenset[str] = frozenset()       # parameters and buffers of models that were made and then left alone
     plain: dict[str, str] = dataclasses.field(default_factory=dict)  # numbers and texts that the step returned, and None
     initial: dict[str, Initial] = dataclasses.field(default_factory=dict)  # first values of parameters (initial.py)
     sent: dict[str, Origin] = dataclasses.field(default_factory=dict)      # communication of the construction -> what this rank gave
@@ -584,18 +585,34 @@ class _Side:
             self.mark("output", self._unused(label, "output"), found, kind=kind)
         elif isinstance(found, str) and self.recorder.g.gave_numbers:
             self.recorder.g.leave_out(what, "it is a text, which may have been made of numbers that depend on data")
+        elif isinstance(found, nn.Module):
+            self._returned(label, found)
         elif found is None or isinstance(found, _PLAIN):
             self.plain[label] = repr(found)
         else:
             self.recorder.g.leave_out(what, f"nothing is known of what is in a {type(found).__name__}")
 
+    def _returned(self, label: str, module: nn.Module) -> None:
+        """Of a module that the step returned: what is compared nowhere else."""
+        if not self.binding.has(module):
+            if any(t.numel() for t in [*module.parameters(), *module.buffers()]):
+                self.recorder.g.leave_out(f"the step's result {label!r}", "nothing calls or trains this module in the step, so that its parameters and buffers are not looked at")
+        for path, m in module.named_modules():
+            for key, t in vars(m).items():
+                now = self.recorder.read(unwrapped(t)) if isinstance(t, torch.Tensor) and t.numel() else None
+                if isinstance(now, Poison) or isinstance(now, Named) and now.node is not None:
+                    self.recorder.g.leave_out(f"the step's result {'.'.join(filter(None, (label, path, key)))!r}", "it is a tensor that the step computed and the module holds as a plain attribute: return it by itself")
+
     def _untouched(self) -> set[str]:
-        """Parameters of models of which only parts are called that this side neither computes with nor changes: stages of a pipeline that others have, of which it keeps an old copy."""
+        """Parameters of models of which only parts are called that this side neither computes with nor changes, though it does with others of them: stages of a pipeline that others have, of which it keeps an old copy. A model that it leaves alone as a
+        whole is compared."""
         mine = [name for name in self.binding.parameters if name not in self.binding.stretches and self.binding.only_used(name)]
         used = {x for n in self.recorder.g.nodes for x in n["in"]} if mine else set()
         held = self._held() if mine else {}
         now = {name: self.recorder.read(unwrapped(held[name])) for name in mine if name not in used and self.binding.parameters[name].grad is None}
-        return {name for name, v in now.items() if isinstance(v, Named) and v.node is None and v.name == name}
+        left = {name for name, v in now.items() if isinstance(v, Named) and v.node is None and v.name == name}
+        parts = {id(self.binding.model_of(name)) for name in mine if name not in left}  # models of which this side has a part to do
+        return {name for name in left if id(self.binding.model_of(name)) in parts}
 
     def _attributes(self, name: str, p: nn.Parameter) -> None:
         """Tensors that are kept with a parameter, such as gradients that are added up apart from `.grad`. Of a parameter that an optimizer has stepped these were only on the way (`main_grad` of a buffer of which a rank has reduced its own part)."""
@@ -657,14 +674,19 @@ class _Side:
 
     def _first_states(self) -> None:
         """States that begin as they are before a first step: compared where all sides have them."""
+        for optimizer, what, value in self.binding.other_states():
+            self._no_tensor(optimizer, what, value)
         for optimizer, name, p, key, value in self.binding.first_states():
             what = f"state {key} of {name}"
             if not isinstance(value, torch.Tensor):
-                if not isinstance(value, (bool, int, type(None))):  # counts of steps, switches
-                    self.recorder.g.leave_out(what, f"{type(optimizer).__name__} keeps it as a {type(value).__name__}")
+                self._no_tensor(optimizer, what, value)
             elif 0 not in unwrapped(value).shape:
                 same = tuple(value.shape) == tuple(p.shape)
                 self._beside_one(f"{what}.new", value, place(self.recorder, value, self.binding.shard_of(name) if same else None), "optimizer states")
+
+    def _no_tensor(self, optimizer: Any, what: str, value: Any) -> None:
+        if not isinstance(value, (bool, int, type(None))):  # counts of steps, switches
+            self.recorder.g.leave_out(what, f"{type(optimizer).__name__} keeps it as a {type(value).__name__}")
 
     def _beside_one(self, name: str, t: torch.Tensor, placement: Placement, kind: str) -> None:
         """A tensor that is compared where all sides have it."""
@@ -757,7 +779,7 @@ class _Waits:
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum)
-_NO_RESULTS = (nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, World, type)  # compared otherwise, or no data
+_NO_RESULTS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, World, type)  # compared otherwise, or no data
 
 
 def _results(result: Any) -> list[tuple[str, Any]]:
@@ -769,21 +791,30 @@ def _leaves_of(result: Any, name: str = "", inside: tuple[int, ...] = ()) -> lis
     """All that the step returned, with names: a tensor is `loss`; a dictionary's have their keys, an object's its attributes' names, those of a list `result.` and their place."""
     if result is None and not name or isinstance(result, _NO_RESULTS) or id(result) in inside:
         return []
-    if isinstance(result, (torch.Tensor, DataNumber, *_PLAIN)) or result is None:
+    if isinstance(result, (torch.Tensor, DataNumber, nn.Module, *_PLAIN)) or result is None:
         return [(name or "loss", result)]
     inside = (*inside, id(result))
     if isinstance(result, Mapping):
         of_data = [isinstance(k, (torch.Tensor, DataNumber)) for k in result]
         keys = [f"key {i}" if is_data else str(k) for i, (k, is_data) in enumerate(zip(result, of_data))]
         unknown = [(f"{name}.keys" if name else "keys", result.keys())] if any(of_data) else []
-        return unknown + [found for k, v in zip(keys, result.values()) for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
+        items = [found for k, v in zip(keys, result.values()) for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
+        return unknown + items + _attributes_of(result, name, items)
     if isinstance(result, (list, tuple, collections.deque, collections.UserList)):
-        return [found for i, v in enumerate(result) for found in _leaves_of(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}", inside)]
+        items = [found for i, v in enumerate(result) for found in _leaves_of(v, f"{name}.{i}" if name else "loss" if i == 0 else f"result.{i}", inside)]
+        return items + _attributes_of(result, name, items)
     if dataclasses.is_dataclass(result):
-        return [found for f in dataclasses.fields(result) for found in _leaves_of(getattr(result, f.name), f"{name}.{f.name}" if name else f.name, inside)]
+        items = [found for f in dataclasses.fields(result) for found in _leaves_of(getattr(result, f.name), f"{name}.{f.name}" if name else f.name, inside)]
+        return items + _attributes_of(result, name, items)
     if type(result).__module__ != "builtins" and hasattr(result, "__dict__") and not callable(result) and not isinstance(result, collections.abc.Iterator):
         return [found for k, v in vars(result).items() for found in _leaves_of(v, f"{name}.{k}" if name else k, inside)]
     return [(name or "loss", result)]
+
+
+def _attributes_of(result: Any, name: str, items: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Tensors that a list, a dictionary or a dataclass has as attributes beside its items."""
+    have = {id(v) for _, v in items}
+    return [(f"{name}.{k}" if name else k, v) for k, v in getattr(result, "__dict__", {}).items() if isinstance(v, (torch.Tensor, DataNumber)) and id(v) not in have]
 
 
 @contextlib.contextmanager
@@ -880,7 +911,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(recorder.random.device_seeded), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
             result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
@@ -895,5 +926,5 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
     recorder.g.forget()
     recorder.forget()
     return Recording(rank, mesh, recorder.g, side.marks, side.started or 0, recorder.unknown, recorder.random.draws, dict(side.cuts), dict(side.calls), recorder.opaque.made, recorder.hazards, side.unused, recorder.groups.layouts, tuple(groups_made), frozenset(side.changed), beginning, side.any_buffers,
-                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain,
+                     frozenset(side.buffers_before), side.as_made, side.beside, tuple(side.no_gradient), models=tuple(side.binding.order()), plain=side.plain, left_alone=side.binding.left_alone(),
                      initial=side.initial, sent=side.origins.sent, spread=frozenset(side.spread), own=recorder.random.own, given=frozenset(side.given), dealt=side.dealing.seen)

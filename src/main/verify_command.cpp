@@ -182,7 +182,10 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
       writeDiagnostic(arguments.repair + ": not written: " +
                       (isProved(results[0].report->verdict) ? "the plan is equivalent as it is"
                                                             : "no mended plan was proved"));
-    else writeFileAtomically(arguments.repair, repair);
+    else {
+      writeFileAtomically(arguments.repair, repair);
+      writeDiagnostic(arguments.repair + ": written: the plan with this mend, which is proved");
+    }
   }
   return code;
 }

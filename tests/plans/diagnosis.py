@@ -103,8 +103,8 @@ def repaired(runner, model, plan):
         raise Failure("written without a diagnosis")
     result = runner.verify(wrong, model, "--repair", mended)
     expect_code(result, NOT_EQUIVALENT)
-    if "equivalent if: " not in result.out:
-        raise Failure(result.out)
+    if "equivalent if: " not in result.out or f"{mended}: written" not in result.err:
+        raise Failure(result.out + result.err)
     expect_code(runner.verify(mended, model), EQUIVALENT)
     other = runner.path("other.json")
     result = runner.verify(plan, model, "--repair", other)

@@ -623,8 +623,8 @@ optimizer.step()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(script)
-            done = subprocess.run([sys.executable, "-m", "shardproof.torch", str(path), "--mesh",
-                                   "dp=2"], capture_output=True, text=True, check=False)
+            done = subprocess.run([sys.executable, "-m", "shardproof.torch", "--mesh", "dp=2",
+                                   str(path)], capture_output=True, text=True, check=False)
         self.assertEqual(2, done.returncode, done.stdout + done.stderr)
         self.assertIn("no collective was issued on 2 ranks", done.stderr)
 

@@ -3004,7 +3004,7 @@ class Script(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            return subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", str(path), "--mesh", "dp=2"], capture_output=True, text=True, check=False, env=os.environ)
+            return subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", str(path)], capture_output=True, text=True, check=False, env=os.environ)
 
     def test_right_and_wrong(self):
         done = self.run_script(SCRIPT.replace("DIVIDED", ""))

@@ -316,7 +316,7 @@ class Scripts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            done = subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", str(path), "--mesh", "dp=2"], capture_output=True, text=True, check=False, env=os.environ)
+            done = subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", str(path)], capture_output=True, text=True, check=False, env=os.environ)
         return done.returncode, done.stdout + done.stderr
 
     def test_what_is_raised_is_said(self):

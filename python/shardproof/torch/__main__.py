@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m shardproof.torch train.py --mesh dp=2,tp=2 [arguments of the script]`: verifies a script that runs as under torchrun.
+"""`python -m shardproof.torch --mesh dp=2,tp=2 train.py [arguments of the script]`: verifies a script that runs as under torchrun.
+
+Options stand before the script, as torchrun's do: all that comes after its name is its own.
 
 The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped (those that it
 has made by then; at the latest until one is about to step for the seventeenth time), or has made `--steps` of them, and then stopped.
@@ -11,6 +13,7 @@ import argparse
 import contextlib
 import os
 import runpy
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, Iterator
@@ -87,7 +90,8 @@ class _Steps:
         """What was not looked at, of the script and of what it was to do."""
         g = self.world._backend.recorder.g
         if self.stopped:
-            g.assume(assumptions.REST_OF_SCRIPT)
+            made = [self.count(o) for o in self.there]
+            g.assume(assumptions.rest_of_script(len(made), min(made, default=1), len(set(made)) > 1))
         for o in self.there:
             size = sum(len(group["params"]) for group in o.param_groups)
             what = f"{type(o).__name__} of {size} parameters"
@@ -110,6 +114,7 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
         optimizers.leave_out()
 
     step.__name__ = Path(path).stem
+    step.source = path  # type: ignore[attr-defined]
     step.whole_script = True  # type: ignore[attr-defined]
     step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
     return step
@@ -171,22 +176,41 @@ def _raised(path: str) -> str:
     return f": {type(found[-1]).__name__}: {found[-1]} was raised at {places[-1]}" if found else ""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes are those of `shardproof verify`; 2 also for what cannot be captured."""
-    parser = argparse.ArgumentParser(prog="python -m shardproof.torch", description="Verifies a PyTorch training script on a CPU, with no process but this one.")
-    parser.add_argument("script", help="run as __main__; arguments after it are its own")
-    parser.add_argument("--mesh", required=True, help="axes and sizes, slowest first: dp=2,tp=4")
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    """The options, the script and its arguments. Ends the process with exit code 2 where they are wrong."""
+    parser = argparse.ArgumentParser(prog="python -m shardproof.torch", usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]", allow_abbrev=False,
+                                     description="Verifies a PyTorch training script on a CPU, with no process but this one.")
+    parser.add_argument("--mesh", metavar="AXES", help="required; axes and sizes, slowest first: dp=2,tp=4")
     parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)")
     parser.add_argument("--steps", type=int, default=1, metavar="N", help="look at so many steps of each optimizer, as one program (default: 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes record ranks")
     parser.add_argument("--strict", action="store_true", help="operators of which nothing is known but that they are functions are an error")
+    parser.add_argument("--accept", action="append", default=[], metavar="NAME", help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; may be given several times")
+    parser.add_argument("--allow-uncompared", action="append", default=[], metavar="PATTERN", help="accept that what matches (*, ?, [...]) is not compared; may be given several times")
     parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
     parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
-    options, rest = parser.parse_known_args(argv)
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="run as __main__")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: all that comes after its name")
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unknown option {unknown[0]}: options of the script come after its name")
+    if options.script is None:
+        parser.error("the script is missing")
+    if options.mesh is None:
+        after = " (options come before the script: what comes after its name is given to it)" if any(a.split("=")[0] == "--mesh" for a in options.arguments) else ""
+        parser.error(f"--mesh is missing before the script{after}, as in: python -m shardproof.torch --mesh dp=2 {options.script}")
+    if options.steps < 1:
+        parser.error("--steps: at least 1")
+    if options.capture and (options.accept or options.allow_uncompared):
+        parser.error("--accept and --allow-uncompared are about a verdict: with --capture there is none; give them to `shardproof verify` with the files")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes are those of `shardproof verify`; 2 also for wrong options and for what cannot be captured."""
+    options = _options(argv)
     try:
-        if options.steps < 1:
-            raise ValueError("--steps: at least 1")
-        step = script_step(options.script, rest, options.steps)
+        step = script_step(options.script, options.arguments, options.steps)
         if options.capture:
             done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks, jobs=options.jobs, strict=options.strict)
             for path in done.write(options.capture):
@@ -194,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         from .capture import verify
 
-        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=options.verify.split(), jobs=options.jobs, strict=options.strict)
+        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=shlex.split(options.verify), jobs=options.jobs, strict=options.strict, accept=options.accept, allow_uncompared=options.allow_uncompared)
     except (CaptureError, ProgramError, ValueError) as e:
         print(f"shardproof.torch: {e}", file=sys.stderr)
         return 2

@@ -336,6 +336,17 @@ def gathered_parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
                 yield from (p._unsharded_param for p in group.fsdp_params if hasattr(p, "_unsharded_param"))
 
 
+@contextlib.contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """As torch.backends.mkldnn.flags(enabled=False), which also sets TF32 and warns that there is none."""
+    before = torch._C._get_mkldnn_enabled()  # type: ignore[attr-defined]
+    torch._C._set_mkldnn_enabled(False)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)  # type: ignore[attr-defined]
+
+
 def forget_results() -> None:
     """Clears functools' caches of the functions of modules that are neither torch's nor Python's: what one rank's run left there is no other rank's."""
     for name, module in list(sys.modules.items()):

@@ -97,10 +97,15 @@ NUMBER_TEXT = Assumption(
     "what other code than Python's operators and `math` reads of a number that Tensor.item() gave"
     " decides nothing (it was recorded again with another number in its place)")
 
-REST_OF_SCRIPT = Assumption(
-    "rest-of-script", Kind.CHECKABLE,
-    "of the script what comes after the steps of the optimizers that it had made by then was not"
-    " looked at")
+
+def rest_of_script(optimizers: int, steps: int, more: bool) -> Assumption:
+    """A script was stopped. steps: that each optimizer has made, `more`: or more of them."""
+    which = "first" if steps == 1 and not more else f"first {steps} or more" if more else f"first {steps}"
+    noun = "step" if steps == 1 and not more else "steps"
+    what = f"{which} optimizer {noun}" if optimizers == 1 else f"{which} {noun} of each optimizer"
+    return Assumption("rest-of-script", Kind.CHECKABLE,
+                      f"only the {what} {'was' if noun == 'step' else 'were'} verified, not what the"
+                      " script does afterwards; --steps N verifies more")
 
 
 def fraction(constant: float, stands_for: str) -> Assumption:

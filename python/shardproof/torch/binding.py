@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.modules import module as nn_module
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import optimizer as optim
 
 from . import _private as private
@@ -150,7 +151,7 @@ class Binding:
         for i, (root, clean) in enumerate(self._kept):
             for path, m in root.named_modules():
                 for key, b in m._buffers.items():
-                    if b is None:
+                    if b is None or torch.nn.parameter.is_lazy(b):
                         continue
                     name = self._buffers.get((id(m), key))
                     if name is None:
@@ -351,6 +352,7 @@ class Binding:
             nn_module.register_module_buffer_registration_hook(self._buffer_made),
         ]
         unshard, pre_forward, set_state, make = FSDPModule.unshard, private.FSDPState._pre_forward, nn.Module.__setstate__, optim.Optimizer.__init__
+        infer = LazyModuleMixin._infer_parameters
 
         def bind_whole(module: Any) -> None:
             """What is gathered before a model is called first is gathered of the step's inputs, too."""
@@ -377,8 +379,16 @@ class Binding:
             self.made_optimizers.append(optimizer)
             make(optimizer, *args, **kwargs)
 
+        def inferred(lazy: Any, *args: Any, **kwargs: Any) -> None:
+            """A lazy module has its parameters from its first call on, when its model is taken in already."""
+            infer(lazy, *args, **kwargs)
+            model = self._whole(lazy)
+            if any(model is r for r in self._roots):
+                self.bind(model)
+
         try:
             with private.changes() as undo:
+                private.set_attribute(LazyModuleMixin, "_infer_parameters", inferred, undo)
                 private.set_attribute(FSDPModule, "unshard", before_unshard, undo)
                 private.set_attribute(private.FSDPState, "_pre_forward", before_forward, undo)
                 private.set_attribute(nn.Module, "__setstate__", copied, undo)
@@ -399,7 +409,9 @@ class Binding:
         self._notice(module)
 
     def _is_own(self, p: torch.Tensor) -> bool:
-        """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call)."""
+        """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call), nor of a lazy module and not made yet."""
+        if torch.nn.parameter.is_lazy(p):
+            return False
         while torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
             if torch._C._functorch.is_batchedtensor(p):  # type: ignore[attr-defined]
                 return False

@@ -33,6 +33,7 @@ from .plan_file import Uneven, plan_of
 from .ranks import LARGE, ORDINARY, decided, recorded_ranks
 from .record import AS_IT_WAS, CaptureError, Hazard, NotKept, Recording, Step, record
 from .several_steps import first_of
+from .wording import Wording, source_of, wording
 
 
 @dataclasses.dataclass
@@ -51,6 +52,7 @@ class Capture:
     constants: dict[str, Any]    # inputs of the model whose names begin with %known: the numbers that they have in this step (torch tensors)
     seconds: float
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
+    source: str = ""             # the script, or the step's function
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """PREFIX.model.json.gz and PREFIX.plan.json.gz."""
@@ -62,7 +64,7 @@ class Capture:
 
     def ledger(self) -> dict[str, Any]:
         """What the verdict covers, what not, and what it rests on (docs/format.md, "Capture")."""
-        return {"compared": self.compared, "not_compared": [n.json() for n in self.not_compared],
+        return {**({"source": self.source} if self.source else {}), "compared": self.compared, "not_compared": [n.json() for n in self.not_compared],
                 "assumptions": [a.json() for a in self.assumptions]}
 
 
@@ -328,7 +330,7 @@ def _begun(steps: Sequence[Step], where: Mesh, one: Mesh, name: str, apart: Apar
         assumptions.append(basis.ranks_alike(f"ranks that differ only in {moving} do the same with numbers that move evenly with it: of {where.sizes[moving]} coordinates all were recorded where the others are 0, elsewhere the first, second and last"))
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
     return Capture(model.json, plan, assumptions, not_compared, model.compared(), left_out, unknown, [s.rank for s in sides], {label: model.tied[("output", label, 0)] for label in model.outputs},
-                   dict(model.constants), time.monotonic() - start, labels)
+                   dict(model.constants), time.monotonic() - start, labels, source_of(steps[-1]))
 
 
 def _by_ranks(sides: Sequence[Recording], of: Callable[[Recording], Iterable[str]]) -> dict[str, list[str]]:
@@ -423,6 +425,8 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
     accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
     """
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
+    where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    words = wording(functions, ", ".join(f"{axis} {size}" for axis, size in where.sizes.items()), keep is not None)
     accepted = [*(f"--accept={name}" for name in accept), *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared)]
 
     def judged(labels: _Labels) -> tuple[Report, Capture | None]:
@@ -430,7 +434,7 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
             c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
         except Hazard as e:
             return _hazardous(e), None
-        return _judged(c, keep, [*accepted, *arguments]), c
+        return _judged(c, keep, [*accepted, *arguments], words), c
 
     report, made = judged(labels)
     less = made.labels.less(Names.LIBRARY) if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED") else None
@@ -445,12 +449,13 @@ def verify(*functions: Step, mesh: Mapping[str, int] | str, ranks: str = "all", 
     return report
 
 
-def _judged(c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str]) -> Report:
-    """What `shardproof verify` says of the two files."""
+def _judged(c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str], words: Wording) -> Report:
+    """What `shardproof verify` says of the two files, in the words of what was called."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
         report = verify_files(plan, arguments=arguments)
+    words.put(report, arguments)
     report = _without_arguments(report, c)
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]

@@ -17,7 +17,7 @@ from . import _private as private
 
 
 def is_leaf(t: Any) -> bool:
-    return isinstance(t, torch.Tensor) and not isinstance(t, private.DTensor) and t.dtype.is_floating_point and (isinstance(t, nn.Parameter) or t.is_leaf and t.requires_grad)
+    return isinstance(t, torch.Tensor) and not nn.parameter.is_lazy(t) and not isinstance(t, private.DTensor) and t.dtype.is_floating_point and (isinstance(t, nn.Parameter) or t.is_leaf and t.requires_grad)
 
 
 class Leaves:

@@ -25,6 +25,7 @@ from . import assumptions, collectives, flat_parameters, labels
 from ._data_loading import Dealing
 from ._devices import as_cpu
 from ._fake import Answers
+from ._lazy import lazy_as_fake
 from ._objects import objects_exchanged
 from ._sync_batch_norm import sync_batch_norm
 from .beginning import Beginning, may_be_any
@@ -911,7 +912,7 @@ def record(step: Step, mesh: Mesh, rank: int, classes: Mapping[str, int] | None 
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {name: times for name, axes in beginning.batch.items() if mesh.world == 1 and (times := beginning.ranks_of(axes)) > 1}
         world = World(mesh, rank, side)
-        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(recorder.random.device_seeded), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), torch.backends.mkldnn.flags(enabled=False):
+        with _OneThread(allow_non_fake_inputs=True) as recorder.mode, recorder, side.binding.listening(), as_cpu(recorder.random.device_seeded), sync_batch_norm(), recorder.leaves.watching(), labels.ignored_labels_named(recorder.g), data_numbers(recorder, stand_in), private.without_mkldnn(), lazy_as_fake():
             result = _result(step, world, side)
             recorder.g.loc = ""
             if recorder.mode.elsewhere:

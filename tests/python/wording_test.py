@@ -158,13 +158,18 @@ class Command(unittest.TestCase):
         done = self.run_script("--mesh=dp=2", "train.py", *given)
         self.assertIn(f"arguments {given}\n", done.stdout, done.stderr)
 
+    def test_options_after_the_script(self):
+        """Where the mesh is not before it, options are what they are called wherever they stand."""
+        done = self.run_script("train.py", "-x", "--steps", "1", "--lr=3", "--mesh", "dp=2", "name")
+        self.assertIn("arguments ['-x', '--lr=3', 'name']\n", done.stdout, done.stderr)
+        self.assertIn(" on mesh dp 2 ", done.stdout)
+
     def test_wrong_options(self):
         for arguments, told in (
             (["--strct", "--mesh", "dp=2", "train.py"], "unknown option --strct"),
             (["--mes", "dp=2", "train.py"], "unknown option --mes"),
             (["--mesh", "dp=2", "--lr", "0.1", "train.py"], "unknown option --lr"),
-            (["train.py", "--mesh", "dp=2"], "options come before the script"),
-            (["train.py"], "--mesh is missing before the script, as in: python -m shardproof.torch --mesh dp=2 train.py"),
+            (["train.py"], "--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 train.py"),
             (["--mesh", "dp=2"], "the script is missing"),
             (["--mesh", "dp=2", "--steps", "0", "train.py"], "--steps: at least 1"),
             (["--mesh", "dp=2", "--capture", "out", "--accept", "a", "train.py"], "with --capture there is none"),

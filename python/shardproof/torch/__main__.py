@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m shardproof.torch --mesh dp=2,tp=2 train.py [arguments of the script]`: verifies a script that runs as under torchrun.
 
-Options stand before the script, as torchrun's do: all that comes after its name is its own.
+Options stand before the script, as torchrun's do: all that comes after its name is its own. If
+`--mesh` is not among them, it and the others are looked for after the script's name, too.
 
 The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped (those that it
 has made by then; at the latest until one is about to step for the seventeenth time), or has made `--steps` of them, and then stopped.
@@ -176,10 +177,7 @@ def _raised(path: str) -> str:
     return f": {type(found[-1]).__name__}: {found[-1]} was raised at {places[-1]}" if found else ""
 
 
-def _options(argv: list[str] | None) -> argparse.Namespace:
-    """The options, the script and its arguments. Ends the process with exit code 2 where they are wrong."""
-    parser = argparse.ArgumentParser(prog="python -m shardproof.torch", usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]", allow_abbrev=False,
-                                     description="Verifies a PyTorch training script on a CPU, with no process but this one.")
+def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--mesh", metavar="AXES", help="required; axes and sizes, slowest first: dp=2,tp=4")
     parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)")
     parser.add_argument("--steps", type=int, default=1, metavar="N", help="look at so many steps of each optimizer, as one program (default: 1)")
@@ -189,6 +187,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--allow-uncompared", action="append", default=[], metavar="PATTERN", help="accept that what matches (*, ?, [...]) is not compared; may be given several times")
     parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
     parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
+    return parser
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    """The options, the script and its arguments. Ends the process with exit code 2 where they are wrong."""
+    named: dict[str, Any] = {"prog": "python -m shardproof.torch", "allow_abbrev": False}
+    parser = _with_options(argparse.ArgumentParser(**named, usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]", description="Verifies a PyTorch training script on a CPU, with no process but this one.",
+                                                   epilog="With --mesh after the script the options stand among the script's arguments: those that are none of these are the script's."))
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="run as __main__")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: all that comes after its name")
     options, unknown = parser.parse_known_args(argv)
@@ -197,8 +203,10 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     if options.script is None:
         parser.error("the script is missing")
     if options.mesh is None:
-        after = " (options come before the script: what comes after its name is given to it)" if any(a.split("=")[0] == "--mesh" for a in options.arguments) else ""
-        parser.error(f"--mesh is missing before the script{after}, as in: python -m shardproof.torch --mesh dp=2 {options.script}")
+        after = _with_options(argparse.ArgumentParser(**named, add_help=False))
+        options, options.arguments = after.parse_known_args(options.arguments, options)
+    if options.mesh is None:
+        parser.error(f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}")
     if options.steps < 1:
         parser.error("--steps: at least 1")
     if options.capture and (options.accept or options.allow_uncompared):

@@ -4,7 +4,7 @@
 import right_ddp_communication_hook
 import torch.distributed as dist
 
-MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "wrong_ddp_hook_not_divided.py:10"
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "wrong_ddp_hook_not_divided.py:11"
 
 
 def add_up(state, bucket):

@@ -91,8 +91,7 @@ class _Steps:
         """What was not looked at, of the script and of what it was to do."""
         g = self.world._backend.recorder.g
         if self.stopped:
-            made = [self.count(o) for o in self.there]
-            g.assume(assumptions.rest_of_script(len(made), min(made, default=1), len(set(made)) > 1))
+            g.assume(assumptions.rest_of_script([self.count(o) for o in self.there]))
         for o in self.there:
             size = sum(len(group["params"]) for group in o.param_groups)
             what = f"{type(o).__name__} of {size} parameters"

@@ -98,13 +98,18 @@ NUMBER_TEXT = Assumption(
     " decides nothing (it was recorded again with another number in its place)")
 
 
-def rest_of_script(optimizers: int, steps: int, more: bool) -> Assumption:
-    """A script was stopped. steps: that each optimizer has made, `more`: or more of them."""
-    which = "first" if steps == 1 and not more else f"first {steps} or more" if more else f"first {steps}"
-    noun = "step" if steps == 1 and not more else "steps"
-    what = f"{which} optimizer {noun}" if optimizers == 1 else f"{which} {noun} of each optimizer"
+def rest_of_script(steps: list[int]) -> Assumption:
+    """A script was stopped when each of its optimizers had made so many steps."""
+    most = max(steps, default=1)
+    first = f"first {most} steps" if most > 1 else "first step"
+    if len(steps) <= 1:
+        what = first.replace("step", "optimizer step")
+    elif len(set(steps)) == 1:
+        what = f"{first} of each optimizer"
+    else:
+        what = f"first steps of each optimizer ({', '.join(map(str, steps))})"
     return Assumption("rest-of-script", Kind.CHECKABLE,
-                      f"only the {what} {'was' if noun == 'step' else 'were'} verified, not what the"
+                      f"only the {what} {'were' if most > 1 else 'was'} verified, not what the"
                       " script does afterwards; --steps N verifies more")
 
 

@@ -35,7 +35,11 @@ class ErrorList {
   bool empty() const { return errors_.empty(); }
   // Throws InputError where there is one, InputErrors where there are several.
   void throwIfAny() {
-    if (errors_.size() == 1) throw InputError(errors_.front());
+    if (errors_.size() == 1) {
+      const InputError only = std::move(errors_.front());
+      errors_.clear();  // who catches it and adds it has it once
+      throw InputError(only);
+    }
     if (!errors_.empty()) throw InputErrors(std::move(errors_), false);
   }
 

@@ -309,6 +309,17 @@ struct Defect {
 };
 void PrintTo(const Defect& d, std::ostream* out) { *out << d.replace << " -> " << d.with; }
 
+TEST_F(ReaderTest, AModelInThePlaceOfAPlanIsOneError) {
+  try {
+    read(kModelText, kModelText);
+    FAIL() << "no error";
+  } catch (const InputErrors& errors) {
+    FAIL() << errors.all().size() << " errors";
+  } catch (const InputError& error) {
+    EXPECT_EQ(error.pointer(), "/format");
+  }
+}
+
 class ReaderDefectTest : public ReaderTest, public testing::WithParamInterface<Defect> {};
 
 TEST_P(ReaderDefectTest, IsReportedAtItsPlace) {

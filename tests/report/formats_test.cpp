@@ -66,6 +66,20 @@ TEST(Findings, NothingOfARightPlan) {
   EXPECT_TRUE(findingsOf(of("p", report)).empty());
 }
 
+TEST(Findings, WrongLineageIsTheFiles) {
+  Report report;
+  report.verdict = Verdict::kEquivalent;
+  StageReport wrong;
+  wrong.tensor = "h";
+  wrong.verdict = StageVerdict::kWrongLineage;
+  StageReport found = wrong;
+  found.inferred = true;  // it is in no file
+  report.stages = {wrong, found};
+  const auto findings = findingsOf(of("p", report));
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].rule, "wrong-lineage");
+}
+
 Report conditional() {
   Report report;
   report.verdict = Verdict::kConditional;

@@ -244,9 +244,20 @@ class Batches(Random):
             self.assumed(
                 self.script(begin, model=plain, reduce=AVERAGE), "drawn on the GPU", "CONDITIONAL"
             )
-        for begin in ("torch.manual_seed(7)\n" + gpu, gpu + "\ntorch.manual_seed(7)"):
-            report = self.script(begin, model=plain, reduce=AVERAGE)
+        for begin, model in (
+            ("torch.manual_seed(7)\n" + gpu, plain),
+            (gpu + "\ntorch.manual_seed(7)", plain),
+            (gpu, "nn.Linear(6, 4, device='cuda')"),
+            (gpu, "nn.Linear(6, 4, device=torch.cuda.current_device())"),
+            (gpu, "nn.Linear(6, 4).cuda()\nmodel.reset_parameters()"),
+        ):
+            report = self.script(begin, model=model, reduce=AVERAGE)
             self.assertEqual("EQUIVALENT", report.verdict, str(report))
+        self.assumed(
+            self.script(gpu, model="nn.Linear(6, 4).cuda()", reduce=AVERAGE),
+            "drawn on the GPU",
+            "CONDITIONAL",
+        )
 
     def test_one_seed_for_the_data_of_all_ranks(self):
         self.assumed(

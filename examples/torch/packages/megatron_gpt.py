@@ -34,6 +34,7 @@ def train(world, sequence=False, finalize=True):
     sequence = sequence and size > 1
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
+    torch.manual_seed(1)  # parameters are drawn on the CPU
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(num_layers=2, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, tensor_model_parallel_size=size, sequence_parallel=sequence, hidden_dropout=0.0,
                                attention_dropout=0.0, use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,

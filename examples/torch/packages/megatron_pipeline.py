@@ -35,6 +35,7 @@ def train(world, scale=1, interleaved=False, overlap=True):
     virtual = 2 if interleaved and size > 1 else None
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(pipeline_model_parallel_size=size, virtual_pipeline_model_parallel_size=virtual)
+    torch.manual_seed(1)  # parameters are drawn on the CPU
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     config = TransformerConfig(num_layers=LAYERS, hidden_size=32, num_attention_heads=4, ffn_hidden_size=64, pipeline_model_parallel_size=size, virtual_pipeline_model_parallel_size=virtual,
                                hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,

@@ -10,7 +10,7 @@ import collections
 import contextlib
 import sys
 import types
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -45,8 +45,25 @@ def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
     return stacked(args[0]).to(dtype) if dtype is not None else stacked(args[0])
 
 
+class Devices(Protocol):
+    """Who is told of what concerns devices (randomness.py)."""
+
+    def device_seeded(self, seed: int, cpu: bool) -> None:
+        """The program seeds "cuda". cpu: so does it the CPU."""
+
+    def asked_for(self) -> contextlib.AbstractContextManager[None]:
+        """What is drawn inside is drawn on "cuda"."""
+
+    def lies_there(self, made: Any) -> None:
+        """A tensor that was made on "cuda" or moved there."""
+
+
 class OnCPU(TorchFunctionMode):
     """Puts the CPU in the place of "cuda" in calls of torch."""
+
+    def __init__(self, devices: Devices) -> None:
+        super().__init__()
+        self.devices = devices
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -56,31 +73,42 @@ class OnCPU(TorchFunctionMode):
                 fail(e)  # of a fake tensor's, which real ones may not have: .numpy()
             raise
 
-    @staticmethod
-    def _called(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _called(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if func is _DEVICE:
             made = func(*args, **(kwargs or {}))
             return CPU if made.type == "cuda" else made
         if func is _CUDA or func is _PIN_MEMORY:
+            if func is _CUDA:
+                self.devices.lies_there(args[0])
             return args[0]
+        asked = False
         for x in args:
             kind = type(x)
             if kind is str or kind is _DEVICE:
-                args = tuple(on_cpu(a) for a in args)
+                there = tuple(on_cpu(a) for a in args)
+                asked = any(a is not b for a, b in zip(there, args))
+                args = there
                 break
             if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
                 return with_numbers(func, args, kwargs or {})
         if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
             return made
-        if not kwargs:
+        if not kwargs and not asked:
             return func(*args)
+        kwargs = kwargs or {}
         if type(kwargs.get("alpha")) is DataNumber:
             return with_numbers(func, args, kwargs)
         if "device" in kwargs:
+            asked = asked or type(kwargs["device"]) is int or on_cpu(kwargs["device"]) is not kwargs["device"]
             kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        return func(*args, **kwargs)
+        if not asked:
+            return func(*args, **kwargs)
+        with self.devices.asked_for():
+            made = func(*args, **kwargs)
+        self.devices.lies_there(made)
+        return made
 
 
 class _Nothing:
@@ -115,9 +143,9 @@ def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     torch.set_rng_state(state)
 
 
-def _seeding(seeded: Callable[[int, bool], None]) -> Callable[[int], None]:
+def _seeding(devices: Devices) -> Callable[[int], None]:
     def seed(seed: int) -> None:
-        seeded(int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random")  # torch.manual_seed seeds all devices
+        devices.device_seeded(int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random")  # torch.manual_seed seeds all devices
         torch.default_generator.manual_seed(int(seed))
 
     return seed
@@ -140,9 +168,9 @@ _ANSWERS: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def as_cpu(seeded: Callable[[int, bool], None]) -> Iterator[None]:
-    """"cuda" is the CPU inside; where there is a GPU, too. seeded: is told of seeds of the device, and whether the CPU gets the same."""
-    answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(seeded))}
+def as_cpu(devices: Devices) -> Iterator[None]:
+    """"cuda" is the CPU inside; where there is a GPU, too."""
+    answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices))}
     undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in answers if hasattr(module, name)]
     # torch.random.fork_rng() asks the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
@@ -151,7 +179,7 @@ def as_cpu(seeded: Callable[[int, bool], None]) -> Iterator[None]:
     for name in added:
         setattr(torch.cpu, name, answers[name])
     try:
-        with OnCPU():
+        with OnCPU(devices):
             yield
     finally:
         for module, name, old in undo:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ._context_parallel import on_cpu
 from ._data_loading import Dealing, in_this_process
-from ._devices import OnCPU
+from ._devices import Devices, OnCPU
 from .data_number import DataDependent
 from ._private import changes, current_node, reducing, replace_everywhere, set_attribute, storage_key, unfaked
 from .refusals import fail, refuse
@@ -499,8 +499,8 @@ def _format(undo: list[tuple[Any, str, Any]]) -> None:
 @contextlib.contextmanager
 def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | None], None], quiet: Callable[[], Any],
             after_backward: Callable[[], None], asynchronous: Asynchronous, mailbox: Mailbox, unused: Callable[[str], None], known: Callable[[Any], Any],
-            unreduced: Callable[[torch.Tensor, torch.Tensor], None], unmarked: Callable[[], Any], synchronised: Callable[[Sequence[torch.Tensor], Any, int], None], dealing: Dealing) -> Iterator[None]:
-    """All patches. dealing: of samples; synchronised: called with what DistributedDataParallel or FSDP's first version gives to all ranks of a group when it is made, and by which of them; unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside; unmarked: what modules compute inside is no part of what the single device computes."""
+            unreduced: Callable[[torch.Tensor, torch.Tensor], None], unmarked: Callable[[], Any], synchronised: Callable[[Sequence[torch.Tensor], Any, int], None], dealing: Dealing, devices: Devices) -> Iterator[None]:
+    """All patches. devices: is told of what lies on "cuda"; dealing: of samples; synchronised: called with what DistributedDataParallel or FSDP's first version gives to all ranks of a group when it is made, and by which of them; unreduced: called with a parameter that FSDP2 gathered and its gradient, before it is reduced; known: a constant tensor's numbers, which say which ranks a mesh has; unused: called with the name of each parameter that DistributedDataParallel finds not used; mailbox: what stages of pipelines on other ranks have sent; asynchronous: is told of c10d's asynchronous calls and their waits; after_backward: called when a whole backward pass has ended; on_free: called with the key of a storage whose memory is given back; on_batch: at the beginning (with the operations) and the end (None) of batch_isend_irecv; quiet: nothing is recorded inside; unmarked: what modules compute inside is no part of what the single device computes."""
     with changes() as undo:
         mesh = device_mesh.DeviceMesh
         for name in ("__init__", "__getitem__", "_flatten", "_unflatten", "get_group", "get_local_rank", "size", "get_coordinate"):
@@ -537,7 +537,7 @@ def patched(on_free: Callable[[int], None], on_batch: Callable[[Sequence[Any] | 
         old_run = torch.autograd.graph._engine_run_backward
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            with OnCPU():  # Tensor.backward has left the mode that is around the step
+            with OnCPU(devices):  # Tensor.backward has left the mode that is around the step
                 return old_run(*args, **kwargs)
 
         make, old_init = unfaked(device_mesh.init_device_mesh), mesh.__init__

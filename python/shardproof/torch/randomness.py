@@ -73,6 +73,8 @@ class Randomness:
         self._first = STEP_SEED
         self._cpu = "none"  # the seed that the program gave to the CPU
         self._device_seeds: set[str] = set()  # those that it gave to "cuda" alone
+        self._there: dict[int, Any] = {}  # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays its own
+        self._asked = False  # what is drawn now is asked for on "cuda"
         self.batch: dict[str, int] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
         self._rows = False  # an operator of _OF_ROWS runs
 
@@ -90,6 +92,25 @@ class Randomness:
             self._device_seeds.discard(str(seed))
         elif str(seed) != self._cpu:
             self._device_seeds.add(str(seed))
+
+    @contextlib.contextmanager
+    def asked_for(self) -> Iterator[None]:
+        """What is drawn inside is drawn on "cuda"."""
+        before, self._asked = self._asked, True
+        try:
+            yield
+        finally:
+            self._asked = before
+
+    def lies_there(self, made: Any) -> None:
+        """A tensor that was made on "cuda" or moved there."""
+        if isinstance(made, torch.Tensor) and not isinstance(made, private.DTensor):
+            self._there[private.storage_key(made)] = made.untyped_storage()
+
+    def _of_cpu(self, seed: str, t: torch.Tensor) -> str | None:
+        """The seed that the CPU has, where only that of "cuda" leads to what is drawn and nothing tells that it is drawn there."""
+        there = self._asked or private.storage_key(t) in self._there
+        return self._cpu if seed in self._device_seeds and not there else None
 
     def of_all_ranks(self, name: str, args: Any) -> Any:
         """The arguments of an operator that draws, with the rows of all ranks' batches."""
@@ -151,7 +172,7 @@ class Randomness:
         g = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
         placement = place(self.recorder, private.DTensor(t, spec, requires_grad=False)) if spec is not None else None
-        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._cpu if seed in self._device_seeds else None, self._rows and spec is None and bool(shape)))
+        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._of_cpu(seed, t), self._rows and spec is None and bool(shape)))
         self._rows = False
         self._before[key] = value
         return value

@@ -29,7 +29,7 @@ def main():
         place = pathlib.Path(directory)
         run(cmake, "--install", build, "--component", "library", "--prefix", place / "installed")
         # Without the build's own compiler cache and warnings: only what a user has.
-        run(cmake, "-S", HERE, "-B", place / "build", f"-DCMAKE_PREFIX_PATH={place / 'installed'}", "-DCMAKE_BUILD_TYPE=Release")
+        run(cmake, "-G", "Ninja", "-S", HERE, "-B", place / "build", f"-DCMAKE_PREFIX_PATH={place / 'installed'}", "-DCMAKE_BUILD_TYPE=Release")
         run(cmake, "--build", place / "build")
         run(program, "generate", "mlp", "--tp", "2", "--output", place / "mlp")
         found = run(place / "build" / "check_step", place / "mlp.plan.json")

@@ -120,7 +120,7 @@ class Steps(unittest.TestCase):
             except Exception:
                 return False
 
-        self.assertIn("swallowed_errors_test.py", self.of_a_number(spike, "the program catches this error"))
+        self.assertIn("swallowed_errors_test.py", self.of_a_number(spike, "a tensor becomes an array of NumPy"))
 
     def test_array(self):
         def spike(x):
@@ -129,7 +129,7 @@ class Steps(unittest.TestCase):
             except Exception:
                 return False
 
-        self.of_a_number(spike, "the program catches this error")
+        self.of_a_number(spike, "a tensor becomes an array of NumPy")
 
     def test_finalizer(self):
         """Python itself catches what a finalizer raises."""

@@ -18,7 +18,7 @@ from .graph import MOVES_HERE
 from .initial import Origin, resolved
 from .mesh import Alike, Mesh
 from .model_file import Model
-from .randomness import Draw
+from .randomness import INSIDE, Draw
 from .rank_program import Program, Tie
 from .record import CaptureError, Hazard, Recording
 
@@ -53,7 +53,7 @@ def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
     mesh, spread = sides[0].mesh, spread_axes(sides)
     axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
     drawn = any(
-        d.value.name.startswith("%random of")
+        d.value.name.startswith(INSIDE)
         for side in (single, *sides)
         for d in side.random_inputs
     )
@@ -173,8 +173,11 @@ def check_draws(
                 continue
             varying = e.side.mesh.varying([e.side.rank, other.side.rank])
             seeded = e.draw.seed or other.draw.seed
-            if not seeded and e.tie.tensor != other.tie.tensor:
-                continue  # stages that seed nothing: real processes draw different ones
+            # Stages that seed nothing, and what is drawn before the step computes: real processes
+            # draw different ones.
+            first = not e.draw.value.name.startswith(INSIDE)
+            if not seeded and (first or e.tie.tensor != other.tie.tensor):
+                continue
             if not all(a in spread for a in varying):
                 raise Hazard(
                     f"ranks {other.side.rank} and {e.side.rank} draw the same random numbers for "

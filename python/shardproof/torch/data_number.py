@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterator, NoReturn, Protocol
 
 import torch
 
+from . import _private as private
 from . import arithmetic as ar
 from ._private import changes, replace_everywhere, set_attribute
 from .refusals import Refusal
@@ -303,7 +304,22 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
     def as_text(self: torch.Tensor, **contents: Any) -> str:
         return Text(follower.where(), _standing_for(None)) if follower.unknown_text(self) else to_text(self, **contents)
 
-    methods = {"__repr__": as_text, "__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
+    to_array, to_numpy = torch.Tensor.__array__, torch.Tensor.numpy
+
+    def numbers_asked_for(self: torch.Tensor) -> None:
+        if isinstance(self, private.FakeTensor):
+            at = follower.where()
+            raise DataDependent(f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done with that is not followed (what depends on data can be written with tensors)")
+
+    def as_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        numbers_asked_for(self)
+        return to_numpy(self, *args, **kwargs)
+
+    def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        numbers_asked_for(self)
+        return to_array(self, *args, **kwargs)
+
+    methods = {"__repr__": as_text, "__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "numpy": as_numpy, "__array__": as_array, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():

@@ -47,7 +47,7 @@ class Mark:
 
 
 def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
-    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: tensors and learning rates of optimizers; each other number
+    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: tensors, their states and learning rates of optimizers; each other number
     that they go by; the leaves of one shape; each other tensor for itself."""
     return {other: shape for other, shape in beside.items() if _set_of(other) == _set_of(name)}
 
@@ -55,12 +55,13 @@ def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
 def _set_of(name: str) -> str:
     if name.startswith("leaf "):
         return name.partition(".")[0]
-    if not name.startswith("optimizer"):
+    if not _STATE.sub("", name).startswith("optimizer"):
         return name
     number = _NUMBER.fullmatch(name)
     return number[1] if number is not None and number[1] != "lr" else ""
 
 
+_STATE = re.compile(r"^state \S+ of ")
 _NUMBER = re.compile(r"optimizer\d+\.groups\.\d+\.(.*)\.new")
 
 

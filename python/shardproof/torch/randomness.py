@@ -45,6 +45,7 @@ class Draw:
     more: bool = False      # the step may draw more rows of them: it only says how many
 
 
+INSIDE = "%random of "  # names of what is drawn while the step computes begin with it
 STEP_SEED = 0x5EED5EED5EED5  # of a step that seeds nothing: a seed that nobody sets
 
 
@@ -187,7 +188,7 @@ class Randomness:
         """Of the next numbers, and what they are counted by. Of those that torch.nn.init draws a rank may draw fewer than the single device: they are counted alone."""
         if self.inside:
             path = self.recorder.modules[-1] if self.recorder.modules and self.recorder.modules[-1] else "step"
-            return f"%random of {path}.{self._count[path]}", path
+            return f"{INSIDE}{path}.{self._count[path]}", path
         path = " at first" if private.initialising() else ""
         return f"%random{path}.{self._count[path]}", path
 

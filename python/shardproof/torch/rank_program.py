@@ -21,7 +21,7 @@ from .marks import Mark, Placement, together
 from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of, through_checkpoints
 from .model_live import COMMUNICATION, WAIT
 from .opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
-from .randomness import Draw
+from .randomness import INSIDE, Draw
 from .record import CaptureError, Hazard, Recording
 from .values import Named, Poison, Shape
 
@@ -365,7 +365,7 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie
     """Random numbers are those that the single device draws in the same state; else a part of those that it draws in the same place. Raises CaptureError and Hazard."""
     name = next((n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape), d.value.name)
     if name not in model.random:
-        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + (": use world.input() for the batch" if not d.value.name.startswith("%random of") else ""))
+        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + (": use world.input() for the batch" if not d.value.name.startswith(INSIDE) else ""))
     if model.distributions[name] != d.what:
         raise Hazard(f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}", d.loc, name, "random")
     batch = model.beginning.batch.get(name)

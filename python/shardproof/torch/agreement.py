@@ -15,7 +15,7 @@ from . import assumptions
 from .assumptions import Assumption
 from .boxes import DATA_NAMES
 from .graph import MOVES_HERE
-from .initial import Origin, resolved
+from .initial import Initial, Origin, resolved
 from .mesh import Alike, Mesh
 from .model_file import Model
 from .randomness import INSIDE, Draw
@@ -445,9 +445,12 @@ def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
             t.tensor,
             "random",
         )
-    if drawn or number:
+    mixed = _known_apart(here, there) or _known_apart(there, here)
+    if drawn or number or mixed:
         ours, theirs = (
-            f"from {' and '.join(sorted(i.drawn))}" if drawn else f"with {i.constant}"
+            f"with {i.constant}"
+            if i.constant is not None
+            else f"from {' and '.join(sorted(i.drawn))}"
             for i in (here, there)
         )
         raise Hazard(
@@ -456,6 +459,13 @@ def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
             t.tensor,
             "random",
         )
+
+
+def _known_apart(one: Initial, two: Initial) -> bool:
+    """Whether one is drawn, and two a number. What DistributedDataParallel gave to all is the first
+    rank's, whatever a rank had before.
+    """
+    return bool(one.drawn) and one.constant is None and two.constant is not None and not two.given
 
 
 def _different(name: str, one: Recording, two: Recording) -> str:

@@ -61,6 +61,7 @@ class Initial:
     constant: float | None = None  # it is this number everywhere
     flat: bool = False
     keys: frozenset[str] = frozenset()  # what tells its draws apart
+    given: bool = False  # DistributedDataParallel gave the first rank's to all
     # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
     by_device: tuple[tuple[str, str], ...] = ()
 

@@ -291,7 +291,7 @@ class _Side:
         found = self.origins.of(v)
         given = self.constants_given.get(private.storage_key(local))
         if given is not None and _same(given, v):
-            found = dataclasses.replace(found, origin="the first rank's")
+            found = dataclasses.replace(found, origin="the first rank's", given=True)
         parts = self.binding.stretches.get(name)
         self.initial.update({s.name: dataclasses.replace(found, flat=True) for s in parts} if parts is not None else {name: found})
 

@@ -200,7 +200,8 @@ Stretch typeRange(const IntegerType& type) {
 // Where a x + b lies in the k-th copy of the type's range, k times 2^bits are taken away.
 std::optional<Pieces> wrapPieces(const Pieces& pieces, const IntegerType& type) {
   constexpr std::size_t kMostPieces = 256;
-  const auto [least, end] = typeRange(type);
+  const auto range = typeRange(type);
+  const std::int64_t least = range.first, end = range.second;
   const auto [low, high] = valueRange(pieces);
   // Of 64 bits: an input is far from the ends (typeRange), so that little can be added to it.
   const Rational slack(type.bits >= 64 ? kNoHigh : 0), below = type.isSigned ? slack : Rational();

@@ -70,7 +70,7 @@ def make(rng: random.Random) -> Step:
     part = ".chunk(world.size)[world.rank]" if share == "dp" else ""
     noise = [f"noise = ({draw}){part}"]
     kind = step.one_of("input", "input", "output", "between", "permuted")
-    if kind == "permuted" and share == "same":
+    if kind == "permuted" and share == "same" and wrong != "again":
         noise = ["order = torch.randperm(8)", "x = x[order][:4]", "noise = 0.0"]
         step.forward = [line for line in step.forward if not line.startswith("loss")] + [
             "loss = (h * h).mean()"

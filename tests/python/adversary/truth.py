@@ -451,7 +451,7 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
     if far <= OTHER or any(t.shape != tensors[0].shape for t in tensors):
         return far
     if whole.numel() == 1 and whole.is_floating_point():
-        return min(far, _far(torch.stack(tensors).mean(0), whole))
+        return min(far, _far(torch.stack([t.to(whole.dtype) for t in tensors]).mean(0), whole))
     if len(tensors) == mesh.world:
         for axis, size in mesh.sizes.items():
             for dim in range(whole.dim()):

@@ -146,6 +146,8 @@ std::vector<Place> ModelTable<Real>::placesOf(const Real* x, const Shape& shape,
   return places;
 }
 
+template double keyOf(const double* x, std::int64_t count);
+template double keyOf(const long double* x, std::int64_t count);
 template class ModelTable<double>;
 template class ModelTable<long double>;
 

@@ -21,6 +21,8 @@ TEST(ErrorList, OneIsItselfAndSeveralAreTogether) {
   } catch (const InputError& error) {
     EXPECT_EQ(error.pointer(), "/1");
   }
+  EXPECT_TRUE(errors.empty());  // so that who catches it can add it
+  errors.attempt([] { fail(1); });
   errors.attempt([] { fail(2); });
   try {
     errors.throwIfAny();

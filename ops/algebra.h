@@ -31,9 +31,10 @@
 //   double dot(std::span<const double* const> rows, std::size_t n);
 //     the sum over i < n of the products of rows[...][i]
 //
-// Models: terms (src/terms/term_algebra.h: proof), integers modulo 2^61-1
-// (src/terms/modular_algebra.h: fingerprints), doubles (src/terms/double_algebra.h:
-// counterexamples), and Differentiable<A> (ops/differentiate.h: gradients of any of them).
+// Models: terms (src/core/terms/term_algebra.h: proof), integers modulo 2^61-1
+// (src/explanation/numbers/modular_algebra.h: fingerprints), doubles
+// (src/explanation/numbers/double_algebra.h: counterexamples), and Differentiable<A>
+// (ops/differentiate.h: gradients of any of them).
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // Every communication operator of a plan, once: its fields, who gives and who gets, and what
 // becomes of a dimension. Whatever handles communications (reader, writer, validation, checks, cut,
 // reduction, evaluation) asks here rather than for kinds. docs/format.md, "Communication", is what
-// users read of it; src/interpret/ has its own, written from that page.
+// users read of it; src/explanation/executor/ has its own, written from that page.
 #pragma once
 
 #include <cstdint>

@@ -25,9 +25,8 @@
 #include "ops/attributes.h"
 #include "ops/differentiate.h"
 #include "ops/indexing.h"
+#include "ops/number_algebra.h"
 #include "ops/operator.h"
-#include "terms/double_algebra.h"
-#include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof::ops {
@@ -44,19 +43,19 @@ template <class Op>
 void define(Catalog& catalog, const Interface& interface = Op::interface()) {
   OperatorInfo forward = makeForward(interface, Op::infer, Op::relate);
   forward.terms = [](Evaluation<TermAlgebra>& e) { Op::eval(e); };
-  forward.doubles = [](Evaluation<DoubleAlgebra>& e) { Op::eval(e); };
-  forward.modular = [](Evaluation<ModularAlgebra>& e) { Op::eval(e); };
+  forward.doubles = [](Evaluation<RealNumbers>& e) { Op::eval(e); };
+  forward.modular = [](Evaluation<Residues>& e) { Op::eval(e); };
   catalog.push_back(std::move(forward));
   if (!interface.differentiable) return;
   OperatorInfo backward = makeBackward(interface, Op::infer, Op::relate);
   backward.terms = [interface](Evaluation<TermAlgebra>& e) {
     evaluateBackward(forwardMeaning<Op, TermAlgebra>(), e, interface);
   };
-  backward.doubles = [interface](Evaluation<DoubleAlgebra>& e) {
-    evaluateBackward(forwardMeaning<Op, DoubleAlgebra>(), e, interface);
+  backward.doubles = [interface](Evaluation<RealNumbers>& e) {
+    evaluateBackward(forwardMeaning<Op, RealNumbers>(), e, interface);
   };
-  backward.modular = [interface](Evaluation<ModularAlgebra>& e) {
-    evaluateBackward(forwardMeaning<Op, ModularAlgebra>(), e, interface);
+  backward.modular = [interface](Evaluation<Residues>& e) {
+    evaluateBackward(forwardMeaning<Op, Residues>(), e, interface);
   };
   catalog.push_back(std::move(backward));
 }

@@ -9,9 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "ops/number_algebra.h"
 #include "shardproof/error.h"
-#include "terms/double_algebra.h"
-#include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof::ops {
@@ -242,9 +241,9 @@ void evaluateBackward(const ForwardMeaning<A>& forward, Evaluation<A>& e,
 
 template void evaluateBackward(const ForwardMeaning<TermAlgebra>&, Evaluation<TermAlgebra>&,
                                const Interface&);
-template void evaluateBackward(const ForwardMeaning<DoubleAlgebra>&, Evaluation<DoubleAlgebra>&,
+template void evaluateBackward(const ForwardMeaning<RealNumbers>&, Evaluation<RealNumbers>&,
                                const Interface&);
-template void evaluateBackward(const ForwardMeaning<ModularAlgebra>&, Evaluation<ModularAlgebra>&,
+template void evaluateBackward(const ForwardMeaning<Residues>&, Evaluation<Residues>&,
                                const Interface&);
 
 }  // namespace shardproof::ops

@@ -48,7 +48,7 @@ constexpr ForwardMeaning<A> forwardMeaning() {
 
 // Evaluates NAME_backward of the operator whose interface is given: e.in are the gradients of its
 // results (nullptr: none), then its operands; e.out line up with its operands. Throws Unsupported
-// where an operand has no gradient. For TermAlgebra, DoubleAlgebra and ModularAlgebra
+// where an operand has no gradient. For TermAlgebra, RealNumbers and Residues
 // (ops/differentiate.cpp).
 template <class A>
 void evaluateBackward(const ForwardMeaning<A>& forward, Evaluation<A>& e,

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "ops/algebra.h"
+#include "ops/number_algebra.h"
 #include "ops/relations.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
 
 namespace shardproof {
 class TermAlgebra;
-class DoubleAlgebra;
-class ModularAlgebra;
 }  // namespace shardproof
 
 namespace shardproof::ops {
@@ -72,8 +71,8 @@ struct OperatorInfo {
 
   // The meaning, over each algebra.
   std::function<void(Evaluation<TermAlgebra>&)> terms;
-  std::function<void(Evaluation<DoubleAlgebra>&)> doubles;
-  std::function<void(Evaluation<ModularAlgebra>&)> modular;
+  std::function<void(Evaluation<RealNumbers>&)> doubles;
+  std::function<void(Evaluation<Residues>&)> modular;
 };
 
 }  // namespace shardproof::ops

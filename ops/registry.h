@@ -23,7 +23,4 @@ class Registry {
   std::vector<OperatorInfo> operators_;
 };
 
-// A change in any operator's meaning changes this number (proof caches are keyed by it).
-constexpr int kOperatorVersion = 6;
-
 }  // namespace shardproof::ops

@@ -27,7 +27,7 @@ struct CutOptions {
   bool collapse = true;
   // Of these, how many coordinates of a class stand for themselves (stages/axis_symmetry.h).
   std::int32_t apart = CollapsedAxis::kApart;
-  // What is known of the model's tensors for every input (checker/model_facts.h). Without it, of
+  // What is known of the model's tensors for every input (prover/model_facts.h). Without it, of
   // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;
   std::size_t maxNodes = 2'000'000;

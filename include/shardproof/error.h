@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of shardproof. The library throws these and never prints or exits; only src/main turns
+// Errors of shardproof. The library throws these and never prints or exits; only src/commands turns
 // them into messages and exit codes.
 #pragma once
 

@@ -205,8 +205,8 @@ struct AttributeSteps {
 };
 
 // A dropout node that was given the mask which it draws as an operand of its own
-// (src/ir/dropout_masks.h), and a backward one also a null result for it. What the file says of
-// it: everything but that last operand (and result), with these attributes.
+// (src/core/ir/dropout_masks.h), and a backward one also a null result for it. What the file says
+// of it: everything but that last operand (and result), with these attributes.
 struct DrawnMask {
   NodeId node;
   AttributesId attributes;
@@ -364,7 +364,7 @@ struct Plan {
   std::vector<Program> programs;
   std::vector<LineageEntry> lineage;
   Capture capture;
-  // Entries that say which part of a dropout's mask a rank draws (src/ir/dropout_masks.h): a
+  // Entries that say which part of a dropout's mask a rank draws (src/core/ir/dropout_masks.h): a
   // verdict that rests on them needs them proved.
   std::vector<EntryId> positioning;
   std::int64_t ranks() const;
@@ -375,7 +375,7 @@ struct Plan {
   // The node that has this place in the program's file, or none.
   NodeId nodeAt(ProgramId program, std::int64_t place) const;
   // Whether attributes of any node move with coordinates; whether programs or lineage name
-  // stretches. src/ir/attribute_steps.h has who can read a plan of either kind, and the plan
+  // stretches. src/core/ir/attribute_steps.h has who can read a plan of either kind, and the plan
   // without.
   bool attributesMove() const;
   bool hasStretches() const;

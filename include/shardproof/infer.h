@@ -6,7 +6,7 @@
 // may be wrong. So nothing here can make a wrong plan equivalent; a bad guess costs time
 // (docs/inference.md).
 //
-// In src/infer/:
+// In src/search/infer/:
 //   relations   what the local tensors of a small image of the plan are
 //   lift        the same at full size
 //   choose      which of it is worth a lemma

@@ -99,7 +99,8 @@ struct Defect {
   std::int32_t entry = -1;  // kLineage: index into the plan's lineage; -1: none
 };
 
-// What was found out about why a plan is not equivalent (src/diagnose/). It never makes a verdict.
+// What was found out about why a plan is not equivalent (src/explanation/diagnose/). It never makes
+// a verdict.
 struct Cause {
   // A block of a tensor's numbers, at one draw of the inputs: where a tensor is large, a corner of
   // it, or the neighbourhood of a difference.
@@ -153,7 +154,7 @@ struct Statistics {
   std::size_t workersLost = 0;      // crashed, killed or over their limits
 };
 
-// What a second opinion said (src/verify/confirm.h).
+// What a second opinion said (src/audit/confirm/confirm.h).
 struct Confirmation {
   enum class Outcome : std::uint8_t {
     kNotExecuted,  // `text` says why

@@ -12,8 +12,8 @@
 
 namespace shardproof {
 
-class ProofStore;    // src/cache/proof_store.h
-struct ProofRecord;  // src/certificate/proof_record.h
+class ProofStore;    // src/core/cache/proof_store.h
+struct ProofRecord;  // src/audit/certificate/proof_record.h
 
 enum class Checker : std::uint8_t {
   kAuto,  // normal forms first, Z3 for what they leave

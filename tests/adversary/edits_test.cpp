@@ -9,7 +9,7 @@
 #include "adversary/run.h"
 #include "adversary/shrink.h"
 #include "adversary/stretches.h"
-#include "interpret/interpret.h"
+#include "executor/interpret.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
@@ -115,10 +115,10 @@ TEST(Stretches, SayTheSame) {
     const auto after = readProblemText(made.model.dump(), made.plan.dump());
     cut += after->plan.hasStretches();
     const ir::FixedAttributes fixed(*after);
-    EXPECT_EQ(interpret::execute(fixed.problem(), {}).outputs(fixed.problem().plan),
-              interpret::Agreement::kAgrees)
+    EXPECT_EQ(executor::execute(fixed.problem(), {}).outputs(fixed.problem().plan),
+              executor::Agreement::kAgrees)
         << made.plan;
-    EXPECT_EQ(interpret::execute(*before, {}).outputs(before->plan), interpret::Agreement::kAgrees);
+    EXPECT_EQ(executor::execute(*before, {}).outputs(before->plan), executor::Agreement::kAgrees);
     const Json whole = made.plan;
     ended += !moveEnd(made, random).empty() && made.plan != whole;
   }

@@ -8,18 +8,18 @@
 #include <map>
 #include <set>
 
-#include "interpret/interpret.h"
+#include "attempts/with_inference.h"
+#include "executor/interpret.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
-#include "verify/with_inference.h"
 
 namespace shardproof::adversary {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using interpret::Agreement;
-using interpret::Array;
+using executor::Agreement;
+using executor::Array;
 
 // Kinds of special inputs. From kWide on they are ordinary numbers: positive, any, negative.
 enum Kind : int {
@@ -84,11 +84,10 @@ std::string digits(double value) {
   return text;
 }
 
-std::string describe(const Problem& problem, const interpret::Result& result) {
-  if (result.status == interpret::Status::kCannotRun ||
-      result.status == interpret::Status::kRefused)
+std::string describe(const Problem& problem, const executor::Result& result) {
+  if (result.status == executor::Status::kCannotRun || result.status == executor::Status::kRefused)
     return result.reason;
-  for (const interpret::EntryResult& e : result.entries) {
+  for (const executor::EntryResult& e : result.entries) {
     if (!e.difference ||
         problem.plan.lineage[static_cast<std::size_t>(e.entry)].role != Role::kOutput)
       continue;
@@ -98,7 +97,7 @@ std::string describe(const Problem& problem, const interpret::Result& result) {
     return where + "]: the model has " + digits(e.difference->logical) + ", the plan " +
            digits(e.difference->parallel);
   }
-  for (const interpret::EntryResult& e : result.entries)
+  for (const executor::EntryResult& e : result.entries)
     if (!e.reason.empty()) return e.reason;
   return result.reason;
 }
@@ -106,15 +105,15 @@ std::string describe(const Problem& problem, const interpret::Result& result) {
 constexpr int kConfirmations = 120;
 
 void findTruth(const Problem& problem, const JudgeOptions& options, int trials, Judgement& to) {
-  interpret::Options run;
+  executor::Options run;
   run.seed = options.seed;
   run.trials = trials;
   run.checkpoints = false;
   run.seconds = 20;
   run.maxBytes = std::int64_t{1} << 30;
-  const interpret::Result result = interpret::execute(problem, run);
+  const executor::Result result = executor::execute(problem, run);
   const Agreement ordinary = result.outputs(problem.plan);
-  if (result.status == interpret::Status::kCannotRun) to.truth = Truth::kCannotRun;
+  if (result.status == executor::Status::kCannotRun) to.truth = Truth::kCannotRun;
   else if (ordinary == Agreement::kDiffers) to.truth = Truth::kWrong;
   else to.truth = ordinary == Agreement::kAgrees ? Truth::kRight : Truth::kUnknown;
   if (to.truth != Truth::kRight) to.truthReason = describe(problem, result);
@@ -127,7 +126,7 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
     const auto inputs = specialInputs(problem, kind, random);
     run.inputs = &inputs;
     run.seed = options.seed + static_cast<std::uint64_t>(draw);
-    const interpret::Result special = interpret::execute(problem, run);
+    const executor::Result special = executor::execute(problem, run);
     const Agreement found = special.outputs(problem.plan);
     to.open = to.open || (kind >= kWide && found == Agreement::kUnknown);
     if (found == Agreement::kDiffers) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The verdict on a plan beside its truth. The truth is what the plain executor computes
-// (src/interpret): from several draws of its own, and from inputs drawn here that hit what random
-// numbers miss: zeros, equal elements, small whole numbers.
+// (src/explanation/executor): from several draws of its own, and from inputs drawn here that hit
+// what random numbers miss: zeros, equal elements, small whole numbers.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct Judgement {
   std::string truthReason;  // where it differs, why it cannot run or could not be told
   std::string reason;       // of the verdict: the defect, or why it is undecided
   double verifySeconds = 0, executeSeconds = 0;
-  bool saturated = false;       // interpret::Result::saturated
+  bool saturated = false;       // executor::Result::saturated
   bool open = false;            // some kind of ordinary inputs did not let the sides be compared
   bool structural = false;      // not equivalent for a reason found before any proof
   std::set<std::string> found;  // kinds of relations, of a plan that had lineage to be found

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stores keep, and what a verification that uses one reports.
 #include "cache/proof_store.h"
+#include "check/checker.h"
 
 #include <gtest/gtest.h>
 
@@ -102,20 +103,32 @@ TEST(ProofStore, AWrongPlanIsRefutedWhateverIsStored) {
   EXPECT_EQ(store.added, before) << "a refutation was stored";
 }
 
-TEST(ProofStore, OnlyProofsAreKept) {
+TEST(ProofStore, OnlyProofsOfTheFormAreKept) {
   const auto c = test::cut(test::smallDraft(), 3);
   const std::string form = test::formOf(c);
-  for (const StageVerdict verdict : {StageVerdict::kRefuted, StageVerdict::kUndecided,
-                                     StageVerdict::kWrongLineage, StageVerdict::kProved}) {
-    for (const Method method : {Method::kNone, Method::kNumeric, Method::kNormalForm}) {
-      MemoryStore store;
-      StageOutcome outcome;
-      outcome.verdict = verdict;
-      outcome.method = method;
-      store.remember(form, Checker::kAuto, c.stage, outcome);
-      EXPECT_EQ(store.find(form, Checker::kAuto).has_value(),
-                verdict == StageVerdict::kProved && method == Method::kNormalForm);
-    }
+  const StageOutcome outcome = checkStage(c.stage, {});
+  ASSERT_TRUE(outcome.proof);
+  MemoryStore store;
+  EXPECT_THROW(store.remember(form + "x", Checker::kAuto, c.stage, *outcome.proof, {}),
+               std::logic_error);
+  EXPECT_EQ(store.find(form + "x", Checker::kAuto), std::nullopt);
+  store.remember(form, Checker::kZ3, c.stage, *outcome.proof, {});
+  EXPECT_EQ(store.find(form, Checker::kZ3), std::nullopt) << "no proof of the solver";
+  store.remember(form, Checker::kAuto, c.stage, *outcome.proof, outcome.reducedShapes);
+  const auto recalled = store.recall(form, Checker::kAuto, c.stage);
+  ASSERT_TRUE(recalled);
+  EXPECT_TRUE(recalled->proof.isOf(form));
+  EXPECT_FALSE(recalled->proof.isOf(form + "x"));
+}
+
+// What a damaged or foreign store may hold is no proof.
+TEST(ProofStore, AMethodThatProvesNothingIsNotRecalled) {
+  const auto c = test::cut(test::smallDraft(), 3);
+  const std::string form = test::formOf(c);
+  for (const Method method : {Method::kNone, Method::kNumeric}) {
+    MemoryStore store;
+    store.add(form, Checker::kAuto, {method, {}});
+    EXPECT_FALSE(store.recall(form, Checker::kAuto, c.stage));
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored proofs are made again from what is stored of their stages.
-#include "cache/reprove.h"
+#include "certificate/reprove.h"
 
 #include <gtest/gtest.h>
 

@@ -344,8 +344,8 @@ TEST(DiagnoseFinder, SmallFractions) {
   using diagnose::Ratio;
   using diagnose::ratioOf;
   EXPECT_EQ(ratioOf(Field(8)), (Ratio{8, 1}));
-  EXPECT_EQ(ratioOf(interpret::inverse(Field(3))), (Ratio{1, 3}));
-  EXPECT_EQ(ratioOf(-(Field(2) * interpret::inverse(Field(5)))), (Ratio{-2, 5}));
+  EXPECT_EQ(ratioOf(executor::inverse(Field(3))), (Ratio{1, 3}));
+  EXPECT_EQ(ratioOf(-(Field(2) * executor::inverse(Field(5)))), (Ratio{-2, 5}));
   EXPECT_FALSE(ratioOf(Field(1234567891234)));
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "checker/checker.h"
+#include "check/checker.h"
 #include "fuzz_support.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "checker/checker.h"
+#include "check/checker.h"
 #include "fuzz_support.h"
 #include "plan/plan_index.h"
 #include "reader/reader.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checker/checker.h"
+#include "check/checker.h"
 #include "fuzz_support.h"
 #include "report/json.h"
 #include "report/text.h"

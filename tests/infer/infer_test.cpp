@@ -10,16 +10,16 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attempts/with_inference.h"
+#include "executor/run.h"
 #include "infer/lift.h"
 #include "infer/model_table.h"
 #include "infer/relations.h"
 #include "infer/subsets.h"
-#include "interpret/run.h"
 #include "ir/clone.h"
 #include "shardproof/read.h"
 #include "shardproof/verify.h"
 #include "support/problems.h"
-#include "verify/with_inference.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {
@@ -548,7 +548,7 @@ TEST(Infer, WhatTakesTooLongDoesNotBegin) {
 
 TEST(Infer, WithoutTimeLeftWhatWasFoundCounts) {
   const auto problem = test::read(twoLayers());
-  interpret::Limits limits;
+  executor::Limits limits;
   limits.maxBytes = 1 << 20;
   const infer::Relations all = infer::findRelations(*problem, limits, InferParts::kAll, false);
   EXPECT_FALSE(all.stopped);
@@ -562,7 +562,7 @@ TEST(Infer, WithoutTimeLeftWhatWasFoundCounts) {
 
 TEST(Infer, DoublesFindTheSame) {
   const auto problem = test::read(twoLayers());
-  interpret::Limits limits;
+  executor::Limits limits;
   limits.maxBytes = 1 << 20;
   EXPECT_EQ(infer::findRelations(*problem, limits, InferParts::kNone, true).relations.size(), 4u);
 }
@@ -582,7 +582,7 @@ TEST(Infer, WhatNearlyCancelsIsNotLookedUpInDoubles) {
                       {"op": "sub", "in": ["lc", "lh"], "out": ["ld"]}, {"op": "relu", "in": ["ld"], "out": ["ly"]}]}],
           "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "x"}]}]},
                       {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "ly"}]}]}]})"));
-  interpret::Limits limits;
+  executor::Limits limits;
   limits.maxBytes = 1 << 20;
   std::set<std::string> found;
   for (const infer::Relation& relation :
@@ -612,8 +612,8 @@ TEST(ModelTable, FindsValuesAndKnowsCommonOnes) {
   constexpr std::int64_t kRows = 100;
   Model model;
   model.graph.tensors.resize(1);
-  interpret::Memory memory;
-  interpret::Value<long double> value(memory, {kRows, 3});
+  executor::Memory memory;
+  executor::Value<long double> value(memory, {kRows, 3});
   for (std::int64_t r = 0; r < kRows; ++r) {
     value.writable()[3 * r] = 1;
     value.writable()[3 * r + 1] = std::exp2(static_cast<long double>(r) / 7);

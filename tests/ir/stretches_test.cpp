@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "interpret/interpret.h"
+#include "executor/interpret.h"
 #include "ir/attribute_steps.h"
 #include "plan/plan_index.h"
 #include "shardproof/error.h"
@@ -166,7 +166,7 @@ TEST(Stretches, ThePlanOfSingleCoordinatesIsTheSame) {
     EXPECT_EQ(verdictOf(*fixed), Verdict::kEquivalent);
     EXPECT_FALSE(ir::withFixedAttributes(*fixed));
   }
-  EXPECT_EQ(interpret::execute(*test::read(rows()), {}).status, interpret::Status::kRefused);
+  EXPECT_EQ(executor::execute(*test::read(rows()), {}).status, executor::Status::kRefused);
   const auto fixed = ir::withFixedAttributes(*test::read(rows()));
   ASSERT_EQ(fixed->plan.lineage[1].shards.size(), 6u);
   EXPECT_EQ(fixed->plan.lineage[1].shards[5].box[0], (std::pair<std::int64_t, std::int64_t>{6, 8}));

@@ -252,8 +252,8 @@ std::vector<TensorInfo> inferResults(const Call& call) {
   return op.infer(Signature{call.attributes, in, call.results});
 }
 
-TensorValue<DoubleAlgebra> randomTensor(const OperandSpec& spec, Random& random) {
-  TensorValue<DoubleAlgebra> t;
+TensorValue<RealNumbers> randomTensor(const OperandSpec& spec, Random& random) {
+  TensorValue<RealNumbers> t;
   t.element = spec.element;
   for (const std::int64_t n : spec.shape) t.dims.push_back(ReducedDim::whole(n));
   std::uniform_real_distribution<double> real(-1.5, 1.5), positive(0.5, 2);
@@ -266,10 +266,10 @@ TensorValue<DoubleAlgebra> randomTensor(const OperandSpec& spec, Random& random)
   return t;
 }
 
-std::vector<TensorValue<DoubleAlgebra>> randomOperands(const Call& call, Random& random) {
-  std::vector<TensorValue<DoubleAlgebra>> operands;
+std::vector<TensorValue<RealNumbers>> randomOperands(const Call& call, Random& random) {
+  std::vector<TensorValue<RealNumbers>> operands;
   for (const OperandSpec& o : call.in)
-    operands.push_back(o.present ? randomTensor(o, random) : TensorValue<DoubleAlgebra>{});
+    operands.push_back(o.present ? randomTensor(o, random) : TensorValue<RealNumbers>{});
   return operands;
 }
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "numbers/double_algebra.h"
+#include "numbers/modular_algebra.h"
 #include "ops/attributes.h"
 #include "ops/operator.h"
 #include "ops/registry.h"
-#include "terms/double_algebra.h"
-#include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof::ops::testing {
@@ -66,14 +66,14 @@ std::vector<TensorInfo> infosOf(const Call& call);
 std::vector<const TensorInfo*> pointers(const Call& call, const std::vector<TensorInfo>& infos);
 std::vector<TensorInfo> inferResults(const Call& call);
 
-inline void evaluate(const OperatorInfo& op, Evaluation<DoubleAlgebra>& e) { op.doubles(e); }
+inline void evaluate(const OperatorInfo& op, Evaluation<RealNumbers>& e) { op.doubles(e); }
 inline void evaluate(const OperatorInfo& op, Evaluation<TermAlgebra>& e) { op.terms(e); }
-inline void evaluate(const OperatorInfo& op, Evaluation<ModularAlgebra>& e) { op.modular(e); }
+inline void evaluate(const OperatorInfo& op, Evaluation<Residues>& e) { op.modular(e); }
 
 // Runs a call on given operands; results that infer() calls absent are not asked for. `dims`: of
 // the results (empty: full).
-template <class A>
-std::vector<TensorValue<A>> run(A& algebra, const Call& call,
+template <class Numbers, class A = OperatorAlgebra<Numbers>>
+std::vector<TensorValue<A>> run(Numbers& algebra, const Call& call,
                                 const std::vector<TensorValue<A>>& operands,
                                 const std::vector<std::vector<ReducedDim>>& dims = {}) {
   const OperatorInfo& op = Registry::instance().at(Registry::instance().find(call.op));
@@ -99,7 +99,7 @@ std::vector<TensorValue<A>> run(A& algebra, const Call& call,
   return results;
 }
 
-TensorValue<DoubleAlgebra> randomTensor(const OperandSpec& spec, Random& random);
-std::vector<TensorValue<DoubleAlgebra>> randomOperands(const Call& call, Random& random);
+TensorValue<RealNumbers> randomTensor(const OperandSpec& spec, Random& random);
+std::vector<TensorValue<RealNumbers>> randomOperands(const Call& call, Random& random);
 
 }  // namespace shardproof::ops::testing

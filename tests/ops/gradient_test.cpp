@@ -10,7 +10,7 @@
 namespace shardproof::ops::testing {
 namespace {
 
-using Tensor = TensorValue<DoubleAlgebra>;
+using Tensor = TensorValue<RealNumbers>;
 
 double loss(const Call& call, const std::vector<Tensor>& operands,
             const std::vector<Tensor>& gradients) {

@@ -18,11 +18,11 @@ const Values kParameter{0.5, -1.25, 2, 0.125}, kGradient{1.5, 0.25, -0.75, 2},
 std::vector<Values> step(const std::string& op, const Attributes& attributes,
                          const std::vector<Values>& operands, std::size_t results) {
   Call call{op, attributes, {}, results};
-  std::vector<TensorValue<DoubleAlgebra>> in;
+  std::vector<TensorValue<RealNumbers>> in;
   for (const Values& v : operands) {
     const Shape shape = v.size() == 1 ? Shape{} : Shape{static_cast<std::int64_t>(v.size())};
     call.in.push_back({shape});
-    TensorValue<DoubleAlgebra> t;
+    TensorValue<RealNumbers> t;
     for (const std::int64_t n : shape) t.dims.push_back(ReducedDim::whole(n));
     t.data = v;
     in.push_back(std::move(t));
@@ -102,7 +102,7 @@ TEST(Optimizer, AdamW) {
 TEST(OneHot, MarksTheLabelsOfItsWindow) {
   Call call{
       "one_hot", numbers({{"start", 2}, {"stop", 5}}), {{{3}, ElementKind::kInteger, false, 6}}};
-  TensorValue<DoubleAlgebra> ids;
+  TensorValue<RealNumbers> ids;
   ids.element = ElementKind::kInteger;
   ids.dims = {ReducedDim::whole(3)};
   ids.data = {4, 0, 2};

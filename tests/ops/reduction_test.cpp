@@ -539,7 +539,7 @@ TEST(Reduction, ContradictingShapesAreNeverExecuted) {
   half.weight = {2, 2};
   DoubleAlgebra a;
   const auto tensor = [](std::vector<ReducedDim> dims) {
-    TensorValue<DoubleAlgebra> t;
+    TensorValue<RealNumbers> t;
     t.dims = std::move(dims);
     t.data.assign(static_cast<std::size_t>(t.positions()), 1);
     return t;

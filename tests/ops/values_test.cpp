@@ -13,7 +13,7 @@
 namespace shardproof::ops::testing {
 namespace {
 
-using Tensor = TensorValue<DoubleAlgebra>;
+using Tensor = TensorValue<RealNumbers>;
 using Values = std::vector<double>;
 
 Tensor tensor(const Shape& shape, Values data, ElementKind element = ElementKind::kReal) {
@@ -438,7 +438,7 @@ TEST_F(OperatorValues, OtherAlgebras) {
       SCOPED_TRACE(describe(call));
       ModularAlgebra m;
       TermAlgebra t;
-      std::vector<TensorValue<ModularAlgebra>> numbersIn(call.in.size());
+      std::vector<TensorValue<Residues>> numbersIn(call.in.size());
       std::vector<TensorValue<TermAlgebra>> termsIn(call.in.size());
       for (std::size_t i = 0; i < call.in.size(); ++i) {
         for (const std::int64_t n : call.in[i].shape)

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "interpret/interpret.h"
+#include "executor/interpret.h"
 #include "plan/checks.h"
 #include "plan/defects.h"
 
@@ -304,7 +304,7 @@ TEST(AsynchronousSchedules, AsEveryOrderOfStepsHasIt) {
         << all();
     ASSERT_EQ(defects.empty(), ends) << (defects.empty() ? "runs" : defects.front().message) << "\n"
                                      << all();
-    ASSERT_EQ(interpret::execute(*problem, {}).status == interpret::Status::kRun, ends) << all();
+    ASSERT_EQ(executor::execute(*problem, {}).status == executor::Status::kRun, ends) << all();
     ++(ends ? runs : deadlocks);
     if (ends && seed % 8 == 0)
       runByHandles += !test::defectsOf(withoutHandles(plan.draft())).empty();

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "interpret/interpret.h"
+#include "executor/interpret.h"
 #include "plan/checks.h"
 #include "plan/defects.h"
 
@@ -22,7 +22,7 @@ using test::pointersOf;
 using test::Ranks;
 
 bool executes(const Problem& problem) {
-  return interpret::execute(problem, {}).status == interpret::Status::kRun;
+  return executor::execute(problem, {}).status == executor::Status::kRun;
 }
 
 void expectRuns(const Draft& d) {

@@ -9,10 +9,10 @@
 #include <functional>
 
 #include "choices.h"
+#include "numbers/double_algebra.h"
+#include "numbers/modular_algebra.h"
 #include "smt/solver.h"
-#include "terms/double_algebra.h"
 #include "terms/expression.h"
-#include "terms/modular_algebra.h"
 
 namespace shardproof::test {
 namespace {

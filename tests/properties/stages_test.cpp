@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "checker/stage_interpreter.h"
 #include "choices.h"
+#include "prover/stage_interpreter.h"
 #include "shape_reduction/reduction.h"
 #include "values.h"
 
@@ -219,8 +219,9 @@ class RandomStage {
 template <class A>
 std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
                                            A& algebra,
-                                           const typename StageInterpreter<A>::Supply& supply) {
-  StageInterpreter<A> interpreter(random.stage, reduced, algebra);
+                                           const std::function<typename A::Element(
+                                               StageTensorId, std::int64_t)>& supply) {
+  StageInterpreter<ops::OperatorAlgebra<A>> interpreter(random.stage, reduced, algebra);
   interpreter.run(supply);
   std::vector<typename A::Element> results;
   for (std::size_t t = 0; t < random.stage.tensors.size(); ++t) {

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "numbers/double_algebra.h"
+#include "numbers/modular_algebra.h"
 #include "shardproof/error.h"
-#include "terms/double_algebra.h"
-#include "terms/modular_algebra.h"
 #include "terms/term_algebra.h"
 
 namespace shardproof::test {

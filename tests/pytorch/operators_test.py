@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every operator of the registry, forward and backward, in doubles, at random shapes and attributes, against PyTorch and its autograd.
 
-Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/interpret/).
+Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/explanation/executor/).
 
 An operator without a generator in operator_cases.py fails, so does an attribute that no case sets or leaves out. What is not compared:
 

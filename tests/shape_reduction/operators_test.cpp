@@ -19,7 +19,7 @@ namespace shardproof {
 namespace {
 
 using namespace ops::testing;
-using Tensor = ops::TensorValue<DoubleAlgebra>;
+using Tensor = ops::TensorValue<ops::RealNumbers>;
 
 constexpr std::int64_t kScale =
     4;                        // sizes of about 8 to 60: pieces are longer than what is kept of them

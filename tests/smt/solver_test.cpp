@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "terms/double_algebra.h"
+#include "numbers/double_algebra.h"
 
 namespace shardproof {
 namespace {

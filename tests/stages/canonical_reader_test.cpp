@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/proof_store.h"
-#include "checker/checker.h"
+#include "check/checker.h"
 #include "shape_reduction/reduction.h"
 #include "stages/canonical_reader.h"
 #include "support/problems.h"
@@ -55,7 +55,7 @@ Decision decide(const Stage& stage, Checker checker) {
   options.timeoutSeconds = 5;
   const StageOutcome outcome = checkStage(stage, options);
   if (outcome.needsRefinement) return {true, StageVerdict::kUndecided, {}, -1};
-  return {false, outcome.verdict, storedProof(stage, outcome), outcome.claim};
+  return {false, outcome.verdict(), storedProof(stage, outcome), outcome.claim};
 }
 
 // The reduced shapes of tensors that both list (stages with made-up names list more).

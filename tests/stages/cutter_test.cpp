@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "checker/checker.h"
+#include "check/checker.h"
 #include "shape_reduction/reduction.h"
 #include "stages/canonical_reader.h"
 #include "support/problems.h"
@@ -246,8 +246,8 @@ TEST(Cutter, ACollapsedAxisInsideAnEnumeratedOne) {
     CutOptions options;
     options.collapse = false;
     const auto whole = test::cut(rowSums(2, 8, reduce), 1, options);
-    EXPECT_EQ(checkStage(whole.stage, {}).verdict, outcome.verdict) << reduce;
-    EXPECT_EQ(outcome.verdict, reduce[0] == 's' ? StageVerdict::kProved : StageVerdict::kRefuted);
+    EXPECT_EQ(checkStage(whole.stage, {}).verdict, outcome.verdict()) << reduce;
+    EXPECT_EQ(outcome.verdict(), reduce[0] == 's' ? StageVerdict::kProved : StageVerdict::kRefuted);
   }
 }
 

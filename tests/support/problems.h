@@ -18,10 +18,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checker/model_facts.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "plan/plan_index.h"
+#include "prover/model_facts.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"

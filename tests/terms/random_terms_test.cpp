@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "expression.h"
+#include "numbers/double_algebra.h"
+#include "numbers/modular_algebra.h"
 #include "terms/domain.h"
-#include "terms/double_algebra.h"
-#include "terms/modular_algebra.h"
 
 namespace shardproof::test {
 namespace {

@@ -25,17 +25,17 @@
 #include <vector>
 
 #include "ir/complete.h"
+#include "numbers/double_algebra.h"
 #include "ops/registry.h"
 #include "reader/model_reader.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
-#include "terms/double_algebra.h"
 
 namespace shardproof {
 namespace {
 
 using Json = nlohmann::json;
-using Value = ops::TensorValue<DoubleAlgebra>;
+using Value = ops::TensorValue<ops::RealNumbers>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -143,8 +143,8 @@ class Evaluator {
     for (const std::int32_t t : graph_.out(node))
       out.push_back(t >= 0 ? &values_[static_cast<std::size_t>(t)] : nullptr);
     const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-    ops::Evaluation<DoubleAlgebra> evaluation{algebra_, problem_.attributes.at(node.attributes), in,
-                                              out};
+    ops::Evaluation<ops::RealNumbers> evaluation{algebra_, problem_.attributes.at(node.attributes),
+                                                 in, out};
     op.doubles(evaluation);
     for (const Value* v : out)
       if (v != nullptr && static_cast<std::int64_t>(v->data.size()) != v->positions() * v->planes())

@@ -93,7 +93,7 @@ TEST(Definitions, AreThoseThatProofsAreMadeWith) {
       if (ops::testing::hasBackward(call)) calls.push_back(ops::testing::backwardCall(call));
       for (const Call& c : calls) {
         if (drawsItsMask(c))
-          continue;  // masks are inputs before a stage is cut (src/ir/dropout_masks.h)
+          continue;  // masks are inputs before a stage is cut (src/core/ir/dropout_masks.h)
         ASSERT_NO_FATAL_FAILURE(compare(c, random));
         seen.insert(c.op);
       }

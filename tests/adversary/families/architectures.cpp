@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated architectures (src/generate): whole training steps of small sizes, with every option,
-// some axes large. What goes wrong in them is put there by the edits.
+// Generated architectures (src/tools/generate): whole training steps of small sizes, with every
+// option, some axes large. What goes wrong in them is put there by the edits.
 #include "adversary/case.h"
 #include "generate/generate.h"
 

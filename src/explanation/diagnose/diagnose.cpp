@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/diagnose.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <sys/resource.h>
+
+#include "attempts/with_inference.h"
+#include "diagnose/causes.h"
+#include "ir/attribute_steps.h"
+#include "reader/reader.h"
+#include "report/causes.h"
+#include "shardproof/error.h"
+#include "shardproof/verify.h"
+#include "util/stopwatch.h"
+#include "worker/pool.h"
+
+namespace shardproof {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kSlackSeconds = 2;  // until a process that does not keep to its time is killed
+
+// One process that may be killed; nothing: it was.
+std::string inProcess(const DiagnoseOptions& options, double seconds,
+                      const std::function<std::string()>& work) {
+  PoolOptions pool;
+  pool.timeoutSeconds = seconds;
+  pool.memoryMegabytes = options.memoryMegabytes;
+  pool.cancel = whenSet(options.cancel);
+  TaskResult result = runAlone(work, pool);
+  return result.outcome == TaskOutcome::kDone ? std::move(result.payload) : std::string();
+}
+
+// Of this process, which is ended then.
+void limitProcessorTime(double seconds) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_CPU, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, static_cast<rlim_t>(std::ceil(seconds)));
+  ::setrlimit(RLIMIT_CPU, &limit);
+}
+
+// Programs that differ in attributes that move are one in the file, and so are their nodes.
+void nameOnce(std::vector<NodePlace>& nodes) {
+  std::set<std::pair<bool, std::string>> named;
+  std::erase_if(nodes, [&](const NodePlace& n) {
+    return !n.pointer.empty() && !named.emplace(n.inPlan, n.pointer).second;
+  });
+}
+
+}  // namespace
+
+std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
+                         const DiagnoseOptions& options) {
+  using diagnose::Clock, diagnose::kMostSecondsPerSecond;
+  if (isProved(report.verdict) || (report.defects.empty() && report.suspects.empty())) return {};
+  const auto start = std::chrono::steady_clock::now();
+  const auto since = [&] { return secondsSince(start); };
+  const std::string found =
+      inProcess(options, kMostSecondsPerSecond * options.seconds + kSlackSeconds, [&] {
+        const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(options.seconds * 0.7));
+        const ir::FixedAttributes fixed(problem);
+        diagnose::Causes causes = diagnose::causesOf(fixed.problem(), report, modelFile, end);
+        for (Cause& cause : causes.causes) nameOnce(cause.nodes);
+        Json json = {
+            {"causes", Json::array()}, {"model", causes.mendedModel}, {"plan", causes.mendedPlan}};
+        for (const Cause& cause : causes.causes) json["causes"].push_back(toJson(cause));
+        return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+      });
+  std::string mended;
+  if (!found.empty()) {
+    const Json json = Json::parse(found);
+    for (const Json& cause : json["causes"]) report.causes.push_back(causeFromJson(cause));
+    mended = json["plan"].get<std::string>();
+    if (!mended.empty()) {
+      // Not much more than the diagnosis, or than the verdict, took.
+      const double mostOfProof = 2 * std::max(options.seconds, report.statistics.secondsTotal);
+      const std::string verdict = inProcess(
+          options, std::max(1.0, kMostSecondsPerSecond * options.seconds - since()) + kSlackSeconds,
+          [&] {
+            limitProcessorTime(mostOfProof);
+            VerifyOptions verifyOptions;
+            verifyOptions.jobs = 1;
+            verifyOptions.inProcess = true;
+            verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
+            // As the plan itself was: one without lemmas needs them as much as that.
+            auto plan =
+                readProblemText(json["model"].get<std::string>(), mended, ir::Programs::kJoined);
+            const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
+            return std::string(isProved(again.verdict) ? "proved" : "not proved");
+          });
+      if (verdict != "proved") mended.clear();
+      for (Cause& cause : report.causes)
+        if (cause.mend) cause.mend->proved = !mended.empty();
+    }
+  }
+  report.statistics.secondsByPhase["diagnose"] = since();
+  report.statistics.secondsTotal += since();
+  return mended;
+}
+
+}  // namespace shardproof

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Proofs of classes: looked up by canonical form where there is a store, else made by workers, each
+// stage whole in a process of its own. What a worker says is taken for its task alone.
+#include <algorithm>
+#include <exception>
+
+#include "obligations/obligation_files.h"
+#include "shape_reduction/reduction.h"
+#include "verify/verification.h"
+
+namespace shardproof {
+
+CheckOptions Verification::checkOptions() const {
+  CheckOptions check;
+  check.checker = options_.checker;
+  check.timeoutSeconds = proofSeconds_;
+  check.memoryMegabytes = options_.memoryMegabytes;
+  return check;
+}
+
+PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
+  PoolOptions pool;
+  pool.jobs = jobs;
+  pool.inProcess = options_.inProcess;
+  pool.timeoutSeconds = timeoutSeconds;
+  pool.memoryMegabytes = options_.memoryMegabytes;
+  pool.cancel = [this] { return cancelled(); };
+  return pool;
+}
+
+bool Verification::recall(std::int32_t id) {
+  auto known = proofs() ? proofs()->recall(chain_->form(id), options_.checker,
+                                           *classes_[index(id)].representative)
+                        : std::nullopt;
+  if (!known) return false;
+  ClassState& state = classes_[index(id)];
+  state.decided = true;
+  state.outcome.proof = known->proof;
+  state.outcome.reducedShapes = std::move(known->reducedShapes);
+  chain_->prove(id, known->proof);
+  release(state);
+  ++report_.statistics.classesFromCache;
+  return true;
+}
+
+// What a worker sends is taken for its task: the chain refuses a proof of another stage.
+void Verification::take(std::int32_t id) {
+  const ClassState& state = classes_[index(id)];
+  if (!state.outcome.proof) return;
+  const Proof& proof = *state.outcome.proof;
+  chain_->prove(id, proof);
+  if (proofs())
+    proofs()->remember(chain_->form(id), options_.checker, *state.representative, proof,
+                       state.outcome.reducedShapes);
+}
+
+void Verification::release(ClassState& state) const {
+  if (options_.smt2Directory.empty()) state.representative.reset();
+}
+
+void Verification::runClasses() {
+  const auto start = Clock::now();
+  std::vector<std::size_t> order;
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    if (!classes_[c].decided && !recall(static_cast<std::int32_t>(c))) order.push_back(c);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return classes_[a].size > classes_[b].size;
+  });
+  const PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
+  const CheckOptions check = checkOptions();
+  std::size_t done = 0;
+  const auto statistics = runPool(
+      order,
+      [&](std::size_t c) { return serialize(checkStage(*classes_[c].representative, check)); },
+      [&](std::size_t c, const TaskResult& result) {
+        ClassState& state = classes_[c];
+        state.decided = true;
+        if (result.outcome == TaskOutcome::kDone) {
+          state.outcome = deserialize(result.payload);
+          take(static_cast<std::int32_t>(c));
+          for (const auto& [phase, seconds] : state.outcome.seconds)
+            report_.statistics.secondsByPhase["workers/" + phase] += seconds;
+        } else {
+          state.outcome = {};
+          state.outcome.reason = result.reason;
+        }
+        if (state.outcome.verdict() == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
+            result.outcome != TaskOutcome::kCancelled) {
+          if (result.outcome != TaskOutcome::kDone || hurry_ == Hurry::kLastResort)
+            giveUpIfHurried();
+          if (hurry_ == Hurry::kBesideDoubtful) state.decided = false;
+        }
+        ++done;
+        tell(done, order.size(), "proving");
+      },
+      pool);
+  for (const std::size_t c : order)
+    if (classes_[c].decided) release(classes_[c]);
+  if (proofs()) proofs()->flush();
+  report_.statistics.workersLost += statistics.workersLost;
+  peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
+  report_.statistics.secondsByPhase["prove"] += secondsSince(start);
+}
+
+void Verification::writeObligationFiles() {
+  const auto start = Clock::now();
+  std::vector<ObligationClass> classes;
+  for (const ClassState& c : classes_) {
+    const std::set<EntryId> entries(
+        c.entries.begin(), c.entries.end());  // one that is cut again may come out the same
+    classes.push_back(
+        {c.representative.get(), &c.outcome, {entries.begin(), entries.end()}, false});
+  }
+  std::vector<std::pair<std::int32_t, std::string>> without;
+  for (const EntryId e : topological()) {
+    const std::string& failure = entries_[e].cutFailure;
+    if (classOf(e)) classes[index(chain_->classOf(e))].final = true;
+    else without.emplace_back(e, failure.empty() ? "not cut before the run ended" : failure);
+  }
+  const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+  writeObligations(options_.smt2Directory, *planIndex_, classes, without, pool, options_.progress);
+  report_.statistics.secondsByPhase["obligations"] += secondsSince(start);
+}
+
+}  // namespace shardproof

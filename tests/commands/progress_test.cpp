@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/progress.h"
+
+#include <gtest/gtest.h>
+
+namespace shardproof {
+namespace {
+
+TEST(Progress, Line) {
+  EXPECT_EQ(Progress::line(12, 24, "checking", 80), "[############............] 12/24 checking");
+  EXPECT_EQ(Progress::line(5, 1000, "x", 80), "[........................]    5/1000 x");
+  EXPECT_EQ(Progress::line(7, 5, "x", 80), "[########################] 5/5 x");
+  EXPECT_EQ(Progress::line(0, 0, "reading", 80), "reading");
+}
+
+TEST(Progress, FitsTheTerminal) { EXPECT_EQ(Progress::line(12, 24, "checking", 10), "[#########"); }
+
+}  // namespace
+}  // namespace shardproof

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs whole processes and measures them: wall clock from start to exit code, and the largest resident set of any one process of the run."""
+
 import json
 import os
 import pathlib
@@ -20,7 +21,12 @@ class Run:
     """
 
     def __init__(self, command):
-        out = subprocess.run([sys.executable, "-S", __file__, *map(str, command)], check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            [sys.executable, "-S", __file__, *map(str, command)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         self.seconds, self.cpu_seconds, self.peak_mb, self.code = json.loads(out)
 
 
@@ -29,7 +35,12 @@ def launch(command):
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
-    return [time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)]
+    return [
+        time.perf_counter() - start,
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss / 1024,
+        os.waitstatus_to_exitcode(status),
+    ]
 
 
 class Verified:
@@ -72,8 +83,10 @@ def machine(jobs, runs):
         memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB"
     except (OSError, ValueError):
         memory = "unknown memory"
-    return (f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} {platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
-            f"`--jobs {jobs}`, medians of {runs} cold runs.")
+    return (
+        f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} {platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
+        f"`--jobs {jobs}`, medians of {runs} cold runs."
+    )
 
 
 def table(header, rows):

@@ -84,15 +84,21 @@ class Attention(nn.Module):
     def __init__(self, ranks):
         super().__init__()
         self.heads, self.keys, self.size = HEADS // ranks, KEYS // ranks, DIM // HEADS
-        self.q, self.k, self.v = (nn.Linear(DIM, n * self.size, bias=False) for n in (self.heads, self.keys, self.keys))
+        self.q, self.k, self.v = (
+            nn.Linear(DIM, n * self.size, bias=False) for n in (self.heads, self.keys, self.keys)
+        )
         self.out = nn.Linear(self.heads * self.size, DIM, bias=False)
 
     def forward(self, x):
         s, b, _ = x.shape
         q, k, v = (w(x).reshape(s, b, -1, self.size) for w in (self.q, self.k, self.v))
         q, k = rotate(q), rotate(k)
-        q, k, v = (t.repeat_interleave(self.heads // t.shape[2], 2).permute(1, 2, 0, 3) for t in (q, k, v))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(self.size) + torch.full((s, s), float("-inf")).triu(1)
+        q, k, v = (
+            t.repeat_interleave(self.heads // t.shape[2], 2).permute(1, 2, 0, 3) for t in (q, k, v)
+        )
+        scores = q @ k.transpose(-1, -2) / math.sqrt(self.size) + torch.full(
+            (s, s), float("-inf")
+        ).triu(1)
         return self.out((scores.softmax(-1) @ v).permute(2, 0, 1, 3).reshape(s, b, -1))
 
 
@@ -100,13 +106,26 @@ class Block(nn.Module):
     def __init__(self, group):
         super().__init__()
         self.group = group
-        self.norm1, self.norm2, self.attention = nn.LayerNorm(DIM), nn.LayerNorm(DIM), Attention(group.size())
-        self.up, self.down = nn.Linear(DIM, 4 * DIM // group.size()), nn.Linear(4 * DIM // group.size(), DIM, bias=False)
+        self.norm1, self.norm2, self.attention = (
+            nn.LayerNorm(DIM),
+            nn.LayerNorm(DIM),
+            Attention(group.size()),
+        )
+        self.up, self.down = (
+            nn.Linear(DIM, 4 * DIM // group.size()),
+            nn.Linear(4 * DIM // group.size(), DIM, bias=False),
+        )
         self.down_bias = nn.Parameter(torch.zeros(DIM))
 
     def forward(self, x):
         x = x + Scatter.apply(self.attention(Gather.apply(self.norm1(x), self.group)), self.group)
-        return x + Scatter.apply(self.down(F.gelu(self.up(Gather.apply(self.norm2(x), self.group)))), self.group) + self.down_bias
+        return (
+            x
+            + Scatter.apply(
+                self.down(F.gelu(self.up(Gather.apply(self.norm2(x), self.group)))), self.group
+            )
+            + self.down_bias
+        )
 
 
 class GPT(nn.Module):
@@ -120,14 +139,20 @@ class GPT(nn.Module):
 
     def forward(self, tokens):
         outside = (tokens < self.low) | (tokens >= self.low + self.part)
-        h = F.embedding((tokens - self.low).masked_fill(outside, 0), self.embedding.weight) * (~outside)[..., None]
+        h = (
+            F.embedding((tokens - self.low).masked_fill(outside, 0), self.embedding.weight)
+            * (~outside)[..., None]
+        )
         h = Scatter.apply(h, self.group)
         for block in self.blocks:
             h = block(h)
         return F.linear(Gather.apply(self.norm(h), self.group), self.embedding.weight)
 
 
-SHARD = {r"embedding\.weight|.*\.(q|k|v)\.weight|.*up\.(weight|bias)": {"tp": 0}, r".*(down|out)\.weight": {"tp": 1}}
+SHARD = {
+    r"embedding\.weight|.*\.(q|k|v)\.weight|.*up\.(weight|bias)": {"tp": 0},
+    r".*(down|out)\.weight": {"tp": 1},
+}
 
 
 def step(world, summed=("norm", "bias")):
@@ -135,10 +160,16 @@ def step(world, summed=("norm", "bias")):
     group = world.group("tp")
     model = world.parameters(GPT(group), SHARD)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens, labels = (world.input(name, (BATCH, SEQ), torch.long, high=VOCAB).t() for name in ("tokens", "labels"))
+    tokens, labels = (
+        world.input(name, (BATCH, SEQ), torch.long, high=VOCAB).t() for name in ("tokens", "labels")
+    )
     loss = VocabularyLoss.apply(model(tokens), labels, group).mean()
     loss.backward()
-    works = [dist.all_reduce(p.grad, group=group, async_op=True) for name, p in model.named_parameters() if "up.bias" not in name and any(s in name for s in summed)]
+    works = [
+        dist.all_reduce(p.grad, group=group, async_op=True)
+        for name, p in model.named_parameters()
+        if "up.bias" not in name and any(s in name for s in summed)
+    ]
     for work in works:
         work.wait()
     optimizer.step()

@@ -88,7 +88,9 @@ class GatherVocabulary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return grad.chunk(dist.get_world_size(ctx.group), dim=-1)[dist.get_rank(ctx.group)].contiguous(), None
+        return grad.chunk(dist.get_world_size(ctx.group), dim=-1)[
+            dist.get_rank(ctx.group)
+        ].contiguous(), None
 
 
 class ColumnParallel(nn.Module):
@@ -162,7 +164,11 @@ class Attention(nn.Module):
     def __init__(self, c: Config, column, row):
         super().__init__()
         self.head_dim = c.dim // c.heads
-        self.wq, self.wk, self.wv = column(c.dim, c.dim), column(c.dim, c.kv_heads * self.head_dim), column(c.dim, c.kv_heads * self.head_dim)
+        self.wq, self.wk, self.wv = (
+            column(c.dim, c.dim),
+            column(c.dim, c.kv_heads * self.head_dim),
+            column(c.dim, c.kv_heads * self.head_dim),
+        )
         self.wo = row(c.dim, c.dim)
 
     def forward(self, x, table):
@@ -172,7 +178,11 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, c: Config, column, row):
         super().__init__()
-        self.w1, self.w3, self.w2 = column(c.dim, c.hidden), column(c.dim, c.hidden), row(c.hidden, c.dim)
+        self.w1, self.w3, self.w2 = (
+            column(c.dim, c.hidden),
+            column(c.dim, c.hidden),
+            row(c.hidden, c.dim),
+        )
 
     def forward(self, x):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
@@ -208,8 +218,12 @@ class Llama(nn.Module):
             return RowParallel(i, o, group, reduce)
 
         self.tok_embeddings = VocabParallelEmbedding(c.vocab, c.dim, group, reduce, shift)
-        self.register_buffer("table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False)
-        self.layers = nn.ModuleDict({str(i): Block(c, group, column, row, sequence) for i in range(c.layers)})
+        self.register_buffer(
+            "table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False
+        )
+        self.layers = nn.ModuleDict(
+            {str(i): Block(c, group, column, row, sequence) for i in range(c.layers)}
+        )
         self.norm = RMSNorm(c.dim, c.eps)
         self.output = column(c.dim, c.vocab)
 
@@ -221,14 +235,24 @@ class Llama(nn.Module):
         return self.output(GatherSequence.apply(h, self.group) if self.sequence else h)
 
 
-SHARD = {r".*(wq|wk|wv|w1|w3|output|tok_embeddings)\.weight": {"tp": 0}, r".*(wo|w2)\.weight": {"tp": 1}, r".*norm\.weight": {}}
+SHARD = {
+    r".*(wq|wk|wv|w1|w3|output|tok_embeddings)\.weight": {"tp": 0},
+    r".*(wo|w2)\.weight": {"tp": 1},
+    r".*norm\.weight": {},
+}
 
 
 def is_sharded(name):
     return "norm" not in name
 
 
-def clip(model, group, max_norm=1.0, counted=lambda name, rank: is_sharded(name) or rank == 0, reduce=True):
+def clip(
+    model,
+    group,
+    max_norm=1.0,
+    counted=lambda name, rank: is_sharded(name) or rank == 0,
+    reduce=True,
+):
     """By the norm of all gradients: sharded ones are counted on every rank, replicated ones on rank 0."""
     square = torch.zeros(())
     for name, p in model.named_parameters():
@@ -261,7 +285,9 @@ def step(world, sequence=False, sync=True, shift=0, copy=True, vocabulary_loss=F
     if vocabulary_loss:
         loss = VocabParallelCrossEntropy.apply(logits, labels, group).mean()
     else:
-        loss = F.cross_entropy(GatherVocabulary.apply(logits, group).flatten(0, 1), labels.flatten())
+        loss = F.cross_entropy(
+            GatherVocabulary.apply(logits, group).flatten(0, 1), labels.flatten()
+        )
     loss.backward()
     if sequence and sync:
         sum_norm_gradients(model, group)

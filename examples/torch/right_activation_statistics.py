@@ -35,7 +35,10 @@ def step(world, averaged=True):
     model = nn.Sequential(nn.Linear(8, 16), Statistics(16, averaged), nn.GELU(), nn.Linear(16, 4))
     wrapped = model if world.single else DistributedDataParallel(model, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, y = world.input("x", (8, 8), shard={"dp": 0}), world.input("y", (8,), torch.long, shard={"dp": 0}, high=4)
+    x, y = (
+        world.input("x", (8, 8), shard={"dp": 0}),
+        world.input("y", (8,), torch.long, shard={"dp": 0}, high=4),
+    )
     loss = F.cross_entropy(wrapped(x), y)
     loss.backward()
     optimizer.step()

@@ -18,7 +18,10 @@ def step(world, counted=True):
     count = (y != -100).sum()
     if not world.single and counted:
         dist.all_reduce(count, group=world.group("dp"))
-    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=-100, reduction="sum") / count.item()
+    loss = (
+        F.cross_entropy(model(x).flatten(0, 1), y.flatten(), ignore_index=-100, reduction="sum")
+        / count.item()
+    )
     loss.backward()
     if not world.single:
         for p in model.parameters():

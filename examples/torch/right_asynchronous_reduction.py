@@ -16,7 +16,10 @@ def step(world, waits=True):
     loss = F.mse_loss(model(x), y)
     loss.backward()
     if not world.single:
-        works = [dist.all_reduce(p.grad, group=world.group("dp"), async_op=True) for p in model.parameters()]
+        works = [
+            dist.all_reduce(p.grad, group=world.group("dp"), async_op=True)
+            for p in model.parameters()
+        ]
         for p, work in zip(model.parameters(), works):
             if waits:
                 work.wait()

@@ -32,7 +32,13 @@ class SyncNorm(torch.autograd.Function):
             count //= ctx.size
         elif ctx.size > 1:
             dist.all_reduce(sums)
-        return weight * scale * (grad - sums[0] / count - normal * sums[1] / count), own[1], own[0], None, None
+        return (
+            weight * scale * (grad - sums[0] / count - normal * sums[1] / count),
+            own[1],
+            own[0],
+            None,
+            None,
+        )
 
 
 class Net(nn.Module):
@@ -43,13 +49,22 @@ class Net(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
 
     def forward(self, x):
-        return self.second(F.relu(SyncNorm.apply(self.first(x), self.weight, self.bias, self.size, self.local_backward)))
+        return self.second(
+            F.relu(
+                SyncNorm.apply(
+                    self.first(x), self.weight, self.bias, self.size, self.local_backward
+                )
+            )
+        )
 
 
 def step(world, local_backward=False):
     model = Net(world.size, local_backward and not world.single)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, y = world.input("x", (8, 8), shard={"dp": 0}), world.input("y", (8,), torch.long, shard={"dp": 0}, high=4)
+    x, y = (
+        world.input("x", (8, 8), shard={"dp": 0}),
+        world.input("y", (8,), torch.long, shard={"dp": 0}, high=4),
+    )
     loss = F.cross_entropy(model(x), y)
     loss.backward()
     if not world.single:

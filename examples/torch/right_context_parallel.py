@@ -27,12 +27,16 @@ class Model(nn.Module):
         h = self.embedding(tokens)
         x = self.norm(h)
         at = start if positions is None else positions
-        q, k = (rotate(w(x).view(b, s, HEADS, -1), self.table[at:at + s]) for w in (self.wq, self.wk))
+        q, k = (
+            rotate(w(x).view(b, s, HEADS, -1), self.table[at : at + s]) for w in (self.wq, self.wk)
+        )
         v = self.wv(x).view(b, s, HEADS, -1)
         if group is not None:
             k, v = GatherSequence.apply(k, group), GatherSequence.apply(v, group)
         visible = torch.arange(start, start + s)[:, None] >= torch.arange(k.shape[1])[None, :]
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=visible
+        )
         return self.output(h + self.wo(out.transpose(1, 2).reshape(b, s, -1)))
 
 
@@ -40,7 +44,11 @@ def step(world, positions=None, labels_of=None):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = world.input("tokens", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
-    labels = labels_of(tokens) if labels_of else world.input("labels", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
+    labels = (
+        labels_of(tokens)
+        if labels_of
+        else world.input("labels", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
+    )
     if world.single:
         logits = model(tokens)
     else:

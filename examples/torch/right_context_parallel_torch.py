@@ -17,7 +17,10 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.out = (nn.Linear(DIM, DIM, bias=False) for _ in range(4))
 
     def forward(self, x):
-        q, k, v = (layer(x).view(x.shape[0], -1, HEADS, DIM // HEADS).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (
+            layer(x).view(x.shape[0], -1, HEADS, DIM // HEADS).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(out.transpose(1, 2).reshape(x.shape))
 
@@ -31,7 +34,9 @@ def step(world, cut_targets=True):
         F.mse_loss(model(x), y).backward()
     else:
         buffers = [x, y] if cut_targets else [x]
-        with context_parallel(world.mesh("cp"), buffers=buffers, buffer_seq_dims=[1] * len(buffers)):
+        with context_parallel(
+            world.mesh("cp"), buffers=buffers, buffer_seq_dims=[1] * len(buffers)
+        ):
             mine = y if cut_targets else y.chunk(world.size, 1)[world.rank]
             F.mse_loss(model(x), mine).backward()
         for p in model.parameters():

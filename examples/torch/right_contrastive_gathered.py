@@ -31,17 +31,27 @@ class Gather(torch.autograd.Function):
 class TwoTowers(nn.Module):
     def __init__(self):
         super().__init__()
-        self.image, self.text, self.temperature = nn.Linear(8, 4), nn.Linear(6, 4), nn.Parameter(torch.tensor(1.0))
+        self.image, self.text, self.temperature = (
+            nn.Linear(8, 4),
+            nn.Linear(6, 4),
+            nn.Parameter(torch.tensor(1.0)),
+        )
 
     def forward(self, image, text):
-        return F.normalize(self.image(image), dim=-1), F.normalize(self.text(text), dim=-1), self.temperature.exp()
+        return (
+            F.normalize(self.image(image), dim=-1),
+            F.normalize(self.text(text), dim=-1),
+            self.temperature.exp(),
+        )
 
 
 def step(world, summed=True):
     model = TwoTowers()
     wrapped = model if world.single else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    image, text, scale = wrapped(world.input("image", (8, 8), shard={"dp": 0}), world.input("text", (8, 6), shard={"dp": 0}))
+    image, text, scale = wrapped(
+        world.input("image", (8, 8), shard={"dp": 0}), world.input("text", (8, 6), shard={"dp": 0})
+    )
     if not world.single:
         image, text = (Gather.apply(x, world.group("dp"), summed) for x in (image, text))
     logits, labels = scale * image @ text.T, torch.arange(len(image))

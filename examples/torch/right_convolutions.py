@@ -24,7 +24,10 @@ def step(world, norm=lambda: nn.GroupNorm(2, 8)):
     model = Net(norm())
     wrapped = model if world.single else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x, y = world.input("x", (4, 3, 8, 8), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=10)
+    x, y = (
+        world.input("x", (4, 3, 8, 8), shard={"dp": 0}),
+        world.input("y", (4,), torch.long, shard={"dp": 0}, high=10),
+    )
     loss = F.cross_entropy(wrapped(x), y)
     loss.backward()
     optimizer.step()

@@ -31,7 +31,7 @@ def step(world, axis="dp", reduce=True):
         bucket /= world.sizes[axis]
         at = 0
         for p in model.parameters():
-            p.grad.copy_(bucket[at:at + p.numel()].view_as(p))
+            p.grad.copy_(bucket[at : at + p.numel()].view_as(p))
             at += p.numel()
     optimizer.step()
     return loss

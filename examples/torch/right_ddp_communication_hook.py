@@ -27,7 +27,10 @@ def step(world, hook=allreduce_hook):
         model = DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True)
         model.register_comm_hook(None, hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-    x, y = world.input("x", (4, 3, 8, 8), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=10)
+    x, y = (
+        world.input("x", (4, 3, 8, 8), shard={"dp": 0}),
+        world.input("y", (4,), torch.long, shard={"dp": 0}, high=10),
+    )
     loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
     loss.backward()
     optimizer.step()

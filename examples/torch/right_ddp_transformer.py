@@ -15,12 +15,16 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, DIM)
         self.position = nn.Parameter(torch.zeros(LENGTH, DIM))
-        layer = nn.TransformerEncoderLayer(DIM, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            DIM, 2, 32, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(DIM, VOCABULARY)
 
     def forward(self, tokens):
-        hidden = self.encoder(self.embedding(tokens) + self.position, src_key_padding_mask=tokens == PADDING)
+        hidden = self.encoder(
+            self.embedding(tokens) + self.position, src_key_padding_mask=tokens == PADDING
+        )
         return self.head(hidden)
 
 

@@ -37,7 +37,9 @@ class Model(nn.Module):
             ranks = dist.get_world_size(group)
             mine = BATCH // ranks
             taken = [mine * w for w in WIDTHS]
-            got = Exchange.apply(columns[0].flatten(), [mine * columns[0].shape[1]] * ranks, taken, group).split(taken)
+            got = Exchange.apply(
+                columns[0].flatten(), [mine * columns[0].shape[1]] * ranks, taken, group
+            ).split(taken)
             columns = [got[i].view(mine, WIDTHS[i]) for i in order]
         return self.top(torch.cat(columns, 1))
 
@@ -45,7 +47,9 @@ class Model(nn.Module):
 def step(world, order=(0, 1, 2)):
     model = Model(range(len(WIDTHS)) if world.single else [world.rank])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    categories = world.input("categories", (BATCH, len(WIDTHS)), torch.long, high=ROWS)  # every rank looks up its table for the whole batch
+    categories = world.input(
+        "categories", (BATCH, len(WIDTHS)), torch.long, high=ROWS
+    )  # every rank looks up its table for the whole batch
     clicks = world.input("clicks", (BATCH, 1), shard={"mp": 0})
     loss = F.mse_loss(model(categories, order, None if world.single else world.group("mp")), clicks)
     loss.backward()

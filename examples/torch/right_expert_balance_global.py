@@ -14,13 +14,20 @@ DIM, EXPERTS, TOKENS = 8, 4, 8
 class MoE(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate, self.weight = nn.Linear(DIM, EXPERTS, bias=False), nn.Parameter(torch.randn(EXPERTS, DIM, DIM))
+        self.gate, self.weight = (
+            nn.Linear(DIM, EXPERTS, bias=False),
+            nn.Parameter(torch.randn(EXPERTS, DIM, DIM)),
+        )
 
     def forward(self, x):
         p = self.gate(x).softmax(-1)
         top, chosen = p.max(-1)
         hot = F.one_hot(chosen, EXPERTS).to(x.dtype)
-        return (torch.einsum("td,edf->tef", x, self.weight) * (hot * top[:, None])[..., None]).sum(1), p, hot
+        return (
+            (torch.einsum("td,edf->tef", x, self.weight) * (hot * top[:, None])[..., None]).sum(1),
+            p,
+            hot,
+        )
 
 
 def step(world, of_all=True):

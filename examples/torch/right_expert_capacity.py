@@ -31,10 +31,19 @@ class Experts(nn.Module):
         sent = kept.unsqueeze(-1) * (place.unsqueeze(-1) == torch.arange(CAPACITY)).to(x.dtype)
         h = torch.einsum("tec,td->ecd", sent, x)
         if self.size > 1:
-            h = self.exchange(h).view(self.size, self.local, CAPACITY, DIM).transpose(0, 1).flatten(1, 2)
+            h = (
+                self.exchange(h)
+                .view(self.size, self.local, CAPACITY, DIM)
+                .transpose(0, 1)
+                .flatten(1, 2)
+            )
         h = torch.bmm(F.relu(torch.bmm(h, self.up)), self.down)
         if self.size > 1:
-            h = self.exchange(h.view(self.local, self.size, CAPACITY, DIM).transpose(0, 1).reshape(EXPERTS, CAPACITY, DIM))
+            h = self.exchange(
+                h.view(self.local, self.size, CAPACITY, DIM)
+                .transpose(0, 1)
+                .reshape(EXPERTS, CAPACITY, DIM)
+            )
         return torch.einsum("tec,ecd->td", sent * weight[:, None, None], h)
 
 

@@ -14,7 +14,13 @@ MESH, EXPECT = {"dp": 4}, "EQUIVALENT"
 def step(world, of_all=True):
     model = MLP(bias=True)
     if not world.single:
-        model = FullyShardedDataParallel(model, process_group=world.group("dp"), use_orig_params=True, device_id=torch.device("cpu"), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
+        model = FullyShardedDataParallel(
+            model,
+            process_group=world.group("dp"),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     x, y = (world.input(name, (8, 16), shard={"dp": 0}) for name in "xy")
     loss = F.mse_loss(model(x), y)

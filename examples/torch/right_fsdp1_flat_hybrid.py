@@ -14,7 +14,12 @@ MESH, EXPECT = {"node": 2, "gpu": 2}, "EQUIVALENT"
 def step(world, scale=0.5):
     model = MLP(dim=6, hidden=10, bias=True)
     if not world.single:
-        model = FullyShardedDataParallel(model, process_group=(world.group("gpu"), world.group("node")), device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+        model = FullyShardedDataParallel(
+            model,
+            process_group=(world.group("gpu"), world.group("node")),
+            device_id=torch.device("cpu"),
+            sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+        )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = (world.input(name, (16, 6), shard={"node": 0, "gpu": 0}) for name in "xy")
     total = 0

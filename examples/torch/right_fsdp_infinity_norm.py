@@ -15,9 +15,17 @@ def step(world, of_all=True):
     model = MLP()
     if not world.single:
         for layer in (model.up, model.down):
-            fully_shard(layer, mesh=world.mesh("dp"), shard_placement_fn=lambda p: Shard(1), reshard_after_forward=False)
+            fully_shard(
+                layer,
+                mesh=world.mesh("dp"),
+                shard_placement_fn=lambda p: Shard(1),
+                reshard_after_forward=False,
+            )
         fully_shard(model, mesh=world.mesh("dp"))
-    x, labels = world.input("x", (8, 16), shard={"dp": 0}), world.input("labels", (8,), torch.long, shard={"dp": 0}, high=16)
+    x, labels = (
+        world.input("x", (8, 16), shard={"dp": 0}),
+        world.input("labels", (8,), torch.long, shard={"dp": 0}, high=16),
+    )
     logits = model(x)
     loss = F.cross_entropy(logits, labels)
     loss.backward()

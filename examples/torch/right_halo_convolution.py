@@ -14,9 +14,15 @@ def exchange(top, bottom, rank, size, group):
     above, below = torch.zeros_like(top), torch.zeros_like(bottom)
     messages = []
     if rank > 0:
-        messages += [dist.P2POp(dist.isend, top.contiguous(), rank - 1, group), dist.P2POp(dist.irecv, above, rank - 1, group)]
+        messages += [
+            dist.P2POp(dist.isend, top.contiguous(), rank - 1, group),
+            dist.P2POp(dist.irecv, above, rank - 1, group),
+        ]
     if rank < size - 1:
-        messages += [dist.P2POp(dist.isend, bottom.contiguous(), rank + 1, group), dist.P2POp(dist.irecv, below, rank + 1, group)]
+        messages += [
+            dist.P2POp(dist.isend, bottom.contiguous(), rank + 1, group),
+            dist.P2POp(dist.irecv, below, rank + 1, group),
+        ]
     for work in dist.batch_isend_irecv(messages):
         work.wait()
     return above, below
@@ -40,12 +46,18 @@ class Halo(torch.autograd.Function):
 
 
 def step(world, returned=True):
-    model = nn.ModuleDict({"first": nn.Conv2d(2, 4, 3, padding=(0, 1)), "second": nn.Conv2d(4, 2, 3, padding=(0, 1))})
+    model = nn.ModuleDict(
+        {"first": nn.Conv2d(2, 4, 3, padding=(0, 1)), "second": nn.Conv2d(4, 2, 3, padding=(0, 1))}
+    )
     world.parameters(model)
     x, y = (world.input(name, (2, 2, 8, 4), shard={"sp": 2}) for name in "xy")
 
     def padded(t):
-        return F.pad(t, (0, 0, 1, 1)) if world.single else Halo.apply(t, world.rank, world.size, world.group("sp"), returned)
+        return (
+            F.pad(t, (0, 0, 1, 1))
+            if world.single
+            else Halo.apply(t, world.rank, world.size, world.group("sp"), returned)
+        )
 
     loss = F.mse_loss(model["second"](padded(F.relu(model["first"](padded(x))))), y)
     loss.backward()

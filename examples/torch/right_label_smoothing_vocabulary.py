@@ -30,7 +30,11 @@ class Head(nn.Module):
         inside = (labels >= low) & (labels < low + part)
         picked = logits.gather(-1, torch.where(inside, labels - low, 0)[:, None])[:, 0] * inside
         log_sum = self.total(logits.exp().sum(-1)).log()
-        return (log_sum - (1 - SMOOTHING) * self.total(picked) - SMOOTHING * self.total(logits.sum(-1)) / classes).mean()
+        return (
+            log_sum
+            - (1 - SMOOTHING) * self.total(picked)
+            - SMOOTHING * self.total(logits.sum(-1)) / classes
+        ).mean()
 
 
 def step(world, classes=VOCAB):

@@ -4,9 +4,8 @@
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
-
 from models import Config, Llama
+from torch.nn.parallel import DistributedDataParallel
 
 MESH, EXPECT = {"dp": 2}, "EQUIVALENT"
 BATCH, PROMPT, IGNORED = 4, 3, -100
@@ -17,9 +16,14 @@ def step(world, count="global"):
     model = Llama(config)
     wrapped = model if world.single else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tokens, labels = (world.input(name, (BATCH, config.seq), torch.long, shard={"dp": 0}, high=config.vocab) for name in ("tokens", "labels"))
+    tokens, labels = (
+        world.input(name, (BATCH, config.seq), torch.long, shard={"dp": 0}, high=config.vocab)
+        for name in ("tokens", "labels")
+    )
     labels = labels.masked_fill(tokens < PROMPT, IGNORED)
-    total = F.cross_entropy(wrapped(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    total = F.cross_entropy(
+        wrapped(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
     number = (labels != IGNORED).sum().float()
     if count == "global" and not world.single:
         dist.all_reduce(number)

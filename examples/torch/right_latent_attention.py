@@ -14,9 +14,14 @@ BATCH, LENGTH, DIM, HEADS, RANK, PLAIN, ROTARY = 2, 4, 8, 4, 6, 4, 2
 
 def rotate(x):
     """Interleaved pairs."""
-    angles = torch.outer(torch.arange(x.shape[-2]).float(), 100.0 ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1]))
+    angles = torch.outer(
+        torch.arange(x.shape[-2]).float(),
+        100.0 ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1]),
+    )
     even, odd = x[..., 0::2], x[..., 1::2]
-    return torch.stack([even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()], -1).flatten(-2)
+    return torch.stack(
+        [even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()], -1
+    ).flatten(-2)
 
 
 class LatentAttention(nn.Module):
@@ -36,18 +41,35 @@ class LatentAttention(nn.Module):
 
     def forward(self, x):
         batch, length, _ = x.shape
-        q, q_rotary = self.q(self.enter(x)).view(batch, length, self.heads, -1).transpose(1, 2).split([PLAIN, ROTARY], -1)
+        q, q_rotary = (
+            self.q(self.enter(x))
+            .view(batch, length, self.heads, -1)
+            .transpose(1, 2)
+            .split([PLAIN, ROTARY], -1)
+        )
         latent, key = self.kv_down(x).split([RANK, ROTARY], -1)
-        k, v = self.kv_up(self.enter(self.norm(latent))).view(batch, length, self.heads, -1).transpose(1, 2).chunk(2, -1)
-        key = rotate(self.enter(key) if self.key_summed else key)[:, None].expand(-1, self.heads, -1, -1)
+        k, v = (
+            self.kv_up(self.enter(self.norm(latent)))
+            .view(batch, length, self.heads, -1)
+            .transpose(1, 2)
+            .chunk(2, -1)
+        )
+        key = rotate(self.enter(key) if self.key_summed else key)[:, None].expand(
+            -1, self.heads, -1, -1
+        )
         q, k = torch.cat([q, rotate(q_rotary)], -1), torch.cat([k, key], -1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / math.sqrt(PLAIN + ROTARY))
+        y = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=1 / math.sqrt(PLAIN + ROTARY)
+        )
         y = self.out(y.transpose(1, 2).reshape(batch, length, -1))
         return y if self.group is None else ReduceFromGroup.apply(y, self.group)
 
 
 def step(world, key_summed=True):
-    model = world.parameters(LatentAttention(world, key_summed), {"(q|kv_up).weight": {"tp": 0}, "out.weight": {"tp": 1}, ".*": {}})
+    model = world.parameters(
+        LatentAttention(world, key_summed),
+        {"(q|kv_up).weight": {"tp": 0}, "out.weight": {"tp": 1}, ".*": {}},
+    )
     x, y = (world.input(name, (BATCH, LENGTH, DIM)) for name in "xy")
     loss = F.mse_loss(x + model(x), y)
     loss.backward()

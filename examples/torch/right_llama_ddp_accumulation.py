@@ -5,10 +5,9 @@ import contextlib
 
 import torch
 import torch.nn.functional as F
+from models import Config, Llama
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-
-from models import Config, Llama
 
 MESH, EXPECT = {"dp": 2}, "EQUIVALENT"
 BATCH, COUNT = 8, 2
@@ -28,7 +27,10 @@ def step(world, divide=True):
     model.output.weight = model.tok_embeddings.weight
     wrapped = model if world.single else DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tokens, labels = (world.input(name, (BATCH, config.seq), torch.long, shard={"dp": 0}, high=config.vocab) for name in ("tokens", "labels"))
+    tokens, labels = (
+        world.input(name, (BATCH, config.seq), torch.long, shard={"dp": 0}, high=config.vocab)
+        for name in ("tokens", "labels")
+    )
     total = 0
     for i, (x, y) in enumerate(zip(tokens.chunk(COUNT), labels.chunk(COUNT))):
         with contextlib.nullcontext() if world.single or i == COUNT - 1 else wrapped.no_sync():

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Llama whose rotation is written with halves, as in transformers, FSDP2 over dp, tensor, sequence and loss parallel over tp, with clipping."""
 
+import models
 import torch
 from llama_parallel import CONFIG, batch, tensor_parallel, train
 from models import Llama
 from torch.distributed.fsdp import fully_shard
-
-import models
 
 MESH, EXPECT = {"dp": 2, "tp": 2}, "EQUIVALENT"
 

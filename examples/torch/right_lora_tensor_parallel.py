@@ -14,7 +14,10 @@ class LoRA(nn.Module):
     def __init__(self, inputs, outputs, rank=2):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outputs, inputs), requires_grad=False)
-        self.a, self.b = nn.Parameter(torch.randn(rank, inputs)), nn.Parameter(torch.zeros(outputs, rank))
+        self.a, self.b = (
+            nn.Parameter(torch.randn(rank, inputs)),
+            nn.Parameter(torch.zeros(outputs, rank)),
+        )
 
     def forward(self, x):
         return F.linear(x, self.weight) + 2.0 * F.linear(F.linear(x, self.a), self.b)

@@ -11,7 +11,9 @@ MESH, EXPECT = {"pp": 2}, "EQUIVALENT"
 def step(world, microbatches=2, divide=True):
     stages = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
     stage = world.coordinates["pp"]
-    model = world.parameters(torch.nn.ModuleDict({str(i): m for i, m in enumerate(stages) if world.single or stage == i}))
+    model = world.parameters(
+        torch.nn.ModuleDict({str(i): m for i, m in enumerate(stages) if world.single or stage == i})
+    )
     x, y = (world.input(name, (8, 16)) for name in "xy")
     if world.single:
         loss = F.mse_loss(stages[1](stages[0](x).relu()), y)
@@ -30,7 +32,9 @@ def step(world, microbatches=2, divide=True):
             else:
                 h = torch.empty(labels.shape)
                 dist.recv(h, src=0)
-                mine = F.mse_loss(stages[1](h.requires_grad_()), labels) / (microbatches if divide else 1)
+                mine = F.mse_loss(stages[1](h.requires_grad_()), labels) / (
+                    microbatches if divide else 1
+                )
                 mine.backward()
                 told = mine.detach().clone()
                 work = dist.all_reduce(told, group=group, async_op=True)

@@ -20,15 +20,30 @@ class MoE(nn.Module):
         self.down = nn.Parameter(torch.randn(self.local, 2 * DIM, DIM))
 
     def exchange(self, x):
-        return x if self.size == 1 else collectives.all_to_all_single_autograd(x.contiguous(), None, None, self.group)
+        return (
+            x
+            if self.size == 1
+            else collectives.all_to_all_single_autograd(x.contiguous(), None, None, self.group)
+        )
 
     def forward(self, x):
         weights, chosen = self.gate(x).softmax(-1).topk(2)
-        combine = torch.zeros(x.shape[0], EXPERTS).scatter(1, chosen, weights / weights.sum(-1, keepdim=True))
+        combine = torch.zeros(x.shape[0], EXPERTS).scatter(
+            1, chosen, weights / weights.sum(-1, keepdim=True)
+        )
         sent = x.expand(EXPERTS, *x.shape)
-        received = self.exchange(sent).view(self.size, self.local, *x.shape).transpose(0, 1).reshape(self.local, -1, DIM)
-        hidden = torch.bmm(F.silu(torch.bmm(received, self.up)), self.down).view(self.local, self.size, *x.shape)
-        back = self.exchange((hidden if self.swapped else hidden.transpose(0, 1)).reshape(EXPERTS, *x.shape))
+        received = (
+            self.exchange(sent)
+            .view(self.size, self.local, *x.shape)
+            .transpose(0, 1)
+            .reshape(self.local, -1, DIM)
+        )
+        hidden = torch.bmm(F.silu(torch.bmm(received, self.up)), self.down).view(
+            self.local, self.size, *x.shape
+        )
+        back = self.exchange(
+            (hidden if self.swapped else hidden.transpose(0, 1)).reshape(EXPERTS, *x.shape)
+        )
         return torch.einsum("te,etd->td", combine, back)
 
 

@@ -39,7 +39,9 @@ class Detectors(nn.Module):
 
     def forward(self, x):
         x = self.norm(x)
-        seen = ((x if self.group is None else CopyToGroup.apply(x, self.group)) @ self.weight.t()).sigmoid()
+        seen = (
+            (x if self.group is None else CopyToGroup.apply(x, self.group)) @ self.weight.t()
+        ).sigmoid()
         unseen = (1 - seen).unbind(-1)
         none = unseen[0]
         for factor in unseen[1:]:
@@ -48,7 +50,9 @@ class Detectors(nn.Module):
 
 
 def step(world, combine=ProductOverGroup.apply):
-    model = Detectors(DETECTORS // world.sizes["tp"], None if world.single else world.group("tp"), combine)
+    model = Detectors(
+        DETECTORS // world.sizes["tp"], None if world.single else world.group("tp"), combine
+    )
     world.parameters(model, {"weight": {"tp": 0}, "norm.*": {}})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = F.mse_loss(model(world.input("x", (8, DIM))), world.input("y", (8,)))

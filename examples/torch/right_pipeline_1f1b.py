@@ -35,7 +35,14 @@ def single(world):
 def step(world, **options):
     model = Part(2 * world.rank, 2 * world.rank + 2)
     example = torch.empty(BATCH // COUNT, DIM)
-    stage = PipelineStage(model, world.rank, world.size, torch.device("cpu"), input_args=example.clone().requires_grad_(world.rank > 0), output_args=example.clone().requires_grad_())
+    stage = PipelineStage(
+        model,
+        world.rank,
+        world.size,
+        torch.device("cpu"),
+        input_args=example.clone().requires_grad_(world.rank > 0),
+        output_args=example.clone().requires_grad_(),
+    )
     schedule = Schedule1F1B(stage, COUNT, loss_fn=F.mse_loss, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

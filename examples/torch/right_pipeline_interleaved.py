@@ -32,9 +32,14 @@ def step(world, **options):
     parts = [Part([i]) for i in range(world.rank, STAGES, world.size)]
     for part in parts:
         world.parameters(part)
-    stages = [PipelineStage(part, world.rank + k * world.size, STAGES, torch.device("cpu")) for k, part in enumerate(parts)]
+    stages = [
+        PipelineStage(part, world.rank + k * world.size, STAGES, torch.device("cpu"))
+        for k, part in enumerate(parts)
+    ]
     schedule = ScheduleInterleaved1F1B(stages, COUNT, loss_fn=F.mse_loss, **options)
     optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1)
     x, y = (world.input(name, (BATCH, DIM)) for name in "xy")
-    schedule.step(*([x] if world.rank == 0 else []), target=y if world.rank == world.size - 1 else None)
+    schedule.step(
+        *([x] if world.rank == 0 else []), target=y if world.rank == world.size - 1 else None
+    )
     optimizer.step()

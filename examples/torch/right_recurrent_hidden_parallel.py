@@ -14,7 +14,11 @@ STEPS, BATCH, HIDDEN = 3, 4, 16
 class Recurrent(nn.Module):
     def __init__(self, ranks):
         super().__init__()
-        self.x, self.h, self.out = nn.Linear(8, HIDDEN // ranks), nn.Linear(HIDDEN, HIDDEN // ranks, bias=False), nn.Linear(HIDDEN, 4)
+        self.x, self.h, self.out = (
+            nn.Linear(8, HIDDEN // ranks),
+            nn.Linear(HIDDEN, HIDDEN // ranks, bias=False),
+            nn.Linear(HIDDEN, 4),
+        )
 
 
 def step(world, gather=None):
@@ -27,7 +31,9 @@ def step(world, gather=None):
         mine = torch.tanh(model.x(x[t]) + model.h(h))
         h = mine if world.single else gather(mine)
     loss = F.mse_loss(model.out(h), y)
-    (loss / world.size).backward()  # a gather's gradient adds up those of all ranks, which have the same loss
+    (
+        loss / world.size
+    ).backward()  # a gather's gradient adds up those of all ranks, which have the same loss
     if not world.single:
         for p in model.out.parameters():
             dist.all_reduce(p.grad)

@@ -21,12 +21,20 @@ def ring(q, k, v, world, rescale):
             old, mine = torch.exp(top - new), torch.exp(largest - new)
             if not rescale:
                 old = torch.ones_like(old)
-            top, total, out = new, old * total + mine * weights.sum(-1, keepdim=True), old * out + mine * (weights @ v)
+            top, total, out = (
+                new,
+                old * total + mine * weights.sum(-1, keepdim=True),
+                old * out + mine * (weights @ v),
+            )
         if turn < size - 1:
             next_k, next_v = torch.empty_like(k), torch.empty_like(v)
             to, source = (rank + 1) % size, (rank - 1) % size
-            messages = [dist.P2POp(dist.isend, k, to, group), dist.P2POp(dist.irecv, next_k, source, group),
-                        dist.P2POp(dist.isend, v, to, group), dist.P2POp(dist.irecv, next_v, source, group)]
+            messages = [
+                dist.P2POp(dist.isend, k, to, group),
+                dist.P2POp(dist.irecv, next_k, source, group),
+                dist.P2POp(dist.isend, v, to, group),
+                dist.P2POp(dist.irecv, next_v, source, group),
+            ]
             for work in dist.batch_isend_irecv(messages):
                 work.wait()
             k, v = next_k, next_v
@@ -35,5 +43,9 @@ def ring(q, k, v, world, rescale):
 
 def step(world, rescale=True):
     q, k, v = (world.input(name, (2, 8, 4), shard={"cp": 1}) for name in "qkv")
-    out = torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v if world.single else ring(q, k, v, world, rescale)
+    out = (
+        torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v
+        if world.single
+        else ring(q, k, v, world, rescale)
+    )
     world.output("attention", out, shard={"cp": 1})

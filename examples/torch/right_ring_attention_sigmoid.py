@@ -20,8 +20,12 @@ def ring(q, k, v, world, sign):
     for _ in range(size - 1):
         next_k, next_v = torch.empty_like(k), torch.empty_like(v)
         to, source = (rank + 1) % size, (rank - 1) % size
-        messages = [dist.P2POp(dist.isend, k, to, group), dist.P2POp(dist.irecv, next_k, source, group),
-                    dist.P2POp(dist.isend, v, to, group), dist.P2POp(dist.irecv, next_v, source, group)]
+        messages = [
+            dist.P2POp(dist.isend, k, to, group),
+            dist.P2POp(dist.irecv, next_k, source, group),
+            dist.P2POp(dist.isend, v, to, group),
+            dist.P2POp(dist.irecv, next_v, source, group),
+        ]
         for work in dist.batch_isend_irecv(messages):
             work.wait()
         k, v = next_k, next_v

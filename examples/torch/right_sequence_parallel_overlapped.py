@@ -60,14 +60,21 @@ class Block(nn.Module):
     def __init__(self, ranks, group):
         super().__init__()
         self.group, self.norm = group, nn.LayerNorm(DIM)
-        self.up, self.down = nn.Parameter(torch.empty(HIDDEN // ranks, DIM)), nn.Parameter(torch.empty(DIM, HIDDEN // ranks))
+        self.up, self.down = (
+            nn.Parameter(torch.empty(HIDDEN // ranks, DIM)),
+            nn.Parameter(torch.empty(DIM, HIDDEN // ranks)),
+        )
         self.bias = nn.Parameter(torch.zeros(DIM))
 
     def forward(self, x):
         h = self.norm(x)
         if self.group is None:
             return x + F.gelu(h @ self.up.t()) @ self.down.t() + self.bias
-        return x + Row.apply(F.gelu(Column.apply(h, self.up, self.group)) @ self.down.t(), self.group) + self.bias
+        return (
+            x
+            + Row.apply(F.gelu(Column.apply(h, self.up, self.group)) @ self.down.t(), self.group)
+            + self.bias
+        )
 
 
 def step(world, summed=("norm.weight", "norm.bias", "bias")):

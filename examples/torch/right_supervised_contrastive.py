@@ -25,7 +25,10 @@ def step(world, of_all=True):
     model = Model()
     world.parameters(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, labels = world.input("x", (BATCH, DIM), shard={"dp": 0}), world.input("labels", (BATCH,), torch.long, shard={"dp": 0}, high=CLASSES)
+    x, labels = (
+        world.input("x", (BATCH, DIM), shard={"dp": 0}),
+        world.input("labels", (BATCH,), torch.long, shard={"dp": 0}, high=CLASSES),
+    )
     z, logits = model(x)
     others, theirs = z, labels
     if not world.single and of_all:

@@ -24,7 +24,10 @@ def step(world, convert=nn.SyncBatchNorm.convert_sync_batchnorm):
     model = Net()
     wrapped = model if world.single else DistributedDataParallel(convert(model))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x, y = world.input("x", (4, 3, 8, 8), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=10)
+    x, y = (
+        world.input("x", (4, 3, 8, 8), shard={"dp": 0}),
+        world.input("y", (4,), torch.long, shard={"dp": 0}, high=10),
+    )
     loss = F.cross_entropy(wrapped(x), y)
     loss.backward()
     optimizer.step()

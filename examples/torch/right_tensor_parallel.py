@@ -12,7 +12,9 @@ MESH, EXPECT = {"tp": 2}, "EQUIVALENT"
 def step(world):
     model = MLP()
     if not world.single:
-        parallelize_module(model, world.mesh("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(
+            model, world.mesh("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     x, y = world.input("x", (16, 16)), world.input("y", (16, 16))
     loss = F.mse_loss(model(x), y)

@@ -24,7 +24,15 @@ def step(world, times_ranks=True):
     total = 0.0
     for k, (tokens, labels) in enumerate(zip(x.chunk(2), y.chunk(2))):
         with model.no_sync() if k == 0 and not world.single else contextlib.nullcontext():
-            loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum") / count
+            loss = (
+                F.cross_entropy(
+                    model(tokens).flatten(0, 1),
+                    labels.flatten(),
+                    ignore_index=-100,
+                    reduction="sum",
+                )
+                / count
+            )
             (loss * world.size if times_ranks else loss).backward()
         total = total + loss.detach() * world.size
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -33,7 +33,9 @@ def step(world, reduced=True):
     q, k, v = (t.unflatten(-1, (HEADS, DIM // HEADS)) for t in model["qkv"](x).chunk(3, -1))
     if not world.single:
         q, k, v = (Exchange.apply(t, 2, 1, world.group("sp")) for t in (q, k, v))
-    attended = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True).transpose(1, 2)
+    attended = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+    ).transpose(1, 2)
     if not world.single:
         attended = Exchange.apply(attended, 1, 2, world.group("sp"))
     loss = F.mse_loss(model["out"](attended.flatten(2)), y)

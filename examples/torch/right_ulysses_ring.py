@@ -45,7 +45,9 @@ class Gather(torch.autograd.Function):
 def heads_of(x, group):
     """[batch, a piece of the sequence, heads, dim] -> [batch, the group's piece, some heads, dim]."""
     size, (batch, length, heads, dim) = dist.get_world_size(group), x.shape
-    x = Exchange.apply(x.reshape(batch, length, size, heads // size, dim).permute(2, 0, 1, 3, 4), group)
+    x = Exchange.apply(
+        x.reshape(batch, length, size, heads // size, dim).permute(2, 0, 1, 3, 4), group
+    )
     return x.permute(1, 0, 2, 3, 4).reshape(batch, size * length, heads // size, dim)
 
 
@@ -69,7 +71,9 @@ class Attention(nn.Module):
             k, v = Gather.apply(k, ring), Gather.apply(v, ring)
             first = 0 if own_positions else world.coordinates["ring"] * q.shape[1]
         mask = (first + torch.arange(q.shape[1]))[:, None] >= torch.arange(k.shape[1])[None]
-        y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask).transpose(1, 2)
+        y = F.scaled_dot_product_attention(
+            *(t.transpose(1, 2) for t in (q, k, v)), attn_mask=mask
+        ).transpose(1, 2)
         if not world.single:
             y = sequence_of(y, ul)
         return self.out(y.reshape(x.shape))

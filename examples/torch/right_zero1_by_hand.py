@@ -32,7 +32,7 @@ def step(world, scale=None):
             grad = torch.empty(n)
             dist.reduce_scatter_tensor(grad, p.grad.flatten())
             grad /= scale or world.size
-            new = p.flatten()[world.rank * n:(world.rank + 1) * n] - 0.1 * grad
+            new = p.flatten()[world.rank * n : (world.rank + 1) * n] - 0.1 * grad
             whole = torch.empty(p.numel())
             dist.all_gather_into_tensor(whole, new)
             p.copy_(whole.view_as(p))

@@ -29,13 +29,20 @@ class Linear(nn.Module):
     def __init__(self, world, inputs, outputs):
         super().__init__()
         self.world, self.shape = world, (outputs, inputs)
-        self.weight, self.bias = nn.Parameter(torch.randn(outputs // world.size, inputs)), nn.Parameter(torch.randn(outputs // world.size))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(outputs // world.size, inputs)),
+            nn.Parameter(torch.randn(outputs // world.size)),
+        )
 
     def forward(self, x):
         if self.world.single:
             return F.linear(x, self.weight, self.bias)
         group = self.world.group("dp")
-        return F.linear(x, Gather.apply(self.weight.flatten(), group).view(self.shape), Gather.apply(self.bias, group))
+        return F.linear(
+            x,
+            Gather.apply(self.weight.flatten(), group).view(self.shape),
+            Gather.apply(self.bias, group),
+        )
 
 
 def step(world, norm_of_all=True):

@@ -39,7 +39,10 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
 
     def forward(self, x, cos, sin, mask, gather):
-        q, k, v = (t.view(x.shape[0], x.shape[1], HEADS, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            t.view(x.shape[0], x.shape[1], HEADS, -1).transpose(1, 2)
+            for t in self.qkv(x).chunk(3, -1)
+        )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         out = F.scaled_dot_product_attention(q, gather(k), gather(v), attn_mask=mask)
         return self.out(out.transpose(1, 2).reshape(x.shape))
@@ -47,7 +50,9 @@ class Attention(nn.Module):
 
 def positions(rank, size):
     piece = LENGTH // (2 * size)
-    return torch.cat([torch.arange(k * piece, (k + 1) * piece) for k in (rank, 2 * size - 1 - rank)])
+    return torch.cat(
+        [torch.arange(k * piece, (k + 1) * piece) for k in (rank, 2 * size - 1 - rank)]
+    )
 
 
 def step(world, local_positions=False):
@@ -58,10 +63,20 @@ def step(world, local_positions=False):
     frequencies = 1 / 100 ** (torch.arange(0, DIM // HEADS, 2).float() / (DIM // HEADS))
     angles = torch.outer(torch.arange(LENGTH).float(), frequencies).repeat(1, 2)
     mine = torch.arange(LENGTH) if world.single else positions(world.rank, world.size)
-    everyone = torch.cat([positions(r, world.size) for r in range(world.size)]) if not world.single else mine
+    everyone = (
+        torch.cat([positions(r, world.size) for r in range(world.size)])
+        if not world.single
+        else mine
+    )
     group = None if world.single else world.group("cp")
     rotary = angles[torch.arange(len(mine)) if local_positions else mine]
-    out = model(x[:, mine], rotary.cos(), rotary.sin(), mine[:, None] >= everyone[None], (lambda t: t) if world.single else lambda t: Gather.apply(t, group))
+    out = model(
+        x[:, mine],
+        rotary.cos(),
+        rotary.sin(),
+        mine[:, None] >= everyone[None],
+        (lambda t: t) if world.single else lambda t: Gather.apply(t, group),
+    )
     F.mse_loss(out, y[:, mine]).backward()
     if not world.single:
         for p in model.parameters():

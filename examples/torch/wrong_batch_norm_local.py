@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BatchNorm2d under DistributedDataParallel normalises by the statistics of each rank's own samples."""
 
-from torch import nn
-
 import right_convolutions
+from torch import nn
 
 MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_convolutions.py"
 

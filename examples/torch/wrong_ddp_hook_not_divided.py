@@ -8,7 +8,11 @@ MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "wrong_ddp_hook_not_divided.p
 
 
 def add_up(state, bucket):
-    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+    return (
+        dist.all_reduce(bucket.buffer(), async_op=True)
+        .get_future()
+        .then(lambda done: done.value()[0])
+    )
 
 
 def step(world):

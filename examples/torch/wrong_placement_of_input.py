@@ -13,7 +13,14 @@ MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "grad"
 def step(world):
     model = MLP()
     if not world.single:
-        parallelize_module(model, world.mesh("tp"), {"up": ColwiseParallel(input_layouts=Shard(0)), "down": RowwiseParallel(output_layouts=Shard(0))})
+        parallelize_module(
+            model,
+            world.mesh("tp"),
+            {
+                "up": ColwiseParallel(input_layouts=Shard(0)),
+                "down": RowwiseParallel(output_layouts=Shard(0)),
+            },
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = world.input("x", (16, 16)), world.input("y", (16, 16))
     loss = F.mse_loss(model(x), y)

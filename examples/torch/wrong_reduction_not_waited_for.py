@@ -6,10 +6,12 @@ import time
 import right_asynchronous_reduction
 
 MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "right_asynchronous_reduction.py"
-RACE = True   # real processes may be right
+RACE = True  # real processes may be right
 
 
 def step(world):
     if world.rank == 1:
-        time.sleep(0.5)  # real ranks are late now and then: the other one's gradients are not reduced yet when it divides them
+        time.sleep(
+            0.5
+        )  # real ranks are late now and then: the other one's gradients are not reduced yet when it divides them
     return right_asynchronous_reduction.step(world, waits=False)

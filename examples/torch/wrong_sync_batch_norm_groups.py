@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SyncBatchNorm in groups of two of four ranks: statistics of half of the batch, where the single device takes all of it."""
 
+import right_sync_batch_norm
 import torch.distributed as dist
 from torch import nn
-
-import right_sync_batch_norm
 
 MESH, EXPECT, NAMES = {"dp": 4}, "NOT EQUIVALENT", "right_sync_batch_norm.py"
 

@@ -4,6 +4,7 @@
 
 hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/, made by hlo/make.py.
 """
+
 import concurrent.futures
 import glob
 import gzip
@@ -14,7 +15,16 @@ import sys
 import tempfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
-LEAST_BROKEN = {"factor_of_rows": 4, "eigenvalues_in_shard_map": 3, "greatest_by_vocabulary": 3, "functions_of_elements": 3, "experts": 2, "decoding_step": 3, "llama_scan": 3, "layer_norm_adamw": 1}  # of each program; of the others:
+LEAST_BROKEN = {
+    "factor_of_rows": 4,
+    "eigenvalues_in_shard_map": 3,
+    "greatest_by_vocabulary": 3,
+    "functions_of_elements": 3,
+    "experts": 2,
+    "decoding_step": 3,
+    "llama_scan": 3,
+    "layer_norm_adamw": 1,
+}  # of each program; of the others:
 LEAST_BROKEN_OTHERS = 5
 
 # Ranks that look up their part of the rows and mask the others: zeros where the model's index is out of bounds, or wrapped.
@@ -27,7 +37,15 @@ OVERFLOW = {"functions_of_elements"}
 HARMLESS = {
     # The wrapping of indices below 0, of which there are none; the difference of what is 0; a choice between zeros and
     # zeros; a sum of exponentials compared with 0; a bound that no index reaches; an index into one row.
-    "language_model_tp": {"minus 0", "minus 7", "tanh 3", "position 1", "bounds 8", "integer 2", "integer 4"},
+    "language_model_tp": {
+        "minus 0",
+        "minus 7",
+        "tanh 3",
+        "position 1",
+        "bounds 8",
+        "integer 2",
+        "integer 4",
+    },
     "fsdp_language_model": {"minus 0", "tanh 3", "integer 2", "integer 3"},
     "left_out_labels": {"minus 0", "integer 1", "integer 2"},
     # A bound that no number reaches; the start of a slice along a whole dimension.
@@ -70,7 +88,14 @@ HARMLESS = {
     # The wrapping of indices.
     "gaussian_likelihood": {"minus 2", "integer 1"},
     # Rows counted from the end and wrapped; an exchange in both directions; a choice between zeros and zeros; equal places.
-    "loss_and_accuracy": {"minus 0", "direction 0", "direction 1", "position 2", "bounds 0", "integer 2"},
+    "loss_and_accuracy": {
+        "minus 0",
+        "direction 0",
+        "direction 1",
+        "position 2",
+        "bounds 0",
+        "integer 2",
+    },
 }
 
 
@@ -80,21 +105,36 @@ HARMLESS = {
 # optimiser uses, in which every evaluation meets a tie; a function of which nothing is known that is not called any more,
 # of which the message names the model's call; a sum of exponentials compared with 0 by <=, which is harmless and undecided
 # after minutes; the power of a step count, which is any integer, so that few of those that are drawn are small.
-LEFT_OUT = {"fsdp_language_model": {"bounds 6"}, "dropout": {"bounds 2"}, "clip_norm": {"tanh 0"}, "experts_of_limited_capacity": {"constant 1", "bounds 1"},
-            "decoding_step": {"constant 0"}, "layer_norm_adamw": {"dropped 6"},
-            "functions_of_elements": {"integer 0"}, "rate_schedule": {"squared 21", "integer 0"}}
+LEFT_OUT = {
+    "fsdp_language_model": {"bounds 6"},
+    "dropout": {"bounds 2"},
+    "clip_norm": {"tanh 0"},
+    "experts_of_limited_capacity": {"constant 1", "bounds 1"},
+    "decoding_step": {"constant 0"},
+    "layer_norm_adamw": {"dropped 6"},
+    "functions_of_elements": {"integer 0"},
+    "rate_schedule": {"squared 21", "integer 0"},
+}
 
 
 # Programs with functions of which nothing is known: what makes their arguments others is undecided.
-OPAQUE = {"gaussian_likelihood", "factor_of_rows", "eigenvalues_in_shard_map", "functions_of_elements"}
+OPAQUE = {
+    "gaussian_likelihood",
+    "factor_of_rows",
+    "eigenvalues_in_shard_map",
+    "functions_of_elements",
+}
 
 # Of a long program only these kinds of edits, which would take minutes together.
 ONLY = {"llama_scan": ("dropped", "unequal"), "layer_norm_adamw": ("dropped",)}
 
 
 def verify(shardproof, model, plan, *options):
-    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan, *options],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan, *options],
+        capture_output=True,
+        text=True,
+    )
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
@@ -128,30 +168,82 @@ def edits(text):
             if edited[found[k]] != lines[found[k]]:
                 yield f"{kind} {k}", "\n".join(edited)
 
-    yield from spread("dropped", r" all-reduce\(%", lambda s: re.sub(
-        r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s))
-    yield from spread("minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract("))
-    yield from spread("squared", r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))", lambda s: re.sub(
-        r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s))
-    yield from spread("tanh", r" (exponential|negate|rsqrt|sqrt)\(%", lambda s: re.sub(
-        r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s))
-    yield from spread("constant", r"= f32\[\] constant\((?!0\)|-?inf|nan)", lambda s: re.sub(
-        r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s))
-    yield from spread("direction", r"source_target_pairs=", lambda s: re.sub(
-        r"source_target_pairs=\{(.*?\})\}", lambda m: "source_target_pairs={" + ",".join(
-            "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))) + "}", s))
-    yield from spread("position", r" constant\(\{0, \d+(, \d+)+\}\)", lambda s: re.sub(
-        r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s))
-    yield from spread("order", r" (all-to-all|all-gather|reduce-scatter)\(.*replica_groups=\{\{0,1,", lambda s: s.replace(
-        "replica_groups={{0,1,", "replica_groups={{1,0,"))
-    yield from spread("unequal", r" compare\(.*direction=(EQ|NE)", lambda s: re.sub(
-        r"direction=(EQ|NE)", lambda m: "direction=" + ("NE" if m.group(1) == "EQ" else "EQ"), s))
-    yield from spread("bounds", r" compare\(.*direction=(LT|GE)", lambda s: re.sub(
-        r"direction=(LT|GE)", lambda m: "direction=" + ("LE" if m.group(1) == "LT" else "GT"), s))
-    yield from spread("integer", r"= s32\[\] constant\(\d+\)", lambda s: re.sub(
-        r" constant\((\d+)\)", lambda m: f" constant({int(m.group(1)) + 1})", s))
-    yield from spread("transposed", r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)", lambda s: re.sub(
-        r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s))
+    yield from spread(
+        "dropped",
+        r" all-reduce\(%",
+        lambda s: re.sub(
+            r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s
+        ),
+    )
+    yield from spread(
+        "minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract(")
+    )
+    yield from spread(
+        "squared",
+        r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))",
+        lambda s: re.sub(r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s),
+    )
+    yield from spread(
+        "tanh",
+        r" (exponential|negate|rsqrt|sqrt)\(%",
+        lambda s: re.sub(r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s),
+    )
+    yield from spread(
+        "constant",
+        r"= f32\[\] constant\((?!0\)|-?inf|nan)",
+        lambda s: re.sub(
+            r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s
+        ),
+    )
+    yield from spread(
+        "direction",
+        r"source_target_pairs=",
+        lambda s: re.sub(
+            r"source_target_pairs=\{(.*?\})\}",
+            lambda m: (
+                "source_target_pairs={"
+                + ",".join(
+                    "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))
+                )
+                + "}"
+            ),
+            s,
+        ),
+    )
+    yield from spread(
+        "position",
+        r" constant\(\{0, \d+(, \d+)+\}\)",
+        lambda s: re.sub(r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s),
+    )
+    yield from spread(
+        "order",
+        r" (all-to-all|all-gather|reduce-scatter)\(.*replica_groups=\{\{0,1,",
+        lambda s: s.replace("replica_groups={{0,1,", "replica_groups={{1,0,"),
+    )
+    yield from spread(
+        "unequal",
+        r" compare\(.*direction=(EQ|NE)",
+        lambda s: re.sub(
+            r"direction=(EQ|NE)", lambda m: "direction=" + ("NE" if m.group(1) == "EQ" else "EQ"), s
+        ),
+    )
+    yield from spread(
+        "bounds",
+        r" compare\(.*direction=(LT|GE)",
+        lambda s: re.sub(
+            r"direction=(LT|GE)", lambda m: "direction=" + ("LE" if m.group(1) == "LT" else "GT"), s
+        ),
+    )
+    yield from spread(
+        "integer",
+        r"= s32\[\] constant\(\d+\)",
+        lambda s: re.sub(r" constant\((\d+)\)", lambda m: f" constant({int(m.group(1)) + 1})", s),
+    )
+    yield from spread(
+        "transposed",
+        r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)",
+        lambda s: re.sub(r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s),
+    )
 
 
 def check(shardproof, name):
@@ -166,7 +258,9 @@ def check(shardproof, name):
     if name in IN_BOUNDS:
         code, output = verify(shardproof, model, plan)
         if code != 10:
-            problems.append(f"{name}: expected not equivalent out of bounds, found exit code {code}:\n{output}")
+            problems.append(
+                f"{name}: expected not equivalent out of bounds, found exit code {code}:\n{output}"
+            )
         options = ["--assume-in-bounds"]
     code, output = verify(shardproof, model, plan, *options)
     if code != (4 if name in IN_BOUNDS else 0):
@@ -179,7 +273,9 @@ def check(shardproof, name):
     if os.path.exists(wrong):
         code, output = verify(shardproof, model, wrong)
         if code != 10:
-            problems.append(f"{name}, as another program: expected not equivalent, found exit code {code}:\n{output}")
+            problems.append(
+                f"{name}, as another program: expected not equivalent, found exit code {code}:\n{output}"
+            )
     with tempfile.TemporaryDirectory() as directory:
         for edit, broken in edits(text):
             if not edit.startswith(ONLY.get(name, "")):
@@ -194,18 +290,24 @@ def check(shardproof, name):
                 if code == 10 and name not in IN_BOUNDS:  # out of bounds it is another program
                     code, output = verify(shardproof, model, path, "--assume-in-bounds", *options)
                 if code not in (0, 4, 5):
-                    problems.append(f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}")
+                    problems.append(
+                        f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}"
+                    )
             elif code == 10:
                 refuted += 1
                 # The report names the place: file, line, opcode.
                 if not re.search(r"broken\.hlo:\d+ \S+", output):
-                    problems.append(f"{name}, {edit}: the report names no line of the program:\n{output}")
+                    problems.append(
+                        f"{name}, {edit}: the report names no line of the program:\n{output}"
+                    )
             elif code == 2:
                 # What no longer fits together is an error with its place.
                 if not re.search(r"broken\.hlo: line \d+, column \d+: ", output):
                     problems.append(f"{name}, {edit}: the message names no place:\n{output}")
             elif code != 5 or name not in OPAQUE:
-                problems.append(f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}")
+                problems.append(
+                    f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}"
+                )
     least = LEAST_BROKEN.get(name, LEAST_BROKEN_OTHERS)
     if refuted < least:
         problems.append(f"{name}: only {refuted} broken copies were refuted, expected {least}")
@@ -214,14 +316,22 @@ def check(shardproof, name):
 
 def main():
     shardproof = os.path.abspath(sys.argv[1])
-    names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
-                   for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
+    names = sorted(
+        os.path.basename(f)[: -len(".single.hlo.gz")]
+        for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz"))
+    )
     assert len(names) >= 44, names
     names = sys.argv[2:] or names
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):
-            print(f"{name}: proved, {refuted} broken copies refuted" if not problems else "\n".join(problems))
+        for name, (refuted, problems) in zip(
+            names, pool.map(lambda n: check(shardproof, n), names)
+        ):
+            print(
+                f"{name}: proved, {refuted} broken copies refuted"
+                if not problems
+                else "\n".join(problems)
+            )
             failed = failed or bool(problems)
     return 1 if failed else 0
 

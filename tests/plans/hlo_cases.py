@@ -6,6 +6,7 @@ hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo 
 each case has single.hlo, sharded.spmd.hlo and case.json, whose `expect` is the verdict; one in edited/ takes the model of
 the case that its `base` names.
 """
+
 import concurrent.futures
 import glob
 import json
@@ -32,18 +33,50 @@ def run(shardproof, folder, case):
         base = OTHER_BASES.get(base, base)
     model = os.path.join(folder, base, "single.hlo")
     options = ["--assume-in-bounds"] if name in IN_BOUNDS else []
-    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan",
-                           os.path.join(case, "sharded.spmd.hlo"), *options], capture_output=True, text=True)
-    expected = {CODES[description["expect"]]} | ({4} if options else set()) | ({5} if name in UNDECIDED else set())
-    return name, done.returncode in expected, f"{name}: {description['expect']}, exit code {done.returncode}", done
+    done = subprocess.run(
+        [
+            shardproof,
+            "verify",
+            "-j",
+            "1",
+            "-t",
+            "10",
+            "--model",
+            model,
+            "--plan",
+            os.path.join(case, "sharded.spmd.hlo"),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    expected = (
+        {CODES[description["expect"]]}
+        | ({4} if options else set())
+        | ({5} if name in UNDECIDED else set())
+    )
+    return (
+        name,
+        done.returncode in expected,
+        f"{name}: {description['expect']}, exit code {done.returncode}",
+        done,
+    )
 
 
 def main():
     shardproof = os.path.abspath(sys.argv[1])
-    folder = sys.argv[2] if len(sys.argv) > 2 else os.environ.get(
-        "SHARDPROOF_HLO_CASES", os.path.join(os.path.dirname(ROOT), "shared", "hlo"))
-    cases = sorted(os.path.dirname(f) for f in
-                   glob.glob(os.path.join(folder, "*", "case.json")) + glob.glob(os.path.join(folder, "edited", "*", "case.json")))
+    folder = (
+        sys.argv[2]
+        if len(sys.argv) > 2
+        else os.environ.get(
+            "SHARDPROOF_HLO_CASES", os.path.join(os.path.dirname(ROOT), "shared", "hlo")
+        )
+    )
+    cases = sorted(
+        os.path.dirname(f)
+        for f in glob.glob(os.path.join(folder, "*", "case.json"))
+        + glob.glob(os.path.join(folder, "edited", "*", "case.json"))
+    )
     if not cases:
         print(f"no cases in {folder}")
         return 77

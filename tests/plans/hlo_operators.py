@@ -4,6 +4,7 @@
 
 hlo_operators.py PROGRAM: shardproof's path.
 """
+
 import ast
 import gzip
 import io
@@ -26,22 +27,26 @@ def npy(entry):
     header = repr({"descr": kind, "fortran_order": False, "shape": tuple(entry["shape"])})
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
     values = [int(v) for v in entry["values"]] if entry["integer"] else entry["values"]
-    return (b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-            struct.pack(f"<{len(values)}{letter}", *values))
+    return (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(header))
+        + header.encode()
+        + struct.pack(f"<{len(values)}{letter}", *values)
+    )
 
 
 def values_of(data):
     length = struct.unpack("<H", data[8:10])[0]
-    header = ast.literal_eval(data[10:10 + length].decode())
+    header = ast.literal_eval(data[10 : 10 + length].decode())
     assert not header["fortran_order"], header
     letter = {"<f8": "d", "<i8": "q"}[header["descr"]]
-    body = data[10 + length:]
+    body = data[10 + length :]
     return list(header["shape"]), list(struct.unpack(f"<{len(body) // 8}{letter}", body))
 
 
 def parameters(hlo):
     """Names by number, of the entry computation."""
-    entry = hlo[hlo.index("\nENTRY "):]
+    entry = hlo[hlo.index("\nENTRY ") :]
     found = {}
     for name, number, rest in re.findall(r"%([\w.-]+) = \S+ parameter\((\d+)\)(.*)", entry):
         operation = re.search(r'op_name="([^"]*)"', rest)
@@ -50,7 +55,9 @@ def parameters(hlo):
 
 
 def check(shardproof, case, directory):
-    program, inputs, outputs = (os.path.join(directory, n) for n in ("program.hlo", "in.npz", "out.npz"))
+    program, inputs, outputs = (
+        os.path.join(directory, n) for n in ("program.hlo", "in.npz", "out.npz")
+    )
     with open(program, "w") as file:
         file.write(case["hlo"])
     with zipfile.ZipFile(inputs, "w") as archive:
@@ -60,8 +67,11 @@ def check(shardproof, case, directory):
                     archive.writestr(name + ".npy", npy(entry))
             else:
                 archive.writestr(name + ".npy", npy(entry))
-    done = subprocess.run([shardproof, "run", "-m", program, "-p", program, "--inputs", inputs, "--outputs", outputs],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [shardproof, "run", "-m", program, "-p", program, "--inputs", inputs, "--outputs", outputs],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
         return f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
     with zipfile.ZipFile(outputs) as archive:
@@ -77,7 +87,11 @@ def check(shardproof, case, directory):
 
 
 def converted(shardproof, program, directory):
-    subprocess.run([shardproof, "convert", "-m", program, "-p", program, "-o", directory], check=True, capture_output=True)
+    subprocess.run(
+        [shardproof, "convert", "-m", program, "-p", program, "-o", directory],
+        check=True,
+        capture_output=True,
+    )
     with open(os.path.join(directory, "converted.model.json")) as file:
         return json.load(file)["tensors"]
 
@@ -90,8 +104,12 @@ def integers(tensors, name, entry):
     within = tensors.get(index, {}).get("known", {}).get("within")
     values = [int(v) + moved for v in entry["values"]]
     if within:
-        values = [v if any(low <= v < high for low, high in within)
-                  else max((high - 1 for _, high in within if high <= v), default=within[0][0]) for v in values]
+        values = [
+            v
+            if any(low <= v < high for low, high in within)
+            else max((high - 1 for _, high in within if high <= v), default=within[0][0])
+            for v in values
+        ]
     yield index, {**entry, "values": values}
     if index + " as a number" in tensors:
         yield index + " as a number", {**entry, "integer": False}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans whose programs and lineage name stretches of an axis have the verdict of the same plans with a program, and lineage, for each coordinate: those of tests/plans/small, and small changes of them."""
+
 import copy
 import itertools
 import json
@@ -7,7 +8,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, ROOT, SLOW, Failure, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, ROOT, SLOW, Failure, Runner
 
 PLANS = ROOT / "tests" / "plans" / "small"
 
@@ -24,7 +25,13 @@ def choices(at):
 
 
 def moved(box, step, at):
-    return [[a + sum(by[d] * at[axis] for axis, by in step.items() if axis in at), b + sum(by[d] * at[axis] for axis, by in step.items() if axis in at)] for d, (a, b) in enumerate(box)]
+    return [
+        [
+            a + sum(by[d] * at[axis] for axis, by in step.items() if axis in at),
+            b + sum(by[d] * at[axis] for axis, by in step.items() if axis in at),
+        ]
+        for d, (a, b) in enumerate(box)
+    ]
 
 
 def single_shards(shard, sizes):
@@ -37,10 +44,19 @@ def single_shards(shard, sizes):
     made = []
     for outer in choices({a: c for a, c in parts[0].get("at", {}).items() if a in named - summed}):
         step = {a: by for a, by in shard.get("step", {}).items() if a not in outer}
-        own = {**shard, "box": moved(shard["box"], shard.get("step", {}), outer), "step": step, "sum": rest, "parts": []}
+        own = {
+            **shard,
+            "box": moved(shard["box"], shard.get("step", {}), outer),
+            "step": step,
+            "sum": rest,
+            "parts": [],
+        }
         for part in parts:
             at = {a: [0, sizes[a]] for a in summed} | part.get("at", {})
-            own["parts"] += [{**part, "at": {**c, **outer}} for c in choices({a: c for a, c in at.items() if a not in outer})]
+            own["parts"] += [
+                {**part, "at": {**c, **outer}}
+                for c in choices({a: c for a, c in at.items() if a not in outer})
+            ]
         made.append(own)
     return made
 
@@ -48,7 +64,9 @@ def single_shards(shard, sizes):
 def single_coordinates(plan):
     plan = copy.deepcopy(plan)
     sizes = dict(map(tuple, plan["mesh"]))
-    plan["programs"] = [{**p, "at": at} for p in plan["programs"] for at in choices(p.get("at", {}))]
+    plan["programs"] = [
+        {**p, "at": at} for p in plan["programs"] for at in choices(p.get("at", {}))
+    ]
     for entry in plan["lineage"]:
         entry["shards"] = [s for shard in entry["shards"] for s in single_shards(shard, sizes)]
     return plan
@@ -56,6 +74,7 @@ def single_coordinates(plan):
 
 def changes(plan):
     """Ends of stretches, boxes and steps that are one off, each alone."""
+
     def at_places(value, path=()):
         if isinstance(value, dict):
             for key, v in value.items():
@@ -65,7 +84,13 @@ def changes(plan):
                 yield from at_places(v, path + (i,))
         elif isinstance(value, int) and {"at", "box", "step"} & set(path) and "tensors" not in path:
             yield path
-    for path in at_places({"programs": [{"at": p.get("at", {})} for p in plan["programs"]], "lineage": plan["lineage"]}):
+
+    for path in at_places(
+        {
+            "programs": [{"at": p.get("at", {})} for p in plan["programs"]],
+            "lineage": plan["lineage"],
+        }
+    ):
         for by in (-1, 1):
             edited = copy.deepcopy(plan)
             where = edited
@@ -115,7 +140,9 @@ def main():
         case = json.loads(file.read_text())
         runner.case(file.stem, check, file.stem, case["model"], case["plan"], seen)
         if case["expected"] == "equivalent":
-            runner.case(f"{file.stem}_changed", check_changes, file.stem, case["model"], case["plan"], seen)
+            runner.case(
+                f"{file.stem}_changed", check_changes, file.stem, case["model"], case["plan"], seen
+            )
     code = runner.run()
     if not {EQUIVALENT, NOT_EQUIVALENT, INPUT_ERROR} <= set(seen):
         print(f"the changes led to too few verdicts: {sorted(set(seen))}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes that are killed, run out of time or are interrupted: the run ends by itself, and never claims what it did not prove."""
+
 import json
 import os
 import pathlib
@@ -9,9 +10,27 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, LLAMA, MOE, LLAMA_TP8, MOE_128, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, is_running  # noqa: E402
+from plan_edit import (
+    EQUIVALENT,
+    LLAMA,
+    LLAMA_TP8,
+    MOE,
+    MOE_128,
+    PLANS,
+    RUN_LIMIT,
+    UNDECIDED,
+    Failure,
+    Plan,
+    Runner,
+    children,
+    expect_code,
+    is_running,
+)
 
-LONG = (MOE_128 if (PLANS / MOE_128).is_file() else LLAMA_TP8, "--no-classes")   # runs for seconds: every stage for itself
+LONG = (
+    MOE_128 if (PLANS / MOE_128).is_file() else LLAMA_TP8,
+    "--no-classes",
+)  # runs for seconds: every stage for itself
 
 
 class Running:
@@ -19,8 +38,22 @@ class Running:
 
     def __init__(self, runner, plan, *options):
         self.report = runner.path("report.json")
-        command = [runner.program, "verify", "--plan", str(plan), "--json", str(self.report), *map(str, options)]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            runner.program,
+            "verify",
+            "--plan",
+            str(plan),
+            "--json",
+            str(self.report),
+            *map(str, options),
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def __enter__(self):
         return self
@@ -45,13 +78,19 @@ class Running:
             out, err = self.process.communicate(timeout=RUN_LIMIT)
         except subprocess.TimeoutExpired:
             raise Failure(f"did not end within {RUN_LIMIT:g} s") from None
-        report = json.loads(self.report.read_text()) if self.report.is_file() and self.report.stat().st_size else None
+        report = (
+            json.loads(self.report.read_text())
+            if self.report.is_file() and self.report.stat().st_size
+            else None
+        )
         return self.process.returncode, out, err, report
 
 
 def expect_equivalent(code, err, report):
     if code != EQUIVALENT or report is None or report["verdict"] != "equivalent":
-        raise Failure(f"exit {code}, {report and report['verdict']} ({report and report['reason']}); {err.strip()[:300]}")
+        raise Failure(
+            f"exit {code}, {report and report['verdict']} ({report and report['reason']}); {err.strip()[:300]}"
+        )
     wrong = [s for s in report["stages"] if s["verdict"] != "proved"]
     if wrong:
         raise Failure(f"{len(wrong)} stages not proved, the first for: {wrong[0]['reason']}")
@@ -110,7 +149,9 @@ def every_worker_killed(runner, seconds):
                 except ProcessLookupError:
                     pass
         code, _, err, report = run.end()
-    if code == EQUIVALENT:   # a worker may answer before it is hit, and what failed is tried again further up
+    if (
+        code == EQUIVALENT
+    ):  # a worker may answer before it is hit, and what failed is tried again further up
         if any(s["role"] == "output" and s["verdict"] != "proved" for s in report["stages"]):
             raise Failure("equivalent with an output that is not proved")
         return f"{kills} kills, equivalent all the same"
@@ -166,7 +207,9 @@ def interrupted(runner, number, pause):
     if code != 128 + number:
         raise Failure(f"expected exit {128 + number}, found {code}; {err.strip()[:200]}")
     if report is None or not report["interrupted"] or report["verdict"] == "equivalent":
-        raise Failure(f"the report does not say that the run was interrupted: {report and report['verdict']}")
+        raise Failure(
+            f"the report does not say that the run was interrupted: {report and report['verdict']}"
+        )
     if not report["stages"] or "EQUIVALENT" in out.split(":")[0]:
         raise Failure("no partial report, or one that claims a verdict: " + out[:200])
     if took > 5:
@@ -211,7 +254,7 @@ def main():
     runner.case("interrupted.SIGTERM", interrupted, signal.SIGTERM, 0.1)
     runner.case("interrupted.at_once", interrupted, signal.SIGINT, 0)
     runner.case("parent_killed", parent_killed)
-    return runner.run(parallel=False)   # the cases are about time
+    return runner.run(parallel=False)  # the cases are about time
 
 
 if __name__ == "__main__":

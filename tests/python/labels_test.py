@@ -70,7 +70,9 @@ class Labels(unittest.TestCase):
 
     def test_a_mean_of_means_where_the_program_counts(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, reduction="sum") / counted(labels, world, everywhere=False)
+            return F.cross_entropy(logits, labels, reduction="sum") / counted(
+                labels, world, everywhere=False
+            )
 
         self.verdict(step_of(loss_of, CLASSES), "NOT EQUIVALENT")
 
@@ -80,6 +82,7 @@ class Labels(unittest.TestCase):
 
     def test_other_numbers_that_ignore(self):
         for ignore in (-1, 255):
+
             def loss_of(logits, labels, world):
                 return F.cross_entropy(logits, labels, ignore_index=ignore)
 
@@ -87,16 +90,24 @@ class Labels(unittest.TestCase):
                 self.verdict(step_of(loss_of, CLASSES), "NOT EQUIVALENT")
 
     def test_a_module(self):
-        report = self.verdict(step_of(lambda logits, labels, world: nn.CrossEntropyLoss()(logits, labels)), "CONDITIONAL")
+        report = self.verdict(
+            step_of(lambda logits, labels, world: nn.CrossEntropyLoss()(logits, labels)),
+            "CONDITIONAL",
+        )
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_log_likelihoods(self):
-        report = self.verdict(step_of(lambda logits, labels, world: F.nll_loss(logits.log_softmax(-1), labels)), "CONDITIONAL")
+        report = self.verdict(
+            step_of(lambda logits, labels, world: F.nll_loss(logits.log_softmax(-1), labels)),
+            "CONDITIONAL",
+        )
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_the_sum_by_the_count_of_all_ranks(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(labels, world)
+            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(
+                labels, world
+            )
 
         for high in (None, CLASSES):
             with self.subTest(high):
@@ -105,7 +116,9 @@ class Labels(unittest.TestCase):
 
     def test_a_sum(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, reduction="sum") * world.size  # undone by DistributedDataParallel
+            return (
+                F.cross_entropy(logits, labels, reduction="sum") * world.size
+            )  # undone by DistributedDataParallel
 
         def step(world):
             step_of(loss_of)(world)  # the loss itself is its rank's part of the sum
@@ -114,8 +127,14 @@ class Labels(unittest.TestCase):
         self.assertFalse(any(ASSUMED in a for a in report.assumptions))
 
     def test_counted_by_other_comparisons(self):
-        ways = {"ge": lambda labels: labels >= 0, "gt": lambda labels: labels > -1, "lt": lambda labels: ~(labels < 0), "eq": lambda labels: (labels == -100).logical_not()}
+        ways = {
+            "ge": lambda labels: labels >= 0,
+            "gt": lambda labels: labels > -1,
+            "lt": lambda labels: ~(labels < 0),
+            "eq": lambda labels: (labels == -100).logical_not(),
+        }
         for name, valid in ways.items():
+
             def loss_of(logits, labels, world, everywhere=True):
                 count = valid(labels).sum().float()
                 if everywhere and not world.single:
@@ -125,7 +144,12 @@ class Labels(unittest.TestCase):
 
             with self.subTest(name):
                 self.verdict(step_of(loss_of), "EQUIVALENT")
-                self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False), CLASSES), "NOT EQUIVALENT")
+                self.verdict(
+                    step_of(
+                        lambda logits, labels, world: loss_of(logits, labels, world, False), CLASSES
+                    ),
+                    "NOT EQUIVALENT",
+                )
 
     def test_losses_of_each_label(self):
         def loss_of(logits, labels, world, everywhere=True):
@@ -134,18 +158,29 @@ class Labels(unittest.TestCase):
             return (each * keep).sum() / counted(labels, world, everywhere)
 
         self.verdict(step_of(loss_of), "EQUIVALENT")
-        self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False)), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(lambda logits, labels, world: loss_of(logits, labels, world, False)),
+            "NOT EQUIVALENT",
+        )
 
     def test_shifted_labels(self):
         """As in language models: the labels of the next position, the last one has none."""
+
         def change(labels, world):
             return F.pad(labels, (0, 1), value=-100)[..., 1:]
 
         def loss_of(logits, labels, world, everywhere=True):
-            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(labels, world, everywhere)
+            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(
+                labels, world, everywhere
+            )
 
         self.verdict(step_of(loss_of, change=change), "EQUIVALENT")
-        self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False), change=change), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(
+                lambda logits, labels, world: loss_of(logits, labels, world, False), change=change
+            ),
+            "NOT EQUIVALENT",
+        )
 
     def test_smoothed(self):
         def loss_of(logits, labels, world):
@@ -156,6 +191,7 @@ class Labels(unittest.TestCase):
 
     def test_weighted(self):
         """The sum of the classes' weights is data in any case."""
+
         def loss_of(logits, labels, world):
             return F.cross_entropy(logits, labels, weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
 
@@ -163,6 +199,7 @@ class Labels(unittest.TestCase):
 
     def test_tokens_are_classes(self):
         """What a table is indexed by cannot be ignored."""
+
         def step(world):
             model = nn.Sequential(nn.Embedding(CLASSES, 5), nn.Linear(5, CLASSES))
             wrapped = model if world.single else DistributedDataParallel(model)
@@ -177,6 +214,7 @@ class Labels(unittest.TestCase):
     def test_numbers_of_the_program(self):
         """Constants are what they are."""
         for last, expected in ((3, "EQUIVALENT"), (-100, "NOT EQUIVALENT")):
+
             def change(labels, world):
                 rows = torch.tensor([[0, 1], [2, 3], [1, 1], [0, last]])
                 return rows if world.single else rows.chunk(world.size)[world.rank]
@@ -194,10 +232,14 @@ class Labels(unittest.TestCase):
 
     def test_a_wrong_step_with_valid_labels(self):
         """It is wrong whatever its labels are."""
-        self.verdict(step_of(lambda logits, labels, world: local_mean(logits, labels, world) / world.size), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(lambda logits, labels, world: local_mean(logits, labels, world) / world.size),
+            "NOT EQUIVALENT",
+        )
 
     def test_accumulation(self):
         """The mean of the microbatches' means, on one device, too."""
+
         def of(named, mean):
             def step(world):
                 model = nn.Linear(5, CLASSES)
@@ -207,7 +249,9 @@ class Labels(unittest.TestCase):
                 wrapped = model if world.single else DistributedDataParallel(model)
                 for a, b in zip(x.chunk(parts), labels.chunk(parts)):
                     options = {"ignore_index": -100} if named else {}
-                    (F.cross_entropy(wrapped(a).flatten(0, 1), b.flatten(), **options) / parts).backward()
+                    (
+                        F.cross_entropy(wrapped(a).flatten(0, 1), b.flatten(), **options) / parts
+                    ).backward()
 
             return step
 
@@ -216,10 +260,17 @@ class Labels(unittest.TestCase):
 
     def test_tensor_parallel(self):
         """No rank has other labels than the others."""
+
         def step(world):
             model = nn.Linear(5, CLASSES)
             mesh = world.mesh("tp")
-            model = parallelize_module(model, mesh, ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False))
+            model = parallelize_module(
+                model,
+                mesh,
+                ColwiseParallel(
+                    input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False
+                ),
+            )
             x = world.input("x", (3, 5))
             labels = world.input("labels", (3,), torch.long)
             with loss_parallel():

@@ -22,7 +22,12 @@ class Packages(unittest.TestCase):
             sys.path.remove(str(FOLDER))
         for case, (step, mesh, expected, *options) in module.CASES.items():
             with self.subTest(case):
-                report = sp.verify(step, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"], **(options[0] if options else {}))
+                report = sp.verify(
+                    step,
+                    mesh=mesh,
+                    arguments=["--timeout", "20", "--confirm", "off"],
+                    **(options[0] if options else {}),
+                )
                 self.assertEqual(expected, report.verdict, str(report))
 
     def test_each(self):

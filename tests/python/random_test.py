@@ -7,14 +7,13 @@ import pathlib
 import tempfile
 import unittest
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-import shardproof.torch as sp
 from shardproof.torch.__main__ import script_step
 from shardproof.torch.assumptions import Kind
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 OPTIONS = ["--timeout", "20", "--diagnose", "off"]
 
@@ -565,9 +564,9 @@ class FirstValues(Random):
             self.verdict(
                 step,
                 {"tp": 2},
-                single=lambda world: torch.nn.Linear(6, 4)(world.input("x", (8, 6)))
-                .square()
-                .mean(),
+                single=lambda world: (
+                    torch.nn.Linear(6, 4)(world.input("x", (8, 6))).square().mean()
+                ),
             ).verdict,
         )
 
@@ -585,8 +584,9 @@ class FirstValues(Random):
     def test_shards_with_one_seed(self):
         def step(world, seed):
             torch.manual_seed(seed(world.rank))
-            up, down = torch.nn.Linear(6, 8 // world.size, bias=False), torch.nn.Linear(
-                8 // world.size, 4, bias=False
+            up, down = (
+                torch.nn.Linear(6, 8 // world.size, bias=False),
+                torch.nn.Linear(8 // world.size, 4, bias=False),
             )
             model = world.parameters(
                 torch.nn.Sequential(up, torch.nn.Tanh(), down),

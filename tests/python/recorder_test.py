@@ -81,18 +81,34 @@ class Compiled(unittest.TestCase):
 
     def test_each_compiler(self):
         def step(world, compiled, reduced=True):
-            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+            model = torch.nn.Sequential(
+                torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)
+            )
             loss = compiled(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean()
             loss.backward()
             for p in model.parameters() if reduced and not world.single else ():
                 dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
             return loss
 
-        for name, compiled in {"compile": lambda m: torch.compile(m), "script": lambda m: torch.jit.script(m), "trace": lambda m: torch.jit.trace(m, torch.zeros(8, 4))}.items():
+        for name, compiled in {
+            "compile": lambda m: torch.compile(m),
+            "script": lambda m: torch.jit.script(m),
+            "trace": lambda m: torch.jit.trace(m, torch.zeros(8, 4)),
+        }.items():
             with self.subTest(name):
-                right = sp.verify(functools.partial(step, compiled=compiled), mesh=MESH, arguments=["--confirm", "off"])
-                self.assertEqual(("EQUIVALENT", []), (right.verdict, right.not_compared), str(right))
-                wrong = sp.verify(functools.partial(step, compiled=compiled, reduced=False), mesh=MESH, arguments=["--confirm", "off"])
+                right = sp.verify(
+                    functools.partial(step, compiled=compiled),
+                    mesh=MESH,
+                    arguments=["--confirm", "off"],
+                )
+                self.assertEqual(
+                    ("EQUIVALENT", []), (right.verdict, right.not_compared), str(right)
+                )
+                wrong = sp.verify(
+                    functools.partial(step, compiled=compiled, reduced=False),
+                    mesh=MESH,
+                    arguments=["--confirm", "off"],
+                )
                 self.assertEqual("NOT EQUIVALENT", wrong.verdict, str(wrong))
 
 
@@ -104,7 +120,14 @@ class Kept(unittest.TestCase):
             super().__init__()
             self.linear, self.track = torch.nn.Linear(8, 4), track
             for name in ("mean", "fixed", "rate"):
-                self.register_buffer(name, torch.zeros(4) if name == "mean" else torch.randn(4) if name == "fixed" else None)
+                self.register_buffer(
+                    name,
+                    torch.zeros(4)
+                    if name == "mean"
+                    else torch.randn(4)
+                    if name == "fixed"
+                    else None,
+                )
             self.register_buffer("count", torch.zeros((), dtype=torch.long))
             self.register_buffer("cache", torch.zeros(1), persistent=False)
             self.scale = torch.nn.Parameter(torch.tensor(1.0))
@@ -114,7 +137,13 @@ class Kept(unittest.TestCase):
             self.track(self, y.detach().mean(0))
             return y
 
-    def verdict(self, track, after=lambda world, model: None, reduced=("linear.weight", "linear.bias", "scale"), **options):
+    def verdict(
+        self,
+        track,
+        after=lambda world, model: None,
+        reduced=("linear.weight", "linear.bias", "scale"),
+        **options,
+    ):
         def step(world):
             model = self.Net(lambda model, mean: track(world, model, mean))
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -128,7 +157,9 @@ class Kept(unittest.TestCase):
             after(world, model)
             return loss
 
-        return sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"], **options).verdict
+        return sp.verify(
+            step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"], **options
+        ).verdict
 
     @staticmethod
     def nothing(world, model, mean):
@@ -154,10 +185,15 @@ class Kept(unittest.TestCase):
 
     def test_optimizers_of_which_one_rank_has_another(self):
         """What is not compared then is said, though the other rank has what the single device has."""
+
         def step(world):
             torch.manual_seed(0)
             model = torch.nn.Linear(8, 4)
-            groups = [model.weight, model.bias] if world.rank == 0 else [{"params": [model.weight]}, {"params": [model.bias]}]
+            groups = (
+                [model.weight, model.bias]
+                if world.rank == 0
+                else [{"params": [model.weight]}, {"params": [model.bias]}]
+            )
             optimizer = torch.optim.SGD(groups, lr=0.1)
             loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
             loss.backward()
@@ -169,14 +205,19 @@ class Kept(unittest.TestCase):
 
         report = sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"])
         self.assertEqual("CONDITIONAL", report.verdict, str(report))
-        self.assertTrue(any("optimizer0.groups.0.lr" in a and "rank 1" in a for a in report.not_compared), report.not_compared)
+        self.assertTrue(
+            any("optimizer0.groups.0.lr" in a and "rank 1" in a for a in report.not_compared),
+            report.not_compared,
+        )
 
     def test_a_number_that_is_no_mean(self):
         def rate(world, model, mean):
             model.rate = mean[0]
 
         self.assertEqual("NOT EQUIVALENT", self.verdict(rate))
-        self.assertEqual("NOT EQUIVALENT", self.verdict(self.nothing, reduced=("linear.weight", "linear.bias")))
+        self.assertEqual(
+            "NOT EQUIVALENT", self.verdict(self.nothing, reduced=("linear.weight", "linear.bias"))
+        )
 
     def test_one_side_leaves_it(self):
         def counted(world, model, mean):
@@ -198,7 +239,9 @@ class Kept(unittest.TestCase):
         for track in (counted, counted_alone, scaled):
             for ranks in ("all", "classes"):
                 self.assertEqual("NOT EQUIVALENT", self.verdict(track, ranks=ranks), track)
-        with self.assertRaisesRegex(sp.CaptureError, "'rate.new', a buffer that ranks change, is not on the single device"):
+        with self.assertRaisesRegex(
+            sp.CaptureError, "'rate.new', a buffer that ranks change, is not on the single device"
+        ):
             self.verdict(made)
 
     def test_what_cannot_be_followed(self):
@@ -222,13 +265,24 @@ class Kept(unittest.TestCase):
     def test_module_of_buffers_alone(self):
         def step(world, reduce):
             tracker, model = torch.nn.BatchNorm1d(8, affine=False), torch.nn.Linear(8, 4)
-            tracker = tracker if world.single or not reduce else torch.nn.SyncBatchNorm.convert_sync_batchnorm(tracker)
+            tracker = (
+                tracker
+                if world.single or not reduce
+                else torch.nn.SyncBatchNorm.convert_sync_batchnorm(tracker)
+            )
             x = world.input("x", (8, 8), shard={"dp": 0})
             tracker(x)
             return model(x).square().mean().detach()
 
         for reduce in (True, False):
-            self.assertEqual("EQUIVALENT" if reduce else "NOT EQUIVALENT", sp.verify(functools.partial(step, reduce=reduce), mesh=MESH, arguments=["--confirm", "off"]).verdict)
+            self.assertEqual(
+                "EQUIVALENT" if reduce else "NOT EQUIVALENT",
+                sp.verify(
+                    functools.partial(step, reduce=reduce),
+                    mesh=MESH,
+                    arguments=["--confirm", "off"],
+                ).verdict,
+            )
 
     def test_frozen_statistics(self):
         def step(world):
@@ -240,7 +294,9 @@ class Kept(unittest.TestCase):
                 p.grad /= world.size
             return loss
 
-        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict
+        )
 
     def test_tables_that_are_broadcast(self):
         def step(world, factor):
@@ -254,15 +310,28 @@ class Kept(unittest.TestCase):
             return loss
 
         for factor in (1.0, 2.0):
-            self.assertEqual("EQUIVALENT" if factor == 1.0 else "NOT EQUIVALENT", sp.verify(functools.partial(step, factor=factor), mesh=MESH, arguments=["--confirm", "off"]).verdict)
+            self.assertEqual(
+                "EQUIVALENT" if factor == 1.0 else "NOT EQUIVALENT",
+                sp.verify(
+                    functools.partial(step, factor=factor),
+                    mesh=MESH,
+                    arguments=["--confirm", "off"],
+                ).verdict,
+            )
 
     def test_tensors_of_optimizers_that_are_no_modules(self):
         def step(world, reduced, times=1):
             model, weights = torch.nn.Linear(8, 2), torch.zeros(2, requires_grad=True)
             wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model)
-            optimizer = torch.optim.AdamW([{"params": model.parameters()}, {"params": [weights], "lr": 0.1}])
+            optimizer = torch.optim.AdamW(
+                [{"params": model.parameters()}, {"params": [weights], "lr": 0.1}]
+            )
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-            loss = (wrapped(world.input("x", (8, 8), shard={"dp": 0})).square().mean(0) * torch.exp(-weights) + weights).sum()
+            loss = (
+                wrapped(world.input("x", (8, 8), shard={"dp": 0})).square().mean(0)
+                * torch.exp(-weights)
+                + weights
+            ).sum()
             loss.backward()
             if reduced and not world.single:
                 dist.all_reduce(weights.grad)
@@ -272,8 +341,20 @@ class Kept(unittest.TestCase):
                 schedule.step()
             return loss
 
-        for options, verdict in ({"reduced": True}, "EQUIVALENT"), ({"reduced": False}, "NOT EQUIVALENT"), ({"reduced": True, "times": 2}, "NOT EQUIVALENT"):
-            self.assertEqual(verdict, sp.verify(functools.partial(step, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict, options)
+        for options, verdict in (
+            ({"reduced": True}, "EQUIVALENT"),
+            ({"reduced": False}, "NOT EQUIVALENT"),
+            ({"reduced": True, "times": 2}, "NOT EQUIVALENT"),
+        ):
+            self.assertEqual(
+                verdict,
+                sp.verify(
+                    functools.partial(step, **options),
+                    mesh=MESH,
+                    arguments=["--timeout", "10", "--confirm", "off"],
+                ).verdict,
+                options,
+            )
 
     def test_optimizers_of_a_rank_that_are_others(self):
         def step(world):
@@ -283,7 +364,10 @@ class Kept(unittest.TestCase):
             for p in model.parameters() if not world.single else ():
                 dist.all_reduce(p.grad)
                 p.grad /= world.size
-            own = [torch.nn.Parameter(p.detach().flatten().chunk(world.size)[world.rank].clone()) for p in model.parameters()]
+            own = [
+                torch.nn.Parameter(p.detach().flatten().chunk(world.size)[world.rank].clone())
+                for p in model.parameters()
+            ]
             for main, p in zip(own, model.parameters()):
                 main.grad = p.grad.flatten().chunk(world.size)[world.rank]
             torch.optim.SGD(own, lr=0.1).step()
@@ -296,15 +380,29 @@ class Kept(unittest.TestCase):
                 p.data.copy_(whole.view_as(p))
             return loss
 
-        self.assertEqual("CONDITIONAL", sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict)
+        self.assertEqual(
+            "CONDITIONAL",
+            sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict,
+        )
 
     def test_parameters_that_take_the_place_of_others(self):
         def replaced(world, model, scale):
             model.linear.weight = torch.nn.Parameter(model.linear.weight.detach() * scale)
-            model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+            model.load_state_dict(
+                {k: v.clone() for k, v in model.state_dict().items()}, assign=True
+            )
 
-        self.assertEqual("EQUIVALENT", self.verdict(self.nothing, lambda world, model: replaced(world, model, 0.5)))
-        self.assertEqual("NOT EQUIVALENT", self.verdict(self.nothing, lambda world, model: replaced(world, model, 0.5 if world.rank == 0 else 0.6)))
+        self.assertEqual(
+            "EQUIVALENT",
+            self.verdict(self.nothing, lambda world, model: replaced(world, model, 0.5)),
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.verdict(
+                self.nothing,
+                lambda world, model: replaced(world, model, 0.5 if world.rank == 0 else 0.6),
+            ),
+        )
 
 
 class Beginnings(unittest.TestCase):
@@ -357,9 +455,14 @@ class Beginnings(unittest.TestCase):
             dist.all_reduce(model.mean)
 
     def test_a_factor_of_zeros(self):
-        right, wrong = self.report(self.averaged()), self.report(self.averaged(lambda world: 0.9 if world.rank == 0 else 0.8))
+        right, wrong = (
+            self.report(self.averaged()),
+            self.report(self.averaged(lambda world: 0.9 if world.rank == 0 else 0.8)),
+        )
         self.assertEqual(("EQUIVALENT", "NOT EQUIVALENT"), (right.verdict, wrong.verdict))
-        self.assertFalse(any("begins with the number" in a for a in right.assumptions), right.assumptions)
+        self.assertFalse(
+            any("begins with the number" in a for a in right.assumptions), right.assumptions
+        )
 
     def test_what_was_there_is_added_up_with_the_parts(self):
         self.assertEqual("NOT EQUIVALENT", self.report(self.added, self.reduce).verdict)
@@ -373,13 +476,34 @@ class Beginnings(unittest.TestCase):
         report = self.report(self.added, reduce_and_forget)
         self.assertEqual("EQUIVALENT", report.verdict, str(report))
         self.assertFalse(any("buffer mean" in a for a in report.assumptions), report.assumptions)
-        self.assertEqual("NOT EQUIVALENT", self.report(self.added, lambda world, model: reduce_and_forget(world, model, 0.0 if world.rank == 0 else 1.0)).verdict)
-        self.assertEqual("NOT EQUIVALENT", self.report(self.added, lambda world, model: reduce_and_forget(world, model, 1.0)).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.report(
+                self.added,
+                lambda world, model: reduce_and_forget(
+                    world, model, 0.0 if world.rank == 0 else 1.0
+                ),
+            ).verdict,
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.report(
+                self.added, lambda world, model: reduce_and_forget(world, model, 1.0)
+            ).verdict,
+        )
 
     def test_parts_that_add_up(self):
-        report = self.report(self.added, lambda world, model: world.output("mean", model.mean, sum=["dp"]))
+        report = self.report(
+            self.added, lambda world, model: world.output("mean", model.mean, sum=["dp"])
+        )
         self.assertEqual("EQUIVALENT", report.verdict, str(report))
-        self.assertTrue(any("the buffer mean begins with the number" in a and "ranks have parts of it" in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(
+            any(
+                "the buffer mean begins with the number" in a and "ranks have parts of it" in a
+                for a in report.assumptions
+            ),
+            report.assumptions,
+        )
 
     def test_flags(self):
         def track(world, model, mean, factor=lambda world: 0.9):
@@ -389,9 +513,19 @@ class Beginnings(unittest.TestCase):
 
         report = self.report(track)
         self.assertEqual("EQUIVALENT", report.verdict, str(report))
-        self.assertEqual(1, sum("begins with the number" in a for a in report.assumptions), report.assumptions)
-        self.assertTrue(any("the buffer begun begins with the number" in a for a in report.assumptions), report.assumptions)
-        self.assertEqual("NOT EQUIVALENT", self.report(lambda *a: track(*a, factor=lambda world: 0.9 if world.rank == 0 else 0.8)).verdict)
+        self.assertEqual(
+            1, sum("begins with the number" in a for a in report.assumptions), report.assumptions
+        )
+        self.assertTrue(
+            any("the buffer begun begins with the number" in a for a in report.assumptions),
+            report.assumptions,
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.report(
+                lambda *a: track(*a, factor=lambda world: 0.9 if world.rank == 0 else 0.8)
+            ).verdict,
+        )
 
     def test_numbers_that_decide(self):
         def track(world, model, mean):
@@ -404,13 +538,22 @@ class Beginnings(unittest.TestCase):
 
         report = self.report(track, decided)
         self.assertEqual("EQUIVALENT", report.verdict, str(report))
-        self.assertTrue(any("the buffer mean begins with the number" in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(
+            any("the buffer mean begins with the number" in a for a in report.assumptions),
+            report.assumptions,
+        )
 
     def test_other_numbers_on_ranks(self):
         after = lambda world, model: world.output("scale", model.scale * world.size, mean=())
         report = self.report(lambda world, model, mean: None, after, lambda world: 1.0 / world.size)
         self.assertEqual("NOT EQUIVALENT", report.verdict)  # the loss
-        self.assertTrue(any("the buffer scale begins with the number" in a and "rank 0 begins with another" in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(
+            any(
+                "the buffer scale begins with the number" in a and "rank 0 begins with another" in a
+                for a in report.assumptions
+            ),
+            report.assumptions,
+        )
 
     def test_statistics_that_stay(self):
         def step(world, used):
@@ -425,14 +568,23 @@ class Beginnings(unittest.TestCase):
             return loss
 
         for used in (lambda module: module.running_mean, lambda module: module.running_var - 1):
-            self.assertEqual("NOT EQUIVALENT", sp.verify(functools.partial(step, used=used), mesh=MESH, arguments=["--confirm", "off"]).verdict)
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                sp.verify(
+                    functools.partial(step, used=used), mesh=MESH, arguments=["--confirm", "off"]
+                ).verdict,
+            )
 
 
 class Leaves(unittest.TestCase):
     """Tensors that a step writes by hand and that no called module has."""
 
     def verdict(self, step, **options):
-        return sp.verify(functools.partial(step, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict
+        return sp.verify(
+            functools.partial(step, **options),
+            mesh=MESH,
+            arguments=["--timeout", "10", "--confirm", "off"],
+        ).verdict
 
     @staticmethod
     def by_hand(world, reduced=True, data=False):
@@ -471,7 +623,9 @@ class Leaves(unittest.TestCase):
                 for a, p in zip(copy_of.state_dict().values(), model.state_dict().values()):
                     a.lerp_(p, factor(world))
             else:
-                torch._foreach_lerp_(list(copy_of.parameters()), list(model.parameters()), factor(world))
+                torch._foreach_lerp_(
+                    list(copy_of.parameters()), list(model.parameters()), factor(world)
+                )
         return loss
 
     def test_a_leaf(self):
@@ -483,11 +637,22 @@ class Leaves(unittest.TestCase):
         for way in ("parameters", "data", "states", "together"):
             for frozen in (False, True):
                 with self.subTest(way, frozen=frozen):
-                    self.assertEqual("EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen))
-                    self.assertEqual("NOT EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen, factor=lambda world: 0.1 if world.rank == 0 else 0.2))
+                    self.assertEqual(
+                        "EQUIVALENT", self.verdict(self.averaged, way=way, frozen=frozen)
+                    )
+                    self.assertEqual(
+                        "NOT EQUIVALENT",
+                        self.verdict(
+                            self.averaged,
+                            way=way,
+                            frozen=frozen,
+                            factor=lambda world: 0.1 if world.rank == 0 else 0.2,
+                        ),
+                    )
 
     def test_copies_that_are_made_too_early(self):
         """An average of weights begins with a copy of them, which is what they were before the step where it is made before it."""
+
         def step(world, early):
             model = torch.nn.Linear(8, 4)
             average = torch.optim.swa_utils.AveragedModel(model)
@@ -498,9 +663,18 @@ class Leaves(unittest.TestCase):
             if not early:
                 average.update_parameters(model)
 
-        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
-        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), lambda world: step(world, True), mesh=MESH).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict
+        )
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(
+                lambda world: step(world, False), lambda world: step(world, True), mesh=MESH
+            ).verdict,
+        )
 
     def test_that_one_rank_writes(self):
         def step(world):
@@ -513,7 +687,13 @@ class Leaves(unittest.TestCase):
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])
         self.assertEqual("CONDITIONAL", report.verdict, str(report))
-        self.assertTrue(any("leaf 3.0.new" in a and "not compared: rank 1" in a and "leaf 8x4" not in a for a in report.not_compared), report.not_compared)
+        self.assertTrue(
+            any(
+                "leaf 3.0.new" in a and "not compared: rank 1" in a and "leaf 8x4" not in a
+                for a in report.not_compared
+            ),
+            report.not_compared,
+        )
 
     def test_that_cannot_be_followed(self):
         def step(world):
@@ -525,14 +705,19 @@ class Leaves(unittest.TestCase):
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])
         self.assertEqual("CONDITIONAL", report.verdict, str(report))
-        self.assertTrue(any("shape [4]" in a and "not compared" in a for a in report.not_compared), report.not_compared)
+        self.assertTrue(
+            any("shape [4]" in a and "not compared" in a for a in report.not_compared),
+            report.not_compared,
+        )
 
     def test_outputs_with_names_of_parameters(self):
         def step(world, factor):
             model = torch.nn.Linear(8, 4)
             world.parameters(model)
             x = world.input("x", (8, 8), shard={"dp": 0})
-            found = torch.func.grad(lambda p: torch.func.functional_call(model, p, (x,)).square().mean())(dict(model.named_parameters()))
+            found = torch.func.grad(
+                lambda p: torch.func.functional_call(model, p, (x,)).square().mean()
+            )(dict(model.named_parameters()))
             for name, g in found.items():
                 if not world.single:
                     dist.all_reduce(g)
@@ -583,7 +768,11 @@ class Apart(unittest.TestCase):
                 left_behind["first"] = True
             h = world.input("x", (4, 4, 8), shard={"dp": 0})
             scores = (h @ h.transpose(1, 2) + left_behind["mask"]).softmax(-1)
-            world.output("y", (scores @ h) * (2.0 if left_behind.pop("first", False) else 3.0), shard={"dp": 0})
+            world.output(
+                "y",
+                (scores @ h) * (2.0 if left_behind.pop("first", False) else 3.0),
+                shard={"dp": 0},
+            )
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
         with self.assertRaisesRegex(sp.CaptureError, "an earlier call of sp.verify"):
@@ -597,7 +786,12 @@ class Apart(unittest.TestCase):
             labels = world.input("labels", (4, 6), dtype=torch.int64, shard={"dp": 0})
             logits = world.input("x", (4, 6, 8), shard={"dp": 0})
             valid = labels != 0
-            losses = -logits.log_softmax(-1).gather(-1, torch.where(valid, labels, 0).unsqueeze(-1)).squeeze(-1) * valid
+            losses = (
+                -logits.log_softmax(-1)
+                .gather(-1, torch.where(valid, labels, 0).unsqueeze(-1))
+                .squeeze(-1)
+                * valid
+            )
             loss, counted = losses.sum(), valid.sum()
             if not world.single:
                 dist.all_reduce(loss)
@@ -628,7 +822,13 @@ class Apart(unittest.TestCase):
 
     def test_what_a_process_of_its_own_says_is_dropped(self):
         code = "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': 0})\nsp.capture(step, mesh={'dp': 2})"
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
         self.assertEqual(["rank 0", "rank 0", "rank 1"], done.stdout.splitlines(), done.stderr)
 
 
@@ -659,7 +859,11 @@ class StateOfOptimizers(unittest.TestCase):
             after(chosen)
 
     def verdict(self, optimizer, after=lambda optimizer: None, **options):
-        return sp.verify(lambda world: self.step(world, optimizer, after, **options), mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict
+        return sp.verify(
+            lambda world: self.step(world, optimizer, after, **options),
+            mesh=MESH,
+            arguments=["--timeout", "10", "--confirm", "off"],
+        ).verdict
 
     def adam(self, model, world):
         return torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -667,11 +871,20 @@ class StateOfOptimizers(unittest.TestCase):
     def test_right(self):
         self.assertEqual("EQUIVALENT", self.verdict(self.adam))
         self.assertEqual("EQUIVALENT", self.verdict(self.adam, closure=True))
-        captured = sp.capture(lambda world: self.step(world, self.adam, lambda optimizer: None), mesh=MESH)
+        captured = sp.capture(
+            lambda world: self.step(world, self.adam, lambda optimizer: None), mesh=MESH
+        )
         self.assertLessEqual({"weight.exp_avg.new", "weight.exp_avg_sq.new"}, set(captured.names))
 
     def test_other_hyperparameters(self):
-        self.assertEqual("NOT EQUIVALENT", self.verdict(lambda model, world: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9 if world.single else 0.5)))
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.verdict(
+                lambda model, world: torch.optim.SGD(
+                    model.parameters(), lr=0.1, momentum=0.9 if world.single else 0.5
+                )
+            ),
+        )
 
     def test_written_after_the_step(self):
         def in_place(optimizer):
@@ -708,7 +921,9 @@ class LeftBehind(unittest.TestCase):
 
     def step(self, world, optimizer=None, after=None, tied=False):
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+        )
         if tied:
             model[1].weight = model[0].weight
         chosen = optimizer(model, world) if optimizer else torch.optim.AdamW(model.parameters())
@@ -724,7 +939,11 @@ class LeftBehind(unittest.TestCase):
         return loss
 
     def report(self, **options):
-        return sp.verify(functools.partial(self.step, **options), mesh=MESH, arguments=["--confirm", "off", "--diagnose", "off"])
+        return sp.verify(
+            functools.partial(self.step, **options),
+            mesh=MESH,
+            arguments=["--confirm", "off", "--diagnose", "off"],
+        )
 
     def test_other_modules_and_tensors(self):
         def another(model, _):
@@ -747,7 +966,9 @@ class LeftBehind(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "no parameter '1.weight' any more"):
             self.report(after=lambda model, _: model.__delitem__(1))
         self.assertEqual("EQUIVALENT", self.report(tied=True).verdict)
-        with self.assertRaisesRegex(sp.CaptureError, "'0.weight as 1.weight.new' of rank 1 is not on the single device"):
+        with self.assertRaisesRegex(
+            sp.CaptureError, "'0.weight as 1.weight.new' of rank 1 is not on the single device"
+        ):
             self.report(tied=True, after=untied)
 
     def test_wrapped_after_the_first_call(self):
@@ -758,20 +979,49 @@ class LeftBehind(unittest.TestCase):
             loss = model(world.input("x", (8, 8), shard={"dp": 0})).square().mean()
             return loss.detach()
 
-        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict
+        )
 
     def test_state_that_is_made_later(self):
         for factor, verdict in (1, "EQUIVALENT"), (2, "NOT EQUIVALENT"):
-            self.assertEqual(verdict, self.report(optimizer=lambda model, world: self.Late(model.parameters(), factor if world.rank else 1)).verdict)
+            self.assertEqual(
+                verdict,
+                self.report(
+                    optimizer=lambda model, world: self.Late(
+                        model.parameters(), factor if world.rank else 1
+                    )
+                ).verdict,
+            )
 
     def test_what_the_next_step_goes_by(self):
-        for key, value in {"lr": 0.5, "weight_decay": 0.5, "betas": (0.9, 0.5), "eps": 0.5, "maximize": True}.items():
-            self.assertEqual("NOT EQUIVALENT", self.report(after=lambda model, optimizer: optimizer.param_groups[0].update({key: value})).verdict, key)
-        self.assertEqual("EQUIVALENT", self.report(after=lambda model, optimizer: optimizer.param_groups[0].update(foreach=False)).verdict)
+        for key, value in {
+            "lr": 0.5,
+            "weight_decay": 0.5,
+            "betas": (0.9, 0.5),
+            "eps": 0.5,
+            "maximize": True,
+        }.items():
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                self.report(
+                    after=lambda model, optimizer: optimizer.param_groups[0].update({key: value})
+                ).verdict,
+                key,
+            )
+        self.assertEqual(
+            "EQUIVALENT",
+            self.report(
+                after=lambda model, optimizer: optimizer.param_groups[0].update(foreach=False)
+            ).verdict,
+        )
 
     def test_gradients_that_one_rank_does_not_leave(self):
         report = self.report(after=lambda model, _: setattr(model[0].weight, "grad", None))
-        self.assertIn("no gradient is left on rank 1 in 0.weight: it is compared where there is one", report.assumptions)
+        self.assertIn(
+            "no gradient is left on rank 1 in 0.weight: it is compared where there is one",
+            report.assumptions,
+        )
 
     def test_a_function_without_a_gradient(self):
         class Stop(torch.autograd.Function):
@@ -791,7 +1041,9 @@ class LeftBehind(unittest.TestCase):
                 dist.all_reduce(p.grad)
                 p.grad /= world.size
 
-        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(step, mesh=MESH, arguments=["--confirm", "off"]).verdict
+        )
 
 
 class NotFollowed(unittest.TestCase):
@@ -807,7 +1059,12 @@ class NotFollowed(unittest.TestCase):
 
     def test_memory_of_any_layout_that_nothing_wrote(self):
         """ATen's decompositions of these make memory under other names: what happens to lie there is no constant."""
-        for how in (lambda x: torch.empty_strided((4, 4), (4, 1)), lambda x: x.new_empty_strided((4, 4), (4, 1)), lambda x: torch.empty_strided((4, 4), (4, 1)) * 0, lambda x: torch.Tensor(4, 4)):
+        for how in (
+            lambda x: torch.empty_strided((4, 4), (4, 1)),
+            lambda x: x.new_empty_strided((4, 4), (4, 1)),
+            lambda x: torch.empty_strided((4, 4), (4, 1)) * 0,
+            lambda x: torch.Tensor(4, 4),
+        ):
             self.refused(lambda world, x, how=how: x + how(x), "never written")
 
     def test_other_threads(self):
@@ -821,8 +1078,18 @@ class NotFollowed(unittest.TestCase):
 
     def test_sums_of_booleans(self):
         self.refused(lambda world, x: ((x > 0) + (x < 1)).float(), "sum of booleans")
-        self.refused(lambda world, x: x * (x > 0).sum(0, dtype=torch.bool).float(), "sum of booleans")
-        self.refused(lambda world, x: torch.zeros(4, dtype=torch.bool).index_add(0, torch.tensor([0, 0]), x[0, :2] > 0).float() * x, "sum of booleans")
+        self.refused(
+            lambda world, x: x * (x > 0).sum(0, dtype=torch.bool).float(), "sum of booleans"
+        )
+        self.refused(
+            lambda world, x: (
+                torch.zeros(4, dtype=torch.bool)
+                .index_add(0, torch.tensor([0, 0]), x[0, :2] > 0)
+                .float()
+                * x
+            ),
+            "sum of booleans",
+        )
 
         def reduced(world, x):
             positive = x > 0
@@ -832,7 +1099,10 @@ class NotFollowed(unittest.TestCase):
         self.refused(reduced, "booleans that are added up")
 
     def test_memory_seen_as_another_dtype(self):
-        self.refused(lambda world, x: x.view(torch.int32).float(), "a view of torch.float32 memory as torch.int32")
+        self.refused(
+            lambda world, x: x.view(torch.int32).float(),
+            "a view of torch.float32 memory as torch.int32",
+        )
 
     def test_ranks_that_communicate_other_dtypes(self):
         def reduced(world, x):
@@ -866,11 +1136,18 @@ class NotFollowed(unittest.TestCase):
             x = world.input("x", (8, 4), shard={"dp": 0})
             if world.rank == 0:
                 left_behind["factor"] = 2.0
-            world.output("y", x * (2.0 if world.single or world.rank == 3 else left_behind.get("factor", 3.0)), shard={"dp": 0})
+            world.output(
+                "y",
+                x * (2.0 if world.single or world.rank == 3 else left_behind.get("factor", 3.0)),
+                shard={"dp": 0},
+            )
 
         for jobs in (1, 2):
             left_behind.clear()
-            self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh={"dp": 4}, jobs=jobs, arguments=["--timeout", "10"]).verdict)
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                sp.verify(step, mesh={"dp": 4}, jobs=jobs, arguments=["--timeout", "10"]).verdict,
+            )
 
     def test_decisions_by_numbers_in_an_interval(self):
         def by(decide, who=lambda world: True):
@@ -888,7 +1165,11 @@ class NotFollowed(unittest.TestCase):
                 raise FloatingPointError
             return number > 0.85
 
-        for step in (by(lambda n: 0 <= n < 0.85), by(lambda n: n > 0.85, lambda world: world.rank == 0), by(spike)):
+        for step in (
+            by(lambda n: 0 <= n < 0.85),
+            by(lambda n: n > 0.85, lambda world: world.rank == 0),
+            by(spike),
+        ):
             with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                 sp.capture(step, mesh=MESH)
 
@@ -896,7 +1177,11 @@ class NotFollowed(unittest.TestCase):
         def step(change):
             def run(world):
                 y = world.input("x", (), high=None)
-                return {"a": {"b": y * (1 if world.single else change)}, "c": [y, (y, y * change)] if world.single else [y, (y, y * change * change)], "d": (y * (2 if world.single else 2 * change)).item()}
+                return {
+                    "a": {"b": y * (1 if world.single else change)},
+                    "c": [y, (y, y * change)] if world.single else [y, (y, y * change * change)],
+                    "d": (y * (2 if world.single else 2 * change)).item(),
+                }
 
             return run
 
@@ -921,14 +1206,18 @@ class FailClosed(unittest.TestCase):
 
     def test_sorting_long_rows_is_not_followed(self):
         def change(world, model):
-            model.up.weight.grad.copy_(model.up.weight.grad.flatten().sort().values.view_as(model.up.weight))
+            model.up.weight.grad.copy_(
+                model.up.weight.grad.flatten().sort().values.view_as(model.up.weight)
+            )
 
         self.refuse(change, "a choice among more than")
 
     def test_labels_that_do_not_count_are_no_numbers(self):
         def change(world, model):
             labels = world.input("classes", (4,), torch.long, high=4)
-            model.up.weight.grad.add_(torch.where(world.input("kept", (4,), torch.long, high=2) == 1, labels, -100).sum())
+            model.up.weight.grad.add_(
+                torch.where(world.input("kept", (4,), torch.long, high=2) == 1, labels, -100).sum()
+            )
 
         self.refuse(change, "labels of which some do not count")
 
@@ -936,11 +1225,17 @@ class FailClosed(unittest.TestCase):
         def step(world):
             model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
             world.parameters(model)
-            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            wrapped = (
+                model
+                if world.single
+                else torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            )
             chosen = (wrapped if world.single else wrapped.module)[world.rank]
             if not world.single:
                 wrapped.module.forward = chosen.forward
-            (chosen if world.single else wrapped)(world.input("x", (2, 2), shard={"dp": 0})).sum().backward()
+            (chosen if world.single else wrapped)(
+                world.input("x", (2, 2), shard={"dp": 0})
+            ).sum().backward()
 
         with self.assertRaisesRegex(sp.CaptureError, "do not use the same parameters"):
             sp.capture(step, mesh=MESH)
@@ -979,16 +1274,38 @@ class FailClosed(unittest.TestCase):
 
     def test_whether_masked_scores_are_infinite(self):
         shown = {
-            "isinf": lambda s: torch.where(torch.isinf(s), 0.0, s), "equal": lambda s: s.masked_fill(s == -math.inf, 0.0), "isneginf": lambda s: torch.where(torch.isneginf(s), 0.0, s),
-            "above": lambda s: torch.where(s > -math.inf, s, 0.0), "isfinite": lambda s: torch.where(torch.isfinite(s), s, 0.0), "difference": lambda s: torch.where(torch.isnan(s - s), 0.0, s),
-            "times 0": lambda s: torch.where(torch.isnan(s * 0), 0.0, s), "itself": lambda s: torch.where(s - s == s - s, s, 0.0), "nan_to_num": lambda s: torch.nan_to_num(s, neginf=0.0),
-            "largest": lambda s: s if math.isfinite(s.sum().item()) else s * 0}
+            "isinf": lambda s: torch.where(torch.isinf(s), 0.0, s),
+            "equal": lambda s: s.masked_fill(s == -math.inf, 0.0),
+            "isneginf": lambda s: torch.where(torch.isneginf(s), 0.0, s),
+            "above": lambda s: torch.where(s > -math.inf, s, 0.0),
+            "isfinite": lambda s: torch.where(torch.isfinite(s), s, 0.0),
+            "difference": lambda s: torch.where(torch.isnan(s - s), 0.0, s),
+            "times 0": lambda s: torch.where(torch.isnan(s * 0), 0.0, s),
+            "itself": lambda s: torch.where(s - s == s - s, s, 0.0),
+            "nan_to_num": lambda s: torch.nan_to_num(s, neginf=0.0),
+            "largest": lambda s: s if math.isfinite(s.sum().item()) else s * 0,
+        }
         for name, change in shown.items():
-            for hidden in (None, lambda world: (world.input("kind", (4, 6), torch.long, shard={"dp": 0}, high=3)[:, None, :] > 0) | torch.eye(6).bool()):
-                with self.subTest(name, by_data=hidden is not None), self.assertRaises((sp.CaptureError, DataDependent)):
+            for hidden in (
+                None,
+                lambda world: (
+                    (
+                        world.input("kind", (4, 6), torch.long, shard={"dp": 0}, high=3)[:, None, :]
+                        > 0
+                    )
+                    | torch.eye(6).bool()
+                ),
+            ):
+                with (
+                    self.subTest(name, by_data=hidden is not None),
+                    self.assertRaises((sp.CaptureError, DataDependent)),
+                ):
                     self.masked_scores(change, hidden)
         self.assertEqual("EQUIVALENT", self.masked_scores(lambda s: s).verdict)
-        self.assertEqual("EQUIVALENT", self.masked_scores(lambda s: torch.where(torch.isnan(s.softmax(-1)), 0.0, s)).verdict)
+        self.assertEqual(
+            "EQUIVALENT",
+            self.masked_scores(lambda s: torch.where(torch.isnan(s.softmax(-1)), 0.0, s)).verdict,
+        )
 
     def test_whether_what_came_from_other_ranks_is_infinite(self):
         def step(world, masked, hidden=None):
@@ -997,10 +1314,14 @@ class FailClosed(unittest.TestCase):
             x = world.input("x", (2, 8, 8), shard={"dp": 0})
             scores = model(x)
             if masked:
-                scores = scores.masked_fill(torch.ones(8, 8).triu(1).bool() if hidden is None else hidden(world), -math.inf)
+                scores = scores.masked_fill(
+                    torch.ones(8, 8).triu(1).bool() if hidden is None else hidden(world), -math.inf
+                )
             if not world.single:
                 others = torch.empty_like(scores)
-                (dist.send, dist.recv)[world.rank](scores if world.rank == 0 else others, 1 - world.rank)
+                (dist.send, dist.recv)[world.rank](
+                    scores if world.rank == 0 else others, 1 - world.rank
+                )
                 if world.rank == 1 and torch.isinf(others).any():
                     scores = scores * 2
             return scores.softmax(-1).square().mean()
@@ -1009,7 +1330,16 @@ class FailClosed(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "what came from other ranks"):
             sp.capture(lambda world: step(world, True), mesh=MESH)
         with self.assertRaisesRegex(sp.CaptureError, "what is sent cannot be followed"):
-            sp.capture(lambda world: step(world, True, lambda world: world.input("kind", (2, 8, 8), torch.long, shard={"dp": 0}, high=2) == 1), mesh=MESH)
+            sp.capture(
+                lambda world: step(
+                    world,
+                    True,
+                    lambda world: (
+                        world.input("kind", (2, 8, 8), torch.long, shard={"dp": 0}, high=2) == 1
+                    ),
+                ),
+                mesh=MESH,
+            )
 
     def of_x(self, single, ranks, shape=(4, 8), bind=False):
         """Two functions of an input, on one device and on ranks that have all of it."""
@@ -1025,6 +1355,7 @@ class FailClosed(unittest.TestCase):
     def test_what_optimizers_ask_of_their_states(self):
         """Rprop chooses by products with gradients before: at first zero."""
         for name in ("Rprop", "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "Adagrad"):
+
             def step(world, scale):
                 model = torch.nn.Linear(8, 8)
                 optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1)
@@ -1036,69 +1367,151 @@ class FailClosed(unittest.TestCase):
                 optimizer.step()
 
             with self.subTest(name):
-                self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, 1.0), mesh=MESH).verdict)
-                self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2.0), mesh=MESH).verdict)
+                self.assertEqual(
+                    "EQUIVALENT", sp.verify(lambda world: step(world, 1.0), mesh=MESH).verdict
+                )
+                self.assertEqual(
+                    "NOT EQUIVALENT", sp.verify(lambda world: step(world, 2.0), mesh=MESH).verdict
+                )
 
     def test_draws_from_other_distributions(self):
-        draws = {"uniform": torch.rand_like, "range": lambda x: torch.empty_like(x).uniform_(0, 2), "normal": torch.randn_like, "spread": lambda x: torch.empty_like(x).normal_(0, 2),
-                 "most": lambda x: torch.bernoulli(torch.full_like(x, 0.9)), "half": lambda x: torch.empty_like(x).bernoulli_(0.5)}
+        draws = {
+            "uniform": torch.rand_like,
+            "range": lambda x: torch.empty_like(x).uniform_(0, 2),
+            "normal": torch.randn_like,
+            "spread": lambda x: torch.empty_like(x).normal_(0, 2),
+            "most": lambda x: torch.bernoulli(torch.full_like(x, 0.9)),
+            "half": lambda x: torch.empty_like(x).bernoulli_(0.5),
+        }
         for bind in (False, True):
             for name, draw in draws.items():
                 for other, second in draws.items():
                     if name <= other:
                         with self.subTest(name, other=other, bind=bind):
-                            report = self.of_x(lambda x: x * draw(x), lambda x: x * second(x), bind=bind)
-                            self.assertEqual("EQUIVALENT" if name == other else "NOT EQUIVALENT", report.verdict, str(report))
+                            report = self.of_x(
+                                lambda x: x * draw(x), lambda x: x * second(x), bind=bind
+                            )
+                            self.assertEqual(
+                                "EQUIVALENT" if name == other else "NOT EQUIVALENT",
+                                report.verdict,
+                                str(report),
+                            )
 
     def test_parameters_of_draws_before_modules_are_known(self):
-        for single, ranks in ((lambda x: torch.bernoulli(torch.sigmoid(x)), lambda x: torch.bernoulli(1 - torch.sigmoid(x))), (lambda x: torch.normal(x, 1.0), lambda x: torch.normal(-x, 1.0))):
+        for single, ranks in (
+            (
+                lambda x: torch.bernoulli(torch.sigmoid(x)),
+                lambda x: torch.bernoulli(1 - torch.sigmoid(x)),
+            ),
+            (lambda x: torch.normal(x, 1.0), lambda x: torch.normal(-x, 1.0)),
+        ):
             self.assertEqual("EQUIVALENT", self.of_x(single, single).verdict)
             self.assertNotEqual("EQUIVALENT", self.of_x(single, ranks).verdict)
 
     def test_domains_are_kept(self):
-        other = {"root": lambda x: torch.sqrt(x) ** 2, "product": lambda x: torch.sqrt(x) * torch.sqrt(x), "power": lambda x: (x ** 0.5) * (x ** 0.5), "logarithm": lambda x: torch.exp(x - torch.log(x)) * x / torch.exp(x) * 1}
+        other = {
+            "root": lambda x: torch.sqrt(x) ** 2,
+            "product": lambda x: torch.sqrt(x) * torch.sqrt(x),
+            "power": lambda x: (x**0.5) * (x**0.5),
+            "logarithm": lambda x: torch.exp(x - torch.log(x)) * x / torch.exp(x) * 1,
+        }
         for name, f in other.items():
             with self.subTest(name):
                 self.assertNotEqual("EQUIVALENT", self.of_x(lambda x: x * 1, f).verdict)
-        self.assertNotEqual("EQUIVALENT", self.of_x(lambda x: x.sum(-1).sqrt(), lambda x: torch.linalg.vector_norm(torch.sqrt(x), dim=-1)).verdict)
-        self.assertEqual("EQUIVALENT", self.of_x(lambda x: torch.sqrt(x * x) ** 2, lambda x: x * x).verdict)
+        self.assertNotEqual(
+            "EQUIVALENT",
+            self.of_x(
+                lambda x: x.sum(-1).sqrt(),
+                lambda x: torch.linalg.vector_norm(torch.sqrt(x), dim=-1),
+            ).verdict,
+        )
+        self.assertEqual(
+            "EQUIVALENT", self.of_x(lambda x: torch.sqrt(x * x) ** 2, lambda x: x * x).verdict
+        )
 
     def test_a_choice_of_what_may_be_no_number(self):
-        chosen, product = lambda x: torch.where(x > 0, torch.log(x), 0.0), lambda x: torch.log(x) * (x > 0)  # noqa: E731
+        chosen, product = (
+            lambda x: torch.where(x > 0, torch.log(x), 0.0),
+            lambda x: torch.log(x) * (x > 0),
+        )
         right = self.of_x(chosen, lambda x: torch.log(x).masked_fill(~(x > 0), 0.0))
-        self.assertEqual(("EQUIVALENT", []), (right.verdict, [a for a in right.assumptions if "both are numbers" in a]), str(right))
+        self.assertEqual(
+            ("EQUIVALENT", []),
+            (right.verdict, [a for a in right.assumptions if "both are numbers" in a]),
+            str(right),
+        )
         self.assertNotEqual("EQUIVALENT", self.of_x(chosen, product).verdict)
-        self.assertNotEqual("EQUIVALENT", self.of_x(chosen, lambda x: torch.where(x > 0, torch.log(x), 1.0)).verdict)
+        self.assertNotEqual(
+            "EQUIVALENT", self.of_x(chosen, lambda x: torch.where(x > 0, torch.log(x), 1.0)).verdict
+        )
         running = self.of_x(lambda x: torch.log(x).cumsum(-1), lambda x: torch.log(x).cumsum(-1))
-        self.assertTrue(any("both are numbers" in a for a in running.assumptions), running.assumptions)
+        self.assertTrue(
+            any("both are numbers" in a for a in running.assumptions), running.assumptions
+        )
 
     def test_truth_of_tensors(self):
-        for name, f in {"if": lambda x: x * 3 if x.sum() else x, "bool": lambda x: x * (3 if bool(x.sum()) else 1), "any": lambda x: x * 3 if any([x.sum()]) else x, "and": lambda x: x * ((x.sum() and 3) if True else 1),
-                        "nonzero": lambda x: x * 3 if torch.is_nonzero(x.sum()) else x, "method": lambda x: x * 3 if x.sum().is_nonzero() else x}.items():
+        for name, f in {
+            "if": lambda x: x * 3 if x.sum() else x,
+            "bool": lambda x: x * (3 if bool(x.sum()) else 1),
+            "any": lambda x: x * 3 if any([x.sum()]) else x,
+            "and": lambda x: x * ((x.sum() and 3) if True else 1),
+            "nonzero": lambda x: x * 3 if torch.is_nonzero(x.sum()) else x,
+            "method": lambda x: x * 3 if x.sum().is_nonzero() else x,
+        }.items():
             with self.subTest(name), self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                 self.of_x(f, f)
 
     def test_what_a_number_of_data_is_used_for_is_said(self):
-        report = self.of_x(lambda x: x * 2, lambda x: (print(end=f"{x.sum().item():.3f}"[:0]), x * 2)[1])
-        self.assertTrue(any("Tensor.item() gave" in a for a in report.assumptions), report.assumptions)
+        report = self.of_x(
+            lambda x: x * 2, lambda x: (print(end=f"{x.sum().item():.3f}"[:0]), x * 2)[1]
+        )
+        self.assertTrue(
+            any("Tensor.item() gave" in a for a in report.assumptions), report.assumptions
+        )
 
     def test_what_other_code_reads_of_a_number_of_data(self):
         kept = []
-        reads = {"text": lambda n: float("%.4f" % n), "json": lambda n: json.loads(json.dumps(n)), "bytes": lambda n: struct.unpack("d", struct.pack("d", n))[0], "length": lambda n: len("%.3f" % n) - 3,
-                 "array": lambda n: array.array("d", [n])[0], "decimal": lambda n: float(decimal.Decimal(n)), "joined": lambda n: 17 - len("".join([str(n), ""]))}
+        reads = {
+            "text": lambda n: float("%.4f" % n),
+            "json": lambda n: json.loads(json.dumps(n)),
+            "bytes": lambda n: struct.unpack("d", struct.pack("d", n))[0],
+            "length": lambda n: len("%.3f" % n) - 3,
+            "array": lambda n: array.array("d", [n])[0],
+            "decimal": lambda n: float(decimal.Decimal(n)),
+            "joined": lambda n: 17 - len("".join([str(n), ""])),
+        }
         for name, read in reads.items():
-            for way, f in {"large": lambda x, read=read: x * (3 if read(x.sum().item()) > 1 else 1), "small": lambda x, read=read: x * (3 if read(x.sum().item()) < -1 else 1)}.items():
+            for way, f in {
+                "large": lambda x, read=read: x * (3 if read(x.sum().item()) > 1 else 1),
+                "small": lambda x, read=read: x * (3 if read(x.sum().item()) < -1 else 1),
+            }.items():
                 with self.subTest(name, way=way):
                     if way == "small" and name in ("length", "joined"):
                         continue
                     with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                         self.of_x(f, f)
-        texts = {"sentences": lambda t: f"{t.item():.3f} x" == f"{2 * t.item():.3f} x", "joined": lambda t: ",".join([str(t.item())]) == ",".join([str((2 * t).item())]),
-                 "tensors": lambda t: f"{t:.2f};" == f"{2 * t:.2f};", "printed": lambda t: str(t) + "" == str(2 * t) + "", "rows": lambda t: repr([t]) == repr([2 * t])}
+        texts = {
+            "sentences": lambda t: f"{t.item():.3f} x" == f"{2 * t.item():.3f} x",
+            "joined": lambda t: ",".join([str(t.item())]) == ",".join([str((2 * t).item())]),
+            "tensors": lambda t: f"{t:.2f};" == f"{2 * t:.2f};",
+            "printed": lambda t: str(t) + "" == str(2 * t) + "",
+            "rows": lambda t: repr([t]) == repr([2 * t]),
+        }
         for name, same in texts.items():
             with self.subTest(name), self.assertRaisesRegex(sp.CaptureError, "depends on data"):
-                self.of_x(lambda x, same=same: x * (3 if same(x.sum()) else 1), lambda x, same=same: x * (3 if same(x.sum()) else 1))
-        report = self.of_x(lambda x: x * 2, lambda x: (kept.append((json.dumps(x.sum().item()), "%.3f" % x.sum().item(), str(x.sum().item())[:5])), x * 2)[1])
+                self.of_x(
+                    lambda x, same=same: x * (3 if same(x.sum()) else 1),
+                    lambda x, same=same: x * (3 if same(x.sum()) else 1),
+                )
+        report = self.of_x(
+            lambda x: x * 2,
+            lambda x: (
+                kept.append(
+                    (json.dumps(x.sum().item()), "%.3f" % x.sum().item(), str(x.sum().item())[:5])
+                ),
+                x * 2,
+            )[1],
+        )
         self.assertEqual("EQUIVALENT", report.verdict)
         with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
             self.of_x(lambda x: x, lambda x: x * (1 if {x.sum().item(): 1} else 2))
@@ -1110,11 +1523,19 @@ class FailClosed(unittest.TestCase):
             x = world.input("x", (4, 8), shard={"dp": 0})
             world.output("y", x / kept_scale(), shard={"dp": 0})
 
-        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh={"dp": 2}, arguments=["--timeout", "10"]).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(step, mesh={"dp": 2}, arguments=["--timeout", "10"]).verdict
+        )
 
     def test_indices_outside(self):
-        for name, f in {"index": lambda x: x[torch.tensor([4, 5])], "below": lambda x: x[torch.tensor([-5, 0])], "both": lambda x: x[torch.tensor([4, 0]), torch.tensor([1, 2])],
-                        "select": lambda x: x.index_select(0, torch.tensor([4])), "embedding": lambda x: F.embedding(torch.tensor([-1]), x), "write": lambda x: x.clone().index_put_((torch.tensor([4, 5]),), x[:2])}.items():
+        for name, f in {
+            "index": lambda x: x[torch.tensor([4, 5])],
+            "below": lambda x: x[torch.tensor([-5, 0])],
+            "both": lambda x: x[torch.tensor([4, 0]), torch.tensor([1, 2])],
+            "select": lambda x: x.index_select(0, torch.tensor([4])),
+            "embedding": lambda x: F.embedding(torch.tensor([-1]), x),
+            "write": lambda x: x.clone().index_put_((torch.tensor([4, 5]),), x[:2]),
+        }.items():
             with self.subTest(name), self.assertRaisesRegex((sp.CaptureError, IndexError), "index"):
                 self.of_x(f, f)
 
@@ -1131,16 +1552,23 @@ class FailClosed(unittest.TestCase):
             if not world.single:
                 groups = [dist.group.WORLD, dist.new_group([0, 1])]
                 order = [(a, groups[0]), (b, groups[1])]
-                for t, group in order if world.rank == 0 or not crossed else [(a, groups[1]), (b, groups[0])]:
+                for t, group in (
+                    order if world.rank == 0 or not crossed else [(a, groups[1]), (b, groups[0])]
+                ):
                     dist.all_reduce(t, group=group)
             world.output("a", a, mean=())
             world.output("b", b, mean=())
 
-        self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict
+        )
 
     def test_operands_of_functional_collectives_are_not_overwritten(self):
         for operator in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+
             def step(world, early):
                 x = world.input("x", (4, 8))
                 if not world.single:
@@ -1152,12 +1580,20 @@ class FailClosed(unittest.TestCase):
                         a.zero_()
                     made = torch.ops._c10d_functional.wait_tensor(made)
                     a.zero_()  # by now it was sent
-                    x = made[:4] if operator.startswith("all") else torch.cat([made, made]) / 2 * 0 + x
+                    x = (
+                        made[:4]
+                        if operator.startswith("all")
+                        else torch.cat([made, made]) / 2 * 0 + x
+                    )
                 world.output("o", x * 1, mean=())
 
             with self.subTest(operator):
-                self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
-                self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict)
+                self.assertEqual(
+                    "EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict
+                )
+                self.assertEqual(
+                    "NOT EQUIVALENT", sp.verify(lambda world: step(world, True), mesh=MESH).verdict
+                )
 
     def objects(self, use):
         """`use` exchanges objects and returns the learning rate."""
@@ -1181,8 +1617,12 @@ class FailClosed(unittest.TestCase):
         def gathered(world, x, loss):
             found = [None] * world.size
             for i in range(2):
-                dist.all_gather_object(found, {"rank": world.rank, "rows": len(x), "round": i, "loss": loss.item()})
-                self.assertEqual([(r, i) for r in range(world.size)], [(o["rank"], o["round"]) for o in found])
+                dist.all_gather_object(
+                    found, {"rank": world.rank, "rows": len(x), "round": i, "loss": loss.item()}
+                )
+                self.assertEqual(
+                    [(r, i) for r in range(world.size)], [(o["rank"], o["round"]) for o in found]
+                )
             return 0.8 / sum(o["rows"] for o in found)
 
         def broadcast(world, x, loss, own=False):
@@ -1193,14 +1633,19 @@ class FailClosed(unittest.TestCase):
         def scattered(world, x, loss):
             found, rows = [None], [None] * world.size if world.rank == 0 else None
             dist.gather_object(len(x), rows, dst=0)
-            dist.scatter_object_list(found, [0.1 * sum(rows) / 8] * world.size if world.rank == 0 else None, src=0)
+            dist.scatter_object_list(
+                found, [0.1 * sum(rows) / 8] * world.size if world.rank == 0 else None, src=0
+            )
             return found[0]
 
         for use in (gathered, broadcast, scattered):
             with self.subTest(use.__name__):
                 report = self.objects(use)
                 self.assertEqual("EQUIVALENT", report.verdict, str(report))
-        self.assertEqual("NOT EQUIVALENT", self.objects(lambda world, x, loss: broadcast(world, x, loss, True)).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            self.objects(lambda world, x, loss: broadcast(world, x, loss, True)).verdict,
+        )
 
     def test_objects_that_never_come_or_hold_tensors(self):
         def exchange(world, obj):
@@ -1208,13 +1653,20 @@ class FailClosed(unittest.TestCase):
             return 0.1
 
         with self.assertRaisesRegex(sp.CaptureError, "which never calls it"):
-            self.objects(lambda world, x, loss: 0.1 if world.single or world.rank else exchange(world, 1))
+            self.objects(
+                lambda world, x, loss: 0.1 if world.single or world.rank else exchange(world, 1)
+            )
         with self.assertRaisesRegex(sp.CaptureError, "inside of a Python object"):
             self.objects(lambda world, x, loss: exchange(world, {"loss": loss}))
 
     def test_zero_times_what_is_not_everywhere_a_number(self):
-        shown = {"number": lambda o: 0 * torch.log(o).mean(), "product": lambda o: (torch.zeros(1, len(o)) @ torch.log(o)).sum(), "alpha": lambda o: torch.add(torch.zeros(()), torch.log(o).mean(), alpha=0)}
+        shown = {
+            "number": lambda o: 0 * torch.log(o).mean(),
+            "product": lambda o: (torch.zeros(1, len(o)) @ torch.log(o)).sum(),
+            "alpha": lambda o: torch.add(torch.zeros(()), torch.log(o).mean(), alpha=0),
+        }
         for name, extra in {**shown, "activations": lambda o: 0 * o.sum()}.items():
+
             def step(world):
                 model = torch.nn.Linear(8, 8)
                 world.parameters(model)
@@ -1222,7 +1674,10 @@ class FailClosed(unittest.TestCase):
                 return out.square().mean() + (0 if world.single else extra(out))
 
             with self.subTest(name):
-                self.assertEqual("NOT EQUIVALENT" if name in shown else "EQUIVALENT", sp.verify(step, mesh=MESH).verdict)
+                self.assertEqual(
+                    "NOT EQUIVALENT" if name in shown else "EQUIVALENT",
+                    sp.verify(step, mesh=MESH).verdict,
+                )
 
     def test_random_choices_that_depend_on_data(self):
         def change(world, model):
@@ -1233,13 +1688,23 @@ class FailClosed(unittest.TestCase):
     def test_an_opaque_function(self):
         def change(world, model, rate=0.1, part=False):
             grad = model.up.weight.grad
-            u, _, v = torch.linalg.svd(grad[:16] if part and not world.single else grad, full_matrices=False)
+            u, _, v = torch.linalg.svd(
+                grad[:16] if part and not world.single else grad, full_matrices=False
+            )
             new = (u @ v) * (0.1 if world.single else rate)
             model.up.weight.grad = torch.cat([new, grad[16:]]) if len(new) < len(grad) else new
 
         report = sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
-        self.assertTrue(any("_linalg_svd" in a and "nothing else is known" in a for a in report.assumptions), report.assumptions)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: train(world, lambda w, m: change(w, m, 0.2)), mesh=MESH).verdict)
+        self.assertTrue(
+            any("_linalg_svd" in a and "nothing else is known" in a for a in report.assumptions),
+            report.assumptions,
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(
+                lambda world: train(world, lambda w, m: change(w, m, 0.2)), mesh=MESH
+            ).verdict,
+        )
         self.refuse(lambda w, m: change(w, m, 0.1, True), "nothing can be said of parts")
         with self.assertRaisesRegex(sp.CaptureError, "strict: nothing is known of"):
             sp.verify(lambda world: train(world, change), mesh=MESH, strict=True)
@@ -1247,15 +1712,21 @@ class FailClosed(unittest.TestCase):
     def test_opaque_functions_that_differ_in_what_is_no_tensor(self):
         def step(world):
             x = world.input("x", (4, 4))
-            world.output("result", torch.special.polygamma(1, x) - torch.special.polygamma(2, x), mean=())
+            world.output(
+                "result", torch.special.polygamma(1, x) - torch.special.polygamma(2, x), mean=()
+            )
 
         def other(world, two):
             x = world.input("x", (4, 4))
             one, two = (1, 2) if world.single else (2, two)
-            world.output("result", torch.special.polygamma(one, x) - torch.special.polygamma(two, x), mean=())
+            world.output(
+                "result", torch.special.polygamma(one, x) - torch.special.polygamma(two, x), mean=()
+            )
 
         sp.assert_equivalent(step, mesh={"tp": 2})
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: other(world, 1), mesh={"tp": 2}).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: other(world, 1), mesh={"tp": 2}).verdict
+        )
         with self.assertRaisesRegex(sp.CaptureError, "does not call there"):
             sp.verify(lambda world: other(world, 3), mesh={"tp": 2})
 
@@ -1272,10 +1743,14 @@ class FailClosed(unittest.TestCase):
             return loss
 
         report = sp.assert_equivalent(lambda world: step(world, lambda out: out), mesh=MESH)
-        self.assertTrue(any("a function of each element" in a for a in report.assumptions), report.assumptions)
+        self.assertTrue(
+            any("a function of each element" in a for a in report.assumptions), report.assumptions
+        )
         for name, other in {"scaled": lambda out: out * 2, "rows": lambda out: out.flip(0)}.items():
             with self.subTest(name):
-                self.assertNotEqual("EQUIVALENT", sp.verify(lambda world: step(world, other), mesh=MESH).verdict)
+                self.assertNotEqual(
+                    "EQUIVALENT", sp.verify(lambda world: step(world, other), mesh=MESH).verdict
+                )
 
     def test_an_opaque_function_of_other_arguments(self):
         """What is not reduced goes into it: that its arguments differ does not show that its results do."""
@@ -1290,9 +1765,16 @@ class FailClosed(unittest.TestCase):
 
     def test_opaque_functions_of_what_a_rank_owns(self):
         """Each rank takes the roots for one of two weights of the same shape, and gives them to the other (Shampoo's)."""
+
         def step(world, owner=lambda i: i, factor=1.0):
-            model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Linear(4, 4, bias=False))
-            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            model = torch.nn.Sequential(
+                torch.nn.Linear(4, 4, bias=False),
+                torch.nn.Tanh(),
+                torch.nn.Linear(4, 4, bias=False),
+            )
+            world.parameters(model)(
+                world.input("x", (8, 4), shard={"dp": 0})
+            ).square().mean().backward()
             for i, p in enumerate(model.parameters()):
                 root = torch.empty(4, 4)
                 if not world.single:
@@ -1306,8 +1788,12 @@ class FailClosed(unittest.TestCase):
                     p.sub_((factor if world.rank else 1.0) * root @ p.grad)
 
         for owner in (lambda i: i, lambda i: 1 - i, lambda i: 1):
-            self.assertEqual("EQUIVALENT", sp.verify(lambda world: step(world, owner), mesh=MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict)
+            self.assertEqual(
+                "EQUIVALENT", sp.verify(lambda world: step(world, owner), mesh=MESH).verdict
+            )
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, factor=2.0), mesh=MESH).verdict
+        )
 
     def test_what_is_gathered_before_a_model_is_called(self):
         def step(world, scale=1):
@@ -1323,14 +1809,19 @@ class FailClosed(unittest.TestCase):
             return loss
 
         sp.assert_equivalent(step, mesh=MESH)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict
+        )
 
     def test_a_part_that_is_called_while_its_model_is_made(self):
         """To see what shape it gives: it is no model of its own."""
+
         class Net(torch.nn.Module):
             def __init__(self):
                 super().__init__()
-                self.body = torch.nn.Sequential(torch.nn.Conv1d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten())
+                self.body = torch.nn.Sequential(
+                    torch.nn.Conv1d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten()
+                )
                 with torch.no_grad():
                     width = self.body(torch.zeros(1, 1, 6)).shape[1]
                 self.head = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(width, 3))
@@ -1349,21 +1840,44 @@ class FailClosed(unittest.TestCase):
         report = sp.verify(step, mesh=MESH)
         self.assertEqual("EQUIVALENT", report.verdict, report.text)
         self.assertIn("body.0.weight.grad", sp.capture(step, mesh=MESH).model["tensors"])
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, 2), mesh=MESH).verdict
+        )
 
     def test_parameters_that_were_computed(self):
         """What torch.func.functional_call puts in the place of parameters is what was computed, with a gradient or without, and no input."""
+
         def step(world, factor=1, detached=False):
-            hyper, main = world.parameters(torch.nn.Linear(3, 8, bias=False)), torch.nn.Linear(4, 2, bias=False)
-            weight = (hyper.weight @ world.input("c", (3,)) * (1 if world.single else factor)).view(2, 4)
-            called = torch.func.functional_call(main, {"weight": weight.detach() if detached else weight}, (world.input("x", (8, 4), shard={"dp": 0}),))
+            hyper, main = (
+                world.parameters(torch.nn.Linear(3, 8, bias=False)),
+                torch.nn.Linear(4, 2, bias=False),
+            )
+            weight = (hyper.weight @ world.input("c", (3,)) * (1 if world.single else factor)).view(
+                2, 4
+            )
+            called = torch.func.functional_call(
+                main,
+                {"weight": weight.detach() if detached else weight},
+                (world.input("x", (8, 4), shard={"dp": 0}),),
+            )
             world.output("loss", called.square().mean() + hyper.weight.square().mean())
 
         def ensemble(world, factor=1):
-            members = torch.nn.ParameterDict({"weight": torch.nn.Parameter(torch.randn(4 // world.size, 2, 3)), "bias": torch.nn.Parameter(torch.randn(4 // world.size, 2))})
+            members = torch.nn.ParameterDict(
+                {
+                    "weight": torch.nn.Parameter(torch.randn(4 // world.size, 2, 3)),
+                    "bias": torch.nn.Parameter(torch.randn(4 // world.size, 2)),
+                }
+            )
             world.parameters(members, {".*": {"dp": 0}})
             base = torch.nn.Linear(3, 2)
-            total = torch.func.vmap(lambda p, x: torch.func.functional_call(base, p, (x,)), in_dims=(0, None))(dict(members.items()), world.input("x", (5, 3))).sum(0).detach()
+            total = (
+                torch.func.vmap(
+                    lambda p, x: torch.func.functional_call(base, p, (x,)), in_dims=(0, None)
+                )(dict(members.items()), world.input("x", (5, 3)))
+                .sum(0)
+                .detach()
+            )
             if not world.single:
                 dist.all_reduce(total)
                 total *= factor
@@ -1371,15 +1885,22 @@ class FailClosed(unittest.TestCase):
 
         for made in (step, functools.partial(step, detached=True), ensemble):
             self.assertEqual("EQUIVALENT", sp.verify(made, mesh=MESH).verdict)
-            self.assertEqual("NOT EQUIVALENT", sp.verify(functools.partial(made, factor=2), mesh=MESH).verdict)
+            self.assertEqual(
+                "NOT EQUIVALENT", sp.verify(functools.partial(made, factor=2), mesh=MESH).verdict
+            )
 
     def test_a_penalty_on_gradients(self):
         """Gradients that are differentiated again have not the loss's scale, and nothing is claimed of them."""
+
         def step(world, total=True):
-            model = world.parameters(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 1)))
+            model = world.parameters(
+                torch.nn.Sequential(
+                    torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 1)
+                )
+            )
             x = world.input("x", (6, 4), shard={"dp": 0}).requires_grad_()
             out = model(x)
-            grad, = torch.autograd.grad(out.sum() if total else out.mean(), x, create_graph=True)
+            (grad,) = torch.autograd.grad(out.sum() if total else out.mean(), x, create_graph=True)
             loss = F.softplus(-out).mean() + grad.square().sum(1).mean()
             loss.backward()
             for p in model.parameters() if not world.single else ():
@@ -1389,7 +1910,9 @@ class FailClosed(unittest.TestCase):
         report = sp.verify(step, mesh=MESH, allow_uncompared=["x.grad"])
         self.assertEqual("EQUIVALENT", report.verdict)
         self.assertNotIn("Wrong lineage", report.text)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict
+        )
 
     def dropout(self, seed=None, place="out"):
         """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""
@@ -1397,7 +1920,10 @@ class FailClosed(unittest.TestCase):
         def step(world):
             n = world.sizes["tp"]
             model = torch.nn.Module()
-            model.up, model.down = torch.nn.Linear(8, 16 // n, bias=False), torch.nn.Linear(16 // n, 8, bias=False)
+            model.up, model.down = (
+                torch.nn.Linear(8, 16 // n, bias=False),
+                torch.nn.Linear(16 // n, 8, bias=False),
+            )
             world.parameters(model, shard={"up.weight": {"tp": 0}, "down.weight": {"tp": 1}})
             x, y = (world.input(name, (4, 8)) for name in "xy")
             hidden = torch.relu(model.up(x))
@@ -1420,13 +1946,21 @@ class FailClosed(unittest.TestCase):
 
     def test_dropout_is_by_position(self):
         same, other = (lambda rank: 7), (lambda rank: 7 + rank)
-        for seed, place, verdict in ((same, "out", "EQUIVALENT"), (other, "out", "NOT EQUIVALENT"), (same, "hidden", "NOT EQUIVALENT"), (other, "hidden", "EQUIVALENT")):
+        for seed, place, verdict in (
+            (same, "out", "EQUIVALENT"),
+            (other, "out", "NOT EQUIVALENT"),
+            (same, "hidden", "NOT EQUIVALENT"),
+            (other, "hidden", "EQUIVALENT"),
+        ):
             with self.subTest(place=place, seeds=[seed(0), seed(1)]):
                 report = self.dropout(seed, place)
                 self.assertEqual(verdict, report.verdict, str(report))
                 if verdict == "NOT EQUIVALENT":
                     self.assertEqual("random", report.defects[0].kind)
-                self.assertEqual(place == "hidden" and verdict == "EQUIVALENT", any("at the same positions" in a for a in report.assumptions))
+                self.assertEqual(
+                    place == "hidden" and verdict == "EQUIVALENT",
+                    any("at the same positions" in a for a in report.assumptions),
+                )
 
     def test_random_numbers_by_parameters_of_each_position(self):
         def step(world, scale=1.0):
@@ -1434,9 +1968,14 @@ class FailClosed(unittest.TestCase):
             world.parameters(model)
             x = world.input("x", (8, 8), shard={"dp": 0})
             out = model(x)
-            kept = torch.bernoulli(torch.full((out.shape[0], 1), 0.9))  # whole rows, as stochastic depth drops them
+            kept = torch.bernoulli(
+                torch.full((out.shape[0], 1), 0.9)
+            )  # whole rows, as stochastic depth drops them
             chosen = torch.bernoulli(torch.sigmoid(out.detach()))
-            noise = torch.normal(out.detach(), torch.full_like(out, 0.5)) + torch.distributions.Normal(out, 1.0).rsample()
+            noise = (
+                torch.normal(out.detach(), torch.full_like(out, 0.5))
+                + torch.distributions.Normal(out, 1.0).rsample()
+            )
             loss = (out * kept / 0.9 * chosen + noise * scale).square().mean()
             loss.backward()
             if not world.single:
@@ -1445,14 +1984,20 @@ class FailClosed(unittest.TestCase):
             return loss
 
         sp.assert_equivalent(step, mesh=MESH)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, 1.0 if world.single else 0.5), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(lambda world: step(world, 1.0 if world.single else 0.5), mesh=MESH).verdict,
+        )
 
     def test_dropout_of_data_parallel_ranks_with_one_seed_is_said(self):
         def step(world):
             torch.manual_seed(1)
             model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))
             wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model)
-            loss = F.mse_loss(wrapped(world.input("x", (8, 8), shard={"dp": 0})), world.input("y", (8, 8), shard={"dp": 0}))
+            loss = F.mse_loss(
+                wrapped(world.input("x", (8, 8), shard={"dp": 0})),
+                world.input("y", (8, 8), shard={"dp": 0}),
+            )
             loss.backward()
             return loss
 
@@ -1470,9 +2015,17 @@ class FailClosed(unittest.TestCase):
         def step(world):
             torch.cuda.set_device(world.rank)
             model = torch.nn.Linear(8, 8, device=torch.device("cuda", world.rank)).cuda()
-            wrapped = model if world.single else torch.nn.parallel.DistributedDataParallel(model, device_ids=[world.rank])
+            wrapped = (
+                model
+                if world.single
+                else torch.nn.parallel.DistributedDataParallel(model, device_ids=[world.rank])
+            )
             with torch.cuda.stream(torch.cuda.Stream()):
-                loss = wrapped(world.input("x", (8, 8), shard={"dp": 0}).to("cuda", non_blocking=True)).square().mean()
+                loss = (
+                    wrapped(world.input("x", (8, 8), shard={"dp": 0}).to("cuda", non_blocking=True))
+                    .square()
+                    .mean()
+                )
             torch.cuda.synchronize()
             loss.backward()
             return loss
@@ -1496,12 +2049,20 @@ class FailClosed(unittest.TestCase):
     def test_a_branch_on_a_number_that_depends_on_data(self):
         """Not-a-number would be compared silently, and one branch taken on both sides."""
         branches = {
-            "item": lambda norm: norm.item() > 1.0, "square root": lambda norm: math.sqrt(norm.item()) > 1.0, "sum": lambda norm: sum([norm.item(), 1.0]) >= 2, "float": lambda norm: float(norm) > 1,
-            "minimum": lambda norm: min(1.0, 1.0 / (norm.item() + 1e-6)) < 1, "int": lambda norm: int(norm) > 1, "list": lambda norm: norm.reshape(1).tolist()[0] > 1, "truth": lambda norm: bool(norm.item()),
-            "round": lambda norm: round(norm.item(), 2) > 1, "imported": lambda norm: sqrt(norm.item()) > 1,
+            "item": lambda norm: norm.item() > 1.0,
+            "square root": lambda norm: math.sqrt(norm.item()) > 1.0,
+            "sum": lambda norm: sum([norm.item(), 1.0]) >= 2,
+            "float": lambda norm: float(norm) > 1,
+            "minimum": lambda norm: min(1.0, 1.0 / (norm.item() + 1e-6)) < 1,
+            "int": lambda norm: int(norm) > 1,
+            "list": lambda norm: norm.reshape(1).tolist()[0] > 1,
+            "truth": lambda norm: bool(norm.item()),
+            "round": lambda norm: round(norm.item(), 2) > 1,
+            "imported": lambda norm: sqrt(norm.item()) > 1,
         }
         for name, branch in branches.items():
             with self.subTest(name):
+
                 def change(world, model, branch=branch):
                     if branch(model.up.weight.grad.norm()):
                         model.up.weight.grad.mul_(0.5)
@@ -1511,17 +2072,46 @@ class FailClosed(unittest.TestCase):
     def test_a_branch_on_what_is_computed_of_a_number_that_depends_on_data(self):
         """Every function of `math` knows these numbers; so do their texts, parts and complex ones."""
         branches = {
-            "part": lambda n: n.real > 1, "conjugate": lambda n: n.conjugate() > 1, "complex": lambda n: complex(n).real > 1, "sum with a complex one": lambda n: (n + 1j).real > 1,
-            "text": lambda n: str(n) != "nan", "formatted": lambda n: f"{n:.2f}" == "nan", "part of a text": lambda n: "nan" in repr(n), "square root of cmath": lambda n: cmath.sqrt(n).real > 1,
-            "product": lambda n: math.prod([n, 2.0]) > 1, "sum of an iterator": lambda n: math.fsum(iter([n, 1.0])) > 1, "distance": lambda n: math.dist([n], [0.0]) > 1,
+            "part": lambda n: n.real > 1,
+            "conjugate": lambda n: n.conjugate() > 1,
+            "complex": lambda n: complex(n).real > 1,
+            "sum with a complex one": lambda n: (n + 1j).real > 1,
+            "text": lambda n: str(n) != "nan",
+            "formatted": lambda n: f"{n:.2f}" == "nan",
+            "part of a text": lambda n: "nan" in repr(n),
+            "square root of cmath": lambda n: cmath.sqrt(n).real > 1,
+            "product": lambda n: math.prod([n, 2.0]) > 1,
+            "sum of an iterator": lambda n: math.fsum(iter([n, 1.0])) > 1,
+            "distance": lambda n: math.dist([n], [0.0]) > 1,
             "closeness": lambda n: math.isclose(1.0, 1.0, rel_tol=n),
         }
         for name, function in vars(math).items():
-            if not name.startswith("_") and callable(function) and name not in ("isnan", "isinf", "isfinite", "prod", "fsum", "dist"):
-                two = name in ("atan2", "copysign", "fmod", "hypot", "ldexp", "pow", "remainder", "nextafter", "isclose", "gcd", "lcm", "comb", "perm")
-                branches[name] = lambda n, name=name, two=two: getattr(math, name)(*((n, 2) if two else (n,))) > 1  # as it is while a step is recorded
+            if (
+                not name.startswith("_")
+                and callable(function)
+                and name not in ("isnan", "isinf", "isfinite", "prod", "fsum", "dist")
+            ):
+                two = name in (
+                    "atan2",
+                    "copysign",
+                    "fmod",
+                    "hypot",
+                    "ldexp",
+                    "pow",
+                    "remainder",
+                    "nextafter",
+                    "isclose",
+                    "gcd",
+                    "lcm",
+                    "comb",
+                    "perm",
+                )
+                branches[name] = lambda n, name=name, two=two: (
+                    getattr(math, name)(*((n, 2) if two else (n,))) > 1
+                )  # as it is while a step is recorded
         for name, branch in branches.items():
             with self.subTest(name):
+
                 def change(world, model, branch=branch):
                     if branch(model.up.weight.grad.sum().item()):
                         model.up.weight.grad.mul_(0.5)
@@ -1532,23 +2122,40 @@ class FailClosed(unittest.TestCase):
         """ATen would compute with not-a-number, of which comparisons are false whatever the data."""
         eight = torch.arange(8.0)
         masks = {
-            "number of rows": lambda n, count: eight * 8 < count, "greater": lambda n, count: torch.ones(8) > n, "equal": lambda n, count: torch.ones(8) == n, "ge": lambda n, count: torch.arange(8.0).ge(n),
-            "full": lambda n, count: torch.full((8,), n) > 0.5, "linspace": lambda n, count: torch.linspace(0, n, 8) > 0.5, "nan_to_num": lambda n, count: torch.nan_to_num(torch.full((8,), n)),
-            "isnan": lambda n, count: torch.isnan(torch.full((8,), n)), "fmax": lambda n, count: torch.fmax(torch.full((8,), n), torch.ones(8)), "zeros filled": lambda n, count: torch.zeros(8).fill_(n) > 0.5,
-            "isclose": lambda n, count: torch.isclose(torch.ones(8), torch.full((8,), n)), "list": lambda n, count: torch.isnan(torch.tensor([n] * 8)), "item": lambda n, count: torch.isnan(_item_set(n)),
-            "where": lambda n, count: torch.where(torch.full((8,), n) > 0.5, 1.0, 2.0), "clamp": lambda n, count: torch.ones(8).clamp(max=n), "random": lambda n, count: torch.zeros(8).normal_(n, 1),
+            "number of rows": lambda n, count: eight * 8 < count,
+            "greater": lambda n, count: torch.ones(8) > n,
+            "equal": lambda n, count: torch.ones(8) == n,
+            "ge": lambda n, count: torch.arange(8.0).ge(n),
+            "full": lambda n, count: torch.full((8,), n) > 0.5,
+            "linspace": lambda n, count: torch.linspace(0, n, 8) > 0.5,
+            "nan_to_num": lambda n, count: torch.nan_to_num(torch.full((8,), n)),
+            "isnan": lambda n, count: torch.isnan(torch.full((8,), n)),
+            "fmax": lambda n, count: torch.fmax(torch.full((8,), n), torch.ones(8)),
+            "zeros filled": lambda n, count: torch.zeros(8).fill_(n) > 0.5,
+            "isclose": lambda n, count: torch.isclose(torch.ones(8), torch.full((8,), n)),
+            "list": lambda n, count: torch.isnan(torch.tensor([n] * 8)),
+            "item": lambda n, count: torch.isnan(_item_set(n)),
+            "where": lambda n, count: torch.where(torch.full((8,), n) > 0.5, 1.0, 2.0),
+            "clamp": lambda n, count: torch.ones(8).clamp(max=n),
+            "random": lambda n, count: torch.zeros(8).normal_(n, 1),
         }
         for name, mask in masks.items():
             with self.subTest(name):
+
                 def step(world, mask=mask):
                     x = world.input("x", (16, 8), shard={"dp": 0})
-                    world.output("result", x * mask(x.square().sum().item(), (x > 0).sum().item()).float(), shard={"dp": 0})
+                    world.output(
+                        "result",
+                        x * mask(x.square().sum().item(), (x > 0).sum().item()).float(),
+                        shard={"dp": 0},
+                    )
 
                 with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                     sp.capture(step, mesh=MESH)
 
     def test_collectives_of_tensors_that_lie_in_other_orders(self):
         """Backends pair the elements by where they lie in memory (seen with gloo): the ranks' tensors have to lie alike."""
+
         def whole(x, strided):
             return x.t().contiguous().t() if strided else x.clone()
 
@@ -1577,20 +2184,41 @@ class FailClosed(unittest.TestCase):
 
         def step(world, change, strided):
             x = world.input("x", (4, 4))
-            world.output("result", x * 1 if world.single else change(x, strided(world.rank)), mean=())
+            world.output(
+                "result", x * 1 if world.single else change(x, strided(world.rank)), mean=()
+            )
 
         for change, alike in ((reduced, True), (at_one, True), (sent, True), (scattered, False)):
             for ranks in ("all", "classes"):
                 with self.subTest(change.__name__, ranks=ranks):
-                    for one in (0, 1, 2) if ranks == "all" else (0, 1, 3):  # of classes rank 2 is not recorded
-                        with self.assertRaisesRegex(sp.CaptureError, r"contiguous\(\).* at recorder_test.py"):
-                            sp.capture(lambda world, c=change, one=one: step(world, c, lambda rank: rank == one), mesh={"dp": 4}, ranks=ranks)
-                    sp.assert_equivalent(lambda world, c=change: step(world, c, lambda rank: False), mesh={"dp": 4}, ranks=ranks)
+                    for one in (
+                        (0, 1, 2) if ranks == "all" else (0, 1, 3)
+                    ):  # of classes rank 2 is not recorded
+                        with self.assertRaisesRegex(
+                            sp.CaptureError, r"contiguous\(\).* at recorder_test.py"
+                        ):
+                            sp.capture(
+                                lambda world, c=change, one=one: step(
+                                    world, c, lambda rank: rank == one
+                                ),
+                                mesh={"dp": 4},
+                                ranks=ranks,
+                            )
+                    sp.assert_equivalent(
+                        lambda world, c=change: step(world, c, lambda rank: False),
+                        mesh={"dp": 4},
+                        ranks=ranks,
+                    )
                     if alike:
-                        sp.assert_equivalent(lambda world, c=change: step(world, c, lambda rank: True), mesh={"dp": 4}, ranks=ranks)
+                        sp.assert_equivalent(
+                            lambda world, c=change: step(world, c, lambda rank: True),
+                            mesh={"dp": 4},
+                            ranks=ranks,
+                        )
 
     def test_collectives_of_tensors_that_are_not_contiguous(self):
         """Backends take them in the order of memory (seen with gloo), where the program means that of the tensor."""
+
         def exchanged(world, model):
             out = torch.empty_like(model.up.weight.grad.t())
             dist.all_to_all_single(out, model.up.weight.grad.t().contiguous())
@@ -1605,7 +2233,12 @@ class FailClosed(unittest.TestCase):
 
         for change in (exchanged, reduced, scattered):
             with self.subTest(change.__name__):
-                self.refuse(lambda world, model, change=change: None if world.single else change(world, model), "cannot be followed")
+                self.refuse(
+                    lambda world, model, change=change: (
+                        None if world.single else change(world, model)
+                    ),
+                    "cannot be followed",
+                )
 
         def step(world):
             model = MLP()
@@ -1613,22 +2246,31 @@ class FailClosed(unittest.TestCase):
             model(world.input("x", (4, 16), shard={"dp": 0})).square().mean().backward()
             for p in model.parameters():
                 if not world.single:
-                    dist.all_reduce(p.grad.t())  # dense, and alike on all ranks: each element with its own
+                    dist.all_reduce(
+                        p.grad.t()
+                    )  # dense, and alike on all ranks: each element with its own
                     p.grad /= world.size
 
         sp.assert_equivalent(step, mesh=MESH)
 
     def test_a_number_that_depends_on_data_comes_back(self):
         """`loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of one: as the tensors that they stand for."""
+
         def step(world, reduced=True):
             model = torch.nn.Linear(8, 8)
             world.parameters(model)
-            x, y = world.input("x", (4, 8), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=8)
+            x, y = (
+                world.input("x", (4, 8), shard={"dp": 0}),
+                world.input("y", (4,), torch.long, shard={"dp": 0}, high=8),
+            )
             y = y.masked_fill(y == 3, -100)
             count = (y != -100).sum()
             if not world.single and reduced:
                 dist.all_reduce(count)
-            loss = torch.nn.functional.cross_entropy(model(x), y, ignore_index=-100, reduction="sum") / count.item()
+            loss = (
+                torch.nn.functional.cross_entropy(model(x), y, ignore_index=-100, reduction="sum")
+                / count.item()
+            )
             loss.backward()
             if not world.single:
                 for p in model.parameters():
@@ -1636,17 +2278,25 @@ class FailClosed(unittest.TestCase):
             with torch.no_grad():
                 norm = model.weight.grad.norm().item()
                 model.weight.add_(model.weight.grad, alpha=-0.1 / (2 * norm + 1))
-                model.bias.mul_(min(1.0, 3 / math.sqrt(model.bias.norm().item())) - torch.tensor(max(norm, 2.0)))
+                model.bias.mul_(
+                    min(1.0, 3 / math.sqrt(model.bias.norm().item())) - torch.tensor(max(norm, 2.0))
+                )
 
         sp.assert_equivalent(step, mesh=MESH)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(step, lambda world: step(world, reduced=False), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(step, lambda world: step(world, reduced=False), mesh=MESH).verdict,
+        )
 
     def test_a_number_that_depends_on_data_is_printed(self):
         def change(world, model):
             loss = model.up.weight.grad.sum().item()
             if not math.isfinite(loss) or math.isnan(loss):
                 raise SystemExit("the loss is no number")
-            print(f"{loss:.3f} {loss + 1} {math.exp(loss)} {round(loss, 3)} %.2f" % loss, file=io.StringIO())
+            print(
+                f"{loss:.3f} {loss + 1} {math.exp(loss)} {round(loss, 3)} %.2f" % loss,
+                file=io.StringIO(),
+            )
 
         sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
         self.assertNotIn("item", vars(torch.Tensor))
@@ -1655,7 +2305,9 @@ class FailClosed(unittest.TestCase):
         def step(world):
             model = torch.nn.Embedding(8, 4, scale_grad_by_freq=True)
             world.parameters(model)
-            model(world.input("t", (4,), torch.long, shard={"dp": 0}, high=8)).square().sum().backward()
+            model(
+                world.input("t", (4,), torch.long, shard={"dp": 0}, high=8)
+            ).square().sum().backward()
 
         with self.assertRaisesRegex(sp.CaptureError, "scale_grad_by_freq"):
             sp.capture(step, mesh=MESH)
@@ -1679,12 +2331,13 @@ class FailClosed(unittest.TestCase):
 
         def change(world, model):
             if not world.single:
-                raw = torch.ops._c10d_functional.all_reduce(model.up.weight.grad, "avg", dist.group.WORLD.group_name)
+                raw = torch.ops._c10d_functional.all_reduce(
+                    model.up.weight.grad, "avg", dist.group.WORLD.group_name
+                )
                 model.up.weight.grad.copy_(raw)
             _ = functional
 
         self.refuse(change, "before its wait")
-
 
     def test_a_missing_wait(self):
         def change(world, model, wait=False):
@@ -1729,6 +2382,7 @@ class FailClosed(unittest.TestCase):
 
     def test_methods_of_the_group(self):
         """They say themselves how they reduce, whatever the call before did, and have to be waited for."""
+
         def change(world, model, wait=True, factor=2):
             if not world.single:
                 group = world.group("dp")
@@ -1741,15 +2395,23 @@ class FailClosed(unittest.TestCase):
 
         sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
         for wrong in ({"wait": False}, {"factor": 1}):
-            report = sp.verify(lambda world, wrong=wrong: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH)
+            report = sp.verify(
+                lambda world, wrong=wrong: train(world, lambda w, m: change(w, m, **wrong)),
+                mesh=MESH,
+            )
             self.assertEqual("NOT EQUIVALENT", report.verdict)
 
     def test_calls_that_a_group_takes_together(self):
         """With a device the backend itself is told of the first and the last, and gives one work for all."""
-        def change(world, model, waits=True, factor=2, asynchronous=True, device=torch.device("cpu")):
+
+        def change(
+            world, model, waits=True, factor=2, asynchronous=True, device=torch.device("cpu")
+        ):
             if not world.single:
                 gradients = [p.grad for p in model.parameters()]
-                with dist.distributed_c10d._coalescing_manager(world.group("dp"), device, async_ops=asynchronous) as together:
+                with dist.distributed_c10d._coalescing_manager(
+                    world.group("dp"), device, async_ops=asynchronous
+                ) as together:
                     for g in gradients:
                         dist.all_reduce(g, group=world.group("dp"))
                 if asynchronous and waits:
@@ -1757,9 +2419,16 @@ class FailClosed(unittest.TestCase):
                 torch._foreach_div_(gradients, factor)
 
         for right in ({}, {"asynchronous": False}, {"asynchronous": False, "device": None}):
-            sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, **right)), mesh=MESH)
+            sp.assert_equivalent(
+                lambda world: train(world, lambda w, m: change(w, m, **right)), mesh=MESH
+            )
         for wrong in ({"waits": False}, {"factor": 1}):
-            self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH).verdict)
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                sp.verify(
+                    lambda world: train(world, lambda w, m: change(w, m, **wrong)), mesh=MESH
+                ).verdict,
+            )
 
     def test_another_part_of_a_buffer_that_is_under_way(self):
         def change(world, model):
@@ -1775,7 +2444,9 @@ class FailClosed(unittest.TestCase):
 
 class Verdicts(unittest.TestCase):
     def verdict(self, change):
-        return sp.verify(lambda world: train(world, change), mesh=MESH, arguments=["--confirm", "off"])
+        return sp.verify(
+            lambda world: train(world, change), mesh=MESH, arguments=["--confirm", "off"]
+        )
 
     def test_nothing_changed(self):
         sp.assert_equivalent(lambda world: train(world, lambda w, m: None), mesh=MESH)
@@ -1783,13 +2454,27 @@ class Verdicts(unittest.TestCase):
     def test_every_way_to_write_is_seen(self):
         """Each spoils one gradient on the ranks only."""
         writes = {
-            "slice": lambda g: g[3:5].mul_(2), "column": lambda g: g[:, 1].add_(1), "transposed": lambda g: g.t().mul_(2), "flat": lambda g: g.view(-1)[5:9].zero_(),
-            "strided": lambda g: g[::2].mul_(3), "foreach": lambda g: torch._foreach_mul_([g], 2.0), "out": lambda g: torch.add(g, 1.0, out=g), "data": lambda g: g.data.neg_(),
-            "index": lambda g: g.__setitem__(0, 0.0), "copy": lambda g: g.copy_(g * 2), "set": lambda g: g.as_strided((4,), (16,), 3).fill_(0.5), "masked": lambda g: g.masked_fill_(g > 0, 0.0),
-            "unbind": lambda g: g.unbind(0)[2].mul_(2), "split": lambda g: g.split(8)[1].div_(2), "storage": lambda g: torch.tensor([], dtype=g.dtype).set_(g.untyped_storage(), 0, (16,), (1,)).mul_(2),
+            "slice": lambda g: g[3:5].mul_(2),
+            "column": lambda g: g[:, 1].add_(1),
+            "transposed": lambda g: g.t().mul_(2),
+            "flat": lambda g: g.view(-1)[5:9].zero_(),
+            "strided": lambda g: g[::2].mul_(3),
+            "foreach": lambda g: torch._foreach_mul_([g], 2.0),
+            "out": lambda g: torch.add(g, 1.0, out=g),
+            "data": lambda g: g.data.neg_(),
+            "index": lambda g: g.__setitem__(0, 0.0),
+            "copy": lambda g: g.copy_(g * 2),
+            "set": lambda g: g.as_strided((4,), (16,), 3).fill_(0.5),
+            "masked": lambda g: g.masked_fill_(g > 0, 0.0),
+            "unbind": lambda g: g.unbind(0)[2].mul_(2),
+            "split": lambda g: g.split(8)[1].div_(2),
+            "storage": lambda g: (
+                torch.tensor([], dtype=g.dtype).set_(g.untyped_storage(), 0, (16,), (1,)).mul_(2)
+            ),
         }
         for name, write in writes.items():
             with self.subTest(name):
+
                 def change(world, model, write=write):
                     if not world.single:
                         write(model.up.weight.grad)
@@ -1812,30 +2497,43 @@ class Verdicts(unittest.TestCase):
 
     def test_pairs_of_equal_labels(self):
         """labels[:, None] == labels[None] has the same labels on both sides, and not at the same places."""
+
         def step(world, pairs=True):
             model = torch.nn.Linear(8, 4, bias=False)
             world.parameters(model)
             x, labels = world.input("x", (6, 8)), world.input("labels", (6,), torch.long, high=3)
             z = model(x)
-            similar = (labels[:, None] == labels[None]).float() if pairs or world.single else torch.ones(6, 6)
+            similar = (
+                (labels[:, None] == labels[None]).float()
+                if pairs or world.single
+                else torch.ones(6, 6)
+            )
             loss = (similar * (z @ z.T)).sum() + F.embedding(labels, torch.eye(3)).sum()
             loss.backward()
             world.output("loss", loss, mean=())
 
         sp.assert_equivalent(step, mesh=MESH)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, False), mesh=MESH).verdict
+        )
 
     def test_messages_that_are_begun(self):
         def step(world, waits=True, parts=2, blocks=False):
             modules = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
             rank = world.coordinates["pp"]
-            model = world.parameters(torch.nn.ModuleDict({str(i): m for i, m in enumerate(modules) if world.single or rank == i}))
+            model = world.parameters(
+                torch.nn.ModuleDict(
+                    {str(i): m for i, m in enumerate(modules) if world.single or rank == i}
+                )
+            )
             x, y = (world.input(name, (4, 8)) for name in "xy")
             if world.single:
                 F.mse_loss(modules[1](modules[0](x).relu()), y).backward()
             elif rank == 0:
                 sent = [modules[0](part).relu() for part in x.chunk(2)]
-                works = [dist.isend(h.detach(), dst=1) for h in sent]  # both, before what comes back is received
+                works = [
+                    dist.isend(h.detach(), dst=1) for h in sent
+                ]  # both, before what comes back is received
                 if blocks:
                     works[1].wait()
                 for h in sent:
@@ -1855,9 +2553,18 @@ class Verdicts(unittest.TestCase):
                     dist.send(h.grad, dst=0)
             torch.optim.SGD(model.parameters(), lr=0.1).step()
 
-        for changes, verdict, kind in (({}, "EQUIVALENT", ""), ({"parts": 1}, "NOT EQUIVALENT", "lineage"), ({"waits": False}, "NOT EQUIVALENT", "async"), ({"blocks": True}, "NOT EQUIVALENT", "deadlock")):
+        for changes, verdict, kind in (
+            ({}, "EQUIVALENT", ""),
+            ({"parts": 1}, "NOT EQUIVALENT", "lineage"),
+            ({"waits": False}, "NOT EQUIVALENT", "async"),
+            ({"blocks": True}, "NOT EQUIVALENT", "deadlock"),
+        ):
             with self.subTest(changes):
-                report = sp.verify(lambda world, changes=changes: step(world, **changes), mesh={"pp": 2}, arguments=["--confirm", "off"])
+                report = sp.verify(
+                    lambda world, changes=changes: step(world, **changes),
+                    mesh={"pp": 2},
+                    arguments=["--confirm", "off"],
+                )
                 self.assertEqual(report.verdict, verdict, str(report))
                 self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
 
@@ -1868,27 +2575,40 @@ class Verdicts(unittest.TestCase):
         def step(world, how="all_reduce", early=False, batch=False, another=False, factor=2.0):
             stages = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
             rank = world.coordinates["pp"]
-            model = world.parameters(torch.nn.ModuleDict({str(i): m for i, m in enumerate(stages) if world.single or rank == i}))
+            model = world.parameters(
+                torch.nn.ModuleDict(
+                    {str(i): m for i, m in enumerate(stages) if world.single or rank == i}
+                )
+            )
             x, y = (world.input(name, (4, 8)) for name in "xy")
             if world.single:
                 loss = F.mse_loss(stages[1](stages[0](x).relu()), y)
                 loss.backward()
                 world.output("shared", loss.expand(4) * 2, mean=())
             else:
+
                 def begin(t):
                     if how == "functional":
                         whole = functional.all_reduce(t, "sum", dist.group.WORLD.group_name)
                         return lambda: functional.wait_tensor(whole)
                     parts = [torch.empty(4) for _ in range(2)]
                     flat = torch.cat([t, t + 1])
-                    works = [dist.all_gather(parts, t, async_op=True)] if how == "all_gather" else [dist.all_reduce(flat, async_op=True)]
+                    works = (
+                        [dist.all_gather(parts, t, async_op=True)]
+                        if how == "all_gather"
+                        else [dist.all_reduce(flat, async_op=True)]
+                    )
                     if another:
                         works.append(dist.all_reduce(torch.ones(1), async_op=True))
 
                     def end():
                         for work in works:
                             work.wait()
-                        return parts[0] + parts[1] if how == "all_gather" else (flat[:4] + flat[4:] - 2) / 2
+                        return (
+                            parts[0] + parts[1]
+                            if how == "all_gather"
+                            else (flat[:4] + flat[4:] - 2) / 2
+                        )
 
                     return end
 
@@ -1915,18 +2635,34 @@ class Verdicts(unittest.TestCase):
                 world.output("shared", shared * factor, mean=())
             torch.optim.SGD(model.parameters(), lr=0.1).step()
 
-        cases = [({"how": how}, "EQUIVALENT", "") for how in ("all_reduce", "all_gather", "functional")]
-        cases += [({"how": how, "early": True}, "NOT EQUIVALENT", "deadlock") for how in ("all_reduce", "all_gather", "functional")]
-        cases += [({"another": True}, "EQUIVALENT", ""), ({"factor": 1.0}, "NOT EQUIVALENT", "lineage"), ({"how": "functional", "factor": 1.0}, "NOT EQUIVALENT", "lineage")]
-        cases += [({"batch": True}, "NOT EQUIVALENT", "deadlock")]  # it is for the communicator of the collectives
+        cases = [
+            ({"how": how}, "EQUIVALENT", "") for how in ("all_reduce", "all_gather", "functional")
+        ]
+        cases += [
+            ({"how": how, "early": True}, "NOT EQUIVALENT", "deadlock")
+            for how in ("all_reduce", "all_gather", "functional")
+        ]
+        cases += [
+            ({"another": True}, "EQUIVALENT", ""),
+            ({"factor": 1.0}, "NOT EQUIVALENT", "lineage"),
+            ({"how": "functional", "factor": 1.0}, "NOT EQUIVALENT", "lineage"),
+        ]
+        cases += [
+            ({"batch": True}, "NOT EQUIVALENT", "deadlock")
+        ]  # it is for the communicator of the collectives
         for changes, verdict, kind in cases:
             with self.subTest(changes):
-                report = sp.verify(lambda world, changes=changes: step(world, **changes), mesh={"pp": 2}, arguments=["--confirm", "off"])
+                report = sp.verify(
+                    lambda world, changes=changes: step(world, **changes),
+                    mesh={"pp": 2},
+                    arguments=["--confirm", "off"],
+                )
                 self.assertEqual(report.verdict, verdict, str(report))
                 self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
 
     def test_handles_that_change_nothing(self):
         """Collectives of one group are in order anyway."""
+
         def change(world, model):
             if not world.single:
                 works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
@@ -1981,9 +2717,22 @@ class StagesWithoutShapes(unittest.TestCase):
                 fully_shard(stage, mesh=world.mesh("dp"))
             world.parameters(stage)
             example = torch.empty(4, width)
-            given = {"input_args": example.clone().requires_grad_(at > 0), "output_args": example.clone().requires_grad_()} if shapes else {}
-            schedule = ScheduleGPipe(PipelineStage(stage, at, 2, torch.device("cpu"), group=world.group("pp"), **given), 2, loss_fn=F.mse_loss)
-            x, y = (world.input(name, (8, width), shard={"dp": 0} if shard else None) for name in "xy")
+            given = (
+                {
+                    "input_args": example.clone().requires_grad_(at > 0),
+                    "output_args": example.clone().requires_grad_(),
+                }
+                if shapes
+                else {}
+            )
+            schedule = ScheduleGPipe(
+                PipelineStage(stage, at, 2, torch.device("cpu"), group=world.group("pp"), **given),
+                2,
+                loss_fn=F.mse_loss,
+            )
+            x, y = (
+                world.input(name, (8, width), shard={"dp": 0} if shard else None) for name in "xy"
+            )
             schedule.step(*([] if at else [x]), target=y if at else None)
 
         return sp.verify(single, step, mesh=mesh).verdict
@@ -2007,7 +2756,10 @@ class StagesWithoutShapes(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(lambda: Layer(3, 3)))
 
     def test_sharded_parameters(self):
-        self.assertEqual("EQUIVALENT", self.verdict(lambda: torch.nn.Linear(3, 3), mesh={"dp": 2, "pp": 2}, shard=True))
+        self.assertEqual(
+            "EQUIVALENT",
+            self.verdict(lambda: torch.nn.Linear(3, 3), mesh={"dp": 2, "pp": 2}, shard=True),
+        )
 
 
 class Messages(unittest.TestCase):
@@ -2020,17 +2772,30 @@ class Messages(unittest.TestCase):
             world.output("q", b * 3)
 
         def step(world):
-            first, second = [dist.new_group([0, 1]), dist.new_group([0, 1, 2])] if groups else [None, None]
+            first, second = (
+                [dist.new_group([0, 1]), dist.new_group([0, 1, 2])] if groups else [None, None]
+            )
             a, b = (t.contiguous() for t in world.input("x", (4, 3)).chunk(2))
             if world.rank == 0:
-                for work in [dist.isend(a, 1, group=first, tag=tags[0][0]), dist.isend(b, 1, group=second, tag=tags[0][1])]:
+                for work in [
+                    dist.isend(a, 1, group=first, tag=tags[0][0]),
+                    dist.isend(b, 1, group=second, tag=tags[0][1]),
+                ]:
                     work.wait()
             elif world.rank == 1:
                 p, q = torch.empty(2, 3), torch.empty(2, 3)
                 if groups:  # the second group's first
-                    todo = [(p, second, 0), (q, first, 0)] if crossed else [(q, second, 0), (p, first, 0)]
+                    todo = (
+                        [(p, second, 0), (q, first, 0)]
+                        if crossed
+                        else [(q, second, 0), (p, first, 0)]
+                    )
                 else:
-                    todo = [(q, None, tags[1][0]), (p, None, tags[1][1])] if crossed else [(p, None, tags[1][0]), (q, None, tags[1][1])]
+                    todo = (
+                        [(q, None, tags[1][0]), (p, None, tags[1][1])]
+                        if crossed
+                        else [(p, None, tags[1][0]), (q, None, tags[1][1])]
+                    )
                 for work in [dist.irecv(t, 0, group=g, tag=n) for t, g, n in todo]:
                     work.wait()
                 world.output("p", p * 2)
@@ -2045,7 +2810,9 @@ class Messages(unittest.TestCase):
     def test_tags(self):
         self.assertEqual("EQUIVALENT", self.exchange(((0, 1), (0, 1))))
         self.assertEqual("NOT EQUIVALENT", self.exchange(((0, 1), (0, 1)), crossed=True))
-        with self.assertRaisesRegex(sp.CaptureError, "tag 1 at .*recorder_test.py.*tag 0 at .*recorder_test.py"):
+        with self.assertRaisesRegex(
+            sp.CaptureError, "tag 1 at .*recorder_test.py.*tag 0 at .*recorder_test.py"
+        ):
             self.exchange(((0, 1), (1, 0)))
 
     def test_what_is_read_before_its_wait_is_sent_on(self):
@@ -2058,7 +2825,12 @@ class Messages(unittest.TestCase):
             total = held
             for _ in range(2):
                 got = torch.empty_like(held)
-                for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, held, (world.rank + 1) % 3), dist.P2POp(dist.irecv, got, (world.rank - 1) % 3)]):
+                for work in dist.batch_isend_irecv(
+                    [
+                        dist.P2POp(dist.isend, held, (world.rank + 1) % 3),
+                        dist.P2POp(dist.irecv, got, (world.rank - 1) % 3),
+                    ]
+                ):
                     if waits:
                         work.wait()
                 held, total = got, total + got
@@ -2079,7 +2851,9 @@ class OverRanks(unittest.TestCase):
             pieces = x.chunk(3 if world.single else 1)
             whole = math.prod(pieces[1:], start=pieces[0])
             if functional and not world.single:
-                whole = torch.distributed._functional_collectives.all_reduce(x, "product", world.group("dp"))
+                whole = torch.distributed._functional_collectives.all_reduce(
+                    x, "product", world.group("dp")
+                )
             elif not world.single:
                 whole = x.clone()
                 dist.all_reduce(whole, dist.ReduceOp.SUM if wrong else dist.ReduceOp.PRODUCT)
@@ -2094,7 +2868,11 @@ class OverRanks(unittest.TestCase):
                 dist.reduce_scatter_tensor(out, x, dist.ReduceOp.PRODUCT)
                 world.output("p", out * x[:1] if wrong else out, shard={"dp": 0})
 
-        for right, wrong in ((step, lambda world: step(world, wrong=not world.single)), (lambda world: step(world, functional=True), None), (scattered, lambda world: scattered(world, wrong=True))):
+        for right, wrong in (
+            (step, lambda world: step(world, wrong=not world.single)),
+            (lambda world: step(world, functional=True), None),
+            (scattered, lambda world: scattered(world, wrong=True)),
+        ):
             self.assertEqual("EQUIVALENT", sp.verify(right, mesh={"dp": 3}).verdict)
             if wrong:
                 self.assertEqual("NOT EQUIVALENT", sp.verify(wrong, mesh={"dp": 3}).verdict)
@@ -2109,11 +2887,16 @@ class OverRanks(unittest.TestCase):
             x = world.input("x", (rows_each * n, 6), shard={"ep": 0})
             at = [[rows_each * a + sum(sent[a][:b]) for b in range(n)] for a in range(n)]
             if world.single:
-                rows = [torch.cat([x[at[a][b]: at[a][b] + sent[a][b]] for a in range(n)]) for b in range(n)]
+                rows = [
+                    torch.cat([x[at[a][b] : at[a][b] + sent[a][b]] for a in range(n)])
+                    for b in range(n)
+                ]
             else:
                 gives, gets = sent[world.rank], [sent[a][world.rank] for a in range(n)]
                 if how == "functional":
-                    out = torch.distributed._functional_collectives.all_to_all_single(x, gets, gives, world.group("ep"))
+                    out = torch.distributed._functional_collectives.all_to_all_single(
+                        x, gets, gives, world.group("ep")
+                    )
                 elif how == "lists":
                     parts = [torch.empty(k, 6) for k in gets]
                     dist.all_to_all(parts, [t.contiguous() for t in x.split(gives)])
@@ -2125,7 +2908,12 @@ class OverRanks(unittest.TestCase):
                         work.wait()
                 rows = [out]
             weights = [torch.arange(1.0, len(r) + 1)[:, None] for r in rows]
-            sums = torch.stack([(r.flip(0) if swapped and not world.single else r).mul(w).sum(0) for r, w in zip(rows, weights)])
+            sums = torch.stack(
+                [
+                    (r.flip(0) if swapped and not world.single else r).mul(w).sum(0)
+                    for r, w in zip(rows, weights)
+                ]
+            )
             world.output("sums", sums, shard={"ep": 0})
 
         return sp.verify(step, mesh={"ep": n})
@@ -2139,11 +2927,14 @@ class OverRanks(unittest.TestCase):
         self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
 
     def test_an_all_to_all_that_is_uneven_on_some_ranks_only(self):
-        with self.assertRaisesRegex(sp.CaptureError, "recorder_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"):
+        with self.assertRaisesRegex(
+            sp.CaptureError, "recorder_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"
+        ):
             self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
 
     def test_lists_of_unequal_tensors(self):
         """Rows of a weight that no number of ranks divides: gradients to their owners, and weights back."""
+
         def step(world, of=0, mean=True):
             model = torch.nn.Linear(4, 7, bias=False)
             weight = model.weight
@@ -2165,8 +2956,13 @@ class OverRanks(unittest.TestCase):
             return loss
 
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh={"dp": 3}).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, of=1), mesh={"dp": 3}).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda world: step(world, mean=False), mesh={"dp": 3}).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(lambda world: step(world, of=1), mesh={"dp": 3}).verdict
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(lambda world: step(world, mean=False), mesh={"dp": 3}).verdict,
+        )
 
     def test_pieces_that_are_not_the_tensor(self):
         def step(world):
@@ -2190,7 +2986,10 @@ class Operators(unittest.TestCase):
             model = torch.nn.Linear(7, 7)
             x = model(world.input("x", (4, 7), shard={"dp": 0}))
             even, odd = x[:, 0::2], x[:, 1:6:3]
-            loss = even.square().mean() + (odd if right or world.single else x[:, 1:6:4]).sum(1).square().mean()
+            loss = (
+                even.square().mean()
+                + (odd if right or world.single else x[:, 1:6:4]).sum(1).square().mean()
+            )
             loss.backward()
             if not world.single:
                 for p in model.parameters():
@@ -2202,21 +3001,32 @@ class Operators(unittest.TestCase):
 
     def test_operators_that_come_whole_from_below_autograd(self):
         """Such as flatten, which copies here, as DTensor's own code calls it."""
+
         def step(world, right=True):
             x = world.input("x", (4, 3, 8), shard={"dp": 0})
             with torch._C._AutoDispatchBelowAutograd():
                 flat = x.transpose(1, 2).flatten(1)
-            world.output("y", flat.view(-1, 8, 3).transpose(1, 2) * (1 if right or world.single else 2), shard={"dp": 0})
+            world.output(
+                "y",
+                flat.view(-1, 8, 3).transpose(1, 2) * (1 if right or world.single else 2),
+                shard={"dp": 0},
+            )
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
     def test_writes_to_diagonals(self):
         """Where no order of the view's dimensions is that of memory, as the gradient of a diagonal is made."""
+
         def step(world, right=True):
             v = world.input("v", (2, 3))
             if world.single:
-                z = torch.stack([torch.stack([v[:, e] if e == f else torch.zeros(2) for f in range(3)], -1) for e in range(3)])
+                z = torch.stack(
+                    [
+                        torch.stack([v[:, e] if e == f else torch.zeros(2) for f in range(3)], -1)
+                        for e in range(3)
+                    ]
+                )
             else:
                 z = torch.zeros(3, 2, 3)
                 torch.diagonal(z, dim1=0, dim2=2).copy_(v if right else v.view(3, 2).t())
@@ -2227,10 +3037,15 @@ class Operators(unittest.TestCase):
 
     def test_log_sum_exps_that_are_added(self):
         def single(world):
-            return world.output("y", torch.softmax(world.input("s", (3, 8)), -1) @ world.input("v", (8, 2)))
+            return world.output(
+                "y", torch.softmax(world.input("s", (3, 8)), -1) @ world.input("v", (8, 2))
+            )
 
         def step(world, right=True):
-            s, v = world.input("s", (3, 8), shard={"dp": 1}), world.input("v", (8, 2), shard={"dp": 0})
+            s, v = (
+                world.input("s", (3, 8), shard={"dp": 1}),
+                world.input("v", (8, 2), shard={"dp": 0}),
+            )
             lse = torch.logsumexp(s, -1)
             every = [torch.empty_like(lse) for _ in range(2)]
             dist.all_gather(every, lse)
@@ -2244,9 +3059,13 @@ class Operators(unittest.TestCase):
 
     def test_factors_of_what_a_vocabulary_has_are_not_rounded(self):
         """0.9 / 8 is no number of 32 bits."""
+
         def step(world, factor=0.9):
             part = 12 // world.size
-            table, t = world.input("table", (12, 5), shard={"dp": 0}), world.input("t", (8,), torch.long, high=12) - world.rank * part
+            table, t = (
+                world.input("table", (12, 5), shard={"dp": 0}),
+                world.input("t", (8,), torch.long, high=12) - world.rank * part,
+            )
             inside = (t >= 0) & (t < part)
             y = F.embedding(torch.where(inside, t, 0), table) * (inside * (factor / 8))[:, None]
             if not world.single:
@@ -2254,24 +3073,48 @@ class Operators(unittest.TestCase):
             world.output("y", y, mean=())
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
-        self.assertEqual("NOT EQUIVALENT", self.verdict(step, lambda world: step(world, 0.9 + 1e-5)))
+        self.assertEqual(
+            "NOT EQUIVALENT", self.verdict(step, lambda world: step(world, 0.9 + 1e-5))
+        )
 
     def test_integers_of_which_bits_and_remainders_are_taken(self):
         def step(world, function, other):
             t = world.input("t", (8,), torch.long, shard={"dp": 0}, high=6)
-            world.output("y", (other if world.rank else function)(t).float() * world.input("x", (8,), shard={"dp": 0}), shard={"dp": 0})
+            world.output(
+                "y",
+                (other if world.rank else function)(t).float()
+                * world.input("x", (8,), shard={"dp": 0}),
+                shard={"dp": 0},
+            )
 
         for function, same, other in (
             (lambda t: t & 1, lambda t: t % 2, lambda t: t != 0),
             (lambda t: t | 4, lambda t: 4 + t % 4, lambda t: t != -1),
             (lambda t: ~t, lambda t: -1 - t, lambda t: t == 0),
             (lambda t: t ^ 1, lambda t: t + 1 - 2 * (t & 1), lambda t: t != 1),
-            (lambda t: t >> 1, lambda t: t // 2, lambda t: torch.div(t + 1, 2, rounding_mode="floor")),
-            (lambda t: torch.div(t - 3, 2, rounding_mode="floor"), lambda t: (t - 3 - (t - 3) % 2) // 2, lambda t: torch.div(t - 3, 2, rounding_mode="trunc")),
-            (lambda t: torch.fmod(t - 3, 2), lambda t: t - 3 - 2 * torch.div(t - 3, 2, rounding_mode="trunc"), lambda t: torch.remainder(t - 3, 2)),
+            (
+                lambda t: t >> 1,
+                lambda t: t // 2,
+                lambda t: torch.div(t + 1, 2, rounding_mode="floor"),
+            ),
+            (
+                lambda t: torch.div(t - 3, 2, rounding_mode="floor"),
+                lambda t: (t - 3 - (t - 3) % 2) // 2,
+                lambda t: torch.div(t - 3, 2, rounding_mode="trunc"),
+            ),
+            (
+                lambda t: torch.fmod(t - 3, 2),
+                lambda t: t - 3 - 2 * torch.div(t - 3, 2, rounding_mode="trunc"),
+                lambda t: torch.remainder(t - 3, 2),
+            ),
         ):
-            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, function=function, other=same)))
-            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, function=function, other=other)))
+            self.assertEqual(
+                "EQUIVALENT", self.verdict(functools.partial(step, function=function, other=same))
+            )
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                self.verdict(functools.partial(step, function=function, other=other)),
+            )
 
     def test_integers_that_are_computed_with_reals(self):
         def step(world, other=0):
@@ -2284,6 +3127,7 @@ class Operators(unittest.TestCase):
 
     def test_lengths_that_are_compared_with_positions(self):
         """Also where the last position's comparison has one answer only."""
+
         def single(world):
             lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6))
             seen = torch.stack([lengths > i for i in range(6)], 1)
@@ -2291,7 +3135,10 @@ class Operators(unittest.TestCase):
             world.output("z", x.masked_fill(~seen, 2.0))
 
         def step(world, right=True):
-            lengths, x = world.input("lengths", (4,), torch.long, high=6), world.input("x", (4, 6), shard={"dp": 1})
+            lengths, x = (
+                world.input("lengths", (4,), torch.long, high=6),
+                world.input("x", (4, 6), shard={"dp": 1}),
+            )
             seen = torch.arange(3)[None] + (3 * world.rank if right else 0) < lengths[:, None]
             y = (x * seen).sum()
             dist.all_reduce(y)
@@ -2303,6 +3150,7 @@ class Operators(unittest.TestCase):
 
     def test_masks_along_later_dimensions(self):
         """Of constants they are no positions; of data they choose as torch.where does."""
+
         def step(world, mask, other):
             x, v = world.input("x", (4, 2, 3), shard={"dp": 0}) * 1, world.input("v", (2, 3))
             if world.single:
@@ -2313,18 +3161,37 @@ class Operators(unittest.TestCase):
 
         first = torch.tensor([True, False])
         both = torch.tensor([True, True])
-        for mask, other in ((lambda v: first[:, None], lambda v: first), (lambda v: v > 0, lambda v: v > 0), (lambda v: v[:, :1] > 0, lambda v: v[:, 0] > 0)):
-            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
-        for mask, other in ((lambda v: both[:, None], lambda v: first), (lambda v: v > 0, lambda v: v < 0)):
-            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other)))
+        for mask, other in (
+            (lambda v: first[:, None], lambda v: first),
+            (lambda v: v > 0, lambda v: v > 0),
+            (lambda v: v[:, :1] > 0, lambda v: v[:, 0] > 0),
+        ):
+            self.assertEqual(
+                "EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other))
+            )
+        for mask, other in (
+            (lambda v: both[:, None], lambda v: first),
+            (lambda v: v > 0, lambda v: v < 0),
+        ):
+            self.assertEqual(
+                "NOT EQUIVALENT", self.verdict(functools.partial(step, mask=mask, other=other))
+            )
 
     def test_constants_that_were_rounded(self):
         """0.7 / 12, and half of 0.7 / 6: of each position, and of some (where zeros are joined with them)."""
+
         def step(world, weight=0.7):
             model = torch.nn.Linear(5, 4)
-            x, y = world.input("x", (12, 5), shard={"dp": 0}), world.input("y", (12,), torch.long, shard={"dp": 0}, high=4)
+            x, y = (
+                world.input("x", (12, 5), shard={"dp": 0}),
+                world.input("y", (12,), torch.long, shard={"dp": 0}, high=4),
+            )
             z = world.parameters(model)(x)
-            loss = 0.3 * F.cross_entropy(z, y) + weight * F.cross_entropy(z, y.flip(0) if world.size > 2 else y) - 0.1 * (z[:, :2] - z[:, 2:] ** 2).mean()
+            loss = (
+                0.3 * F.cross_entropy(z, y)
+                + weight * F.cross_entropy(z, y.flip(0) if world.size > 2 else y)
+                - 0.1 * (z[:, :2] - z[:, 2:] ** 2).mean()
+            )
             loss.backward()
             for p in model.parameters() if not world.single else ():
                 dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
@@ -2335,9 +3202,13 @@ class Operators(unittest.TestCase):
 
     def test_what_has_a_value_for_classes_only(self):
         """The logarithm of a label's probability, and powers of it."""
+
         def step(world, function, divided=True):
             model = torch.nn.Linear(5, 4)
-            x, y = world.input("x", (8, 5), shard={"dp": 0}), world.input("y", (8,), torch.long, shard={"dp": 0})
+            x, y = (
+                world.input("x", (8, 5), shard={"dp": 0}),
+                world.input("y", (8,), torch.long, shard={"dp": 0}),
+            )
             loss = function(F.softmax(world.parameters(model)(x), -1).gather(1, y[:, None]))
             loss.backward()
             for p in model.parameters() if not world.single else ():
@@ -2348,14 +3219,20 @@ class Operators(unittest.TestCase):
 
         for function in (lambda p: -p.log().mean(), lambda p: (1 - p**0.7).mean()):
             self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, function=function)))
-            self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, function=function, divided=False)))
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                self.verdict(functools.partial(step, function=function, divided=False)),
+            )
 
     def test_factors_of_lists_of_tensors_that_are_numbers_of_data(self):
         """As Adafactor with foreach has them."""
+
         def step(world, averaged=True):
             model = torch.nn.Linear(4, 3)
             optimizer = torch.optim.Adafactor(model.parameters(), lr=0.1, foreach=True)
-            world.parameters(model)(world.input("x", (8, 4), shard={"dp": 0})).square().mean().backward()
+            world.parameters(model)(
+                world.input("x", (8, 4), shard={"dp": 0})
+            ).square().mean().backward()
             for p in model.parameters() if not world.single else ():
                 dist.all_reduce(p.grad)
                 if averaged:
@@ -2367,12 +3244,17 @@ class Operators(unittest.TestCase):
 
     def test_labels_of_points(self):
         """Of images, and of sequences whose classes come second."""
+
         def step(world, ignore=-100, weight=None):
             model = torch.nn.Conv1d(2, 3, 1)
             world.parameters(model)
             y = model(world.input("x", (4, 2, 6), shard={"dp": 0}))
             t = world.input("t", (4, 6), torch.long, shard={"dp": 0}, high=3)
-            loss = F.cross_entropy(y, t, weight=weight, ignore_index=ignore, reduction="none").sum() / 24 * world.size
+            loss = (
+                F.cross_entropy(y, t, weight=weight, ignore_index=ignore, reduction="none").sum()
+                / 24
+                * world.size
+            )
             loss.backward()
             for p in model.parameters() if not world.single else ():
                 dist.all_reduce(p.grad)
@@ -2381,19 +3263,28 @@ class Operators(unittest.TestCase):
 
         weight = torch.tensor([1.0, 2.0, 3.0])
         for options in {}, {"ignore": 2}, {"weight": weight}:
-            self.assertEqual("EQUIVALENT", self.verdict(functools.partial(step, **options)), options)
-        self.assertEqual("NOT EQUIVALENT", self.verdict(functools.partial(step, weight=weight), step))
+            self.assertEqual(
+                "EQUIVALENT", self.verdict(functools.partial(step, **options)), options
+            )
+        self.assertEqual(
+            "NOT EQUIVALENT", self.verdict(functools.partial(step, weight=weight), step)
+        )
 
     def test_causal_attention_of_three_dimensions(self):
         def step(world, right=True):
             q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")
-            world.output("y", F.scaled_dot_product_attention(q, k, v, is_causal=right or world.single), shard={"dp": 0})
+            world.output(
+                "y",
+                F.scaled_dot_product_attention(q, k, v, is_causal=right or world.single),
+                shard={"dp": 0},
+            )
 
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
     def test_gradients_of_attention_by_its_result(self):
         """Kernels, and rings that put the softmax together from parts, have the sum of result * gradient where autograd has that of weights * their gradients."""
+
         class ByHand(torch.autograd.Function):
             @staticmethod
             def forward(ctx, q, k, v, right):
@@ -2408,18 +3299,30 @@ class Operators(unittest.TestCase):
             def backward(ctx, grad):
                 q, k, v, out, lse = ctx.saved_tensors
                 p = torch.exp(q @ k.transpose(-1, -2) / 2 - lse)
-                ds = p * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True) * ctx.right) / 2
+                ds = (
+                    p
+                    * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True) * ctx.right)
+                    / 2
+                )
                 return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ grad, None
 
-        attentions = {"torch": F.scaled_dot_product_attention, "softmax": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v,
-                      "by hand": lambda q, k, v: ByHand.apply(q, k, v, 1), "wrong": lambda q, k, v: ByHand.apply(q, k, v, 0)}
+        attentions = {
+            "torch": F.scaled_dot_product_attention,
+            "softmax": lambda q, k, v: torch.softmax(q @ k.transpose(-1, -2) / 2, -1) @ v,
+            "by hand": lambda q, k, v: ByHand.apply(q, k, v, 1),
+            "wrong": lambda q, k, v: ByHand.apply(q, k, v, 0),
+        }
 
         def step(world, attention):
-            model = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8, bias=False) for name in "qkvo"})
+            model = torch.nn.ModuleDict(
+                {name: torch.nn.Linear(8, 8, bias=False) for name in "qkvo"}
+            )
             world.parameters(model)
             x = world.input("x", (4, 8, 8), shard={"dp": 0})
             q, k, v = (model[name](x).view(len(x), 8, 2, 4).transpose(1, 2) for name in "qkv")
-            model["o"](attentions[attention](q, k, v).transpose(1, 2).reshape(len(x), 8, 8)).square().mean().backward()
+            model["o"](
+                attentions[attention](q, k, v).transpose(1, 2).reshape(len(x), 8, 8)
+            ).square().mean().backward()
             for p in model.parameters() if not world.single else ():
                 dist.all_reduce(p.grad)
                 p.grad /= world.size
@@ -2427,14 +3330,27 @@ class Operators(unittest.TestCase):
         for one in ("torch", "softmax"):
             for other in ("torch", "softmax", "by hand", "wrong"):
                 with self.subTest(one, other=other):
-                    report = sp.verify(lambda world: step(world, one), lambda world: step(world, other), mesh=MESH, arguments=["--timeout", "5"])
-                    self.assertEqual("NOT EQUIVALENT" if other == "wrong" else "EQUIVALENT", report.verdict, str(report))
+                    report = sp.verify(
+                        lambda world: step(world, one),
+                        lambda world: step(world, other),
+                        mesh=MESH,
+                        arguments=["--timeout", "5"],
+                    )
+                    self.assertEqual(
+                        "NOT EQUIVALENT" if other == "wrong" else "EQUIVALENT",
+                        report.verdict,
+                        str(report),
+                    )
 
     def test_a_softmax_of_rows_of_which_all_are_masked(self):
         def step(world):
             q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")
-            mask = torch.ones(6, 6, dtype=torch.bool).tril(-1)  # the first row sees nothing: torch's result is zero there
-            world.output("y", F.scaled_dot_product_attention(q, k, v, attn_mask=mask), shard={"dp": 0})
+            mask = torch.ones(6, 6, dtype=torch.bool).tril(
+                -1
+            )  # the first row sees nothing: torch's result is zero there
+            world.output(
+                "y", F.scaled_dot_product_attention(q, k, v, attn_mask=mask), shard={"dp": 0}
+            )
 
         with self.assertRaisesRegex(sp.CaptureError, "_safe_softmax"):
             sp.verify(step, mesh=MESH)
@@ -2457,16 +3373,34 @@ class NotNumbers(unittest.TestCase):
         def itself(x, z, i):
             return z * 1
 
-        for name, number in (("root", torch.sqrt), ("power", lambda x: x ** 0.5), ("logarithm", lambda x: torch.log(1 + torch.sqrt(x))), ("mean", lambda x: torch.sqrt(x).mean(1, True)), ("reciprocal", torch.rsqrt)):
+        for name, number in (
+            ("root", torch.sqrt),
+            ("power", lambda x: x**0.5),
+            ("logarithm", lambda x: torch.log(1 + torch.sqrt(x))),
+            ("mean", lambda x: torch.sqrt(x).mean(1, True)),
+            ("reciprocal", torch.rsqrt),
+        ):
+
             def compared(x, z, i, number=number):
                 return torch.where(number(x) >= 0, z, 2 * z)
 
             with self.subTest(name):
                 self.assertNotEqual("EQUIVALENT", self.verdict(itself, compared))
                 self.assertEqual("EQUIVALENT", self.verdict(compared, compared))
-        for name, number in (("squares", lambda x: torch.sqrt(x * x)), ("positive", lambda x: torch.log(1 + F.relu(x)) / (1 + x.square()) + torch.rsqrt(1 + x.exp()))):
+        for name, number in (
+            ("squares", lambda x: torch.sqrt(x * x)),
+            (
+                "positive",
+                lambda x: torch.log(1 + F.relu(x)) / (1 + x.square()) + torch.rsqrt(1 + x.exp()),
+            ),
+        ):
             with self.subTest(name):
-                self.assertEqual("EQUIVALENT", self.verdict(itself, lambda x, z, i, number=number: torch.where(number(x) < 0, 2 * z, z)))
+                self.assertEqual(
+                    "EQUIVALENT",
+                    self.verdict(
+                        itself, lambda x, z, i, number=number: torch.where(number(x) < 0, 2 * z, z)
+                    ),
+                )
 
     def test_what_is_not_taken(self):
         def logs(x):
@@ -2475,12 +3409,34 @@ class NotNumbers(unittest.TestCase):
         def multiplied(x, i):
             return (F.one_hot(i.squeeze(1), 3) * x).sum(1, keepdim=True)
 
-        for name, taken in (("gather", lambda x, i: x.gather(1, i)), ("index", lambda x, i: x[torch.arange(4), i.squeeze(1)][:, None]), ("nll", lambda x, i: -F.nll_loss(x, i.squeeze(1), reduction="none")[:, None]),
-                            ("several", lambda x, i: x.gather(1, i.expand(4, 2))[:, :1])):
+        for name, taken in (
+            ("gather", lambda x, i: x.gather(1, i)),
+            ("index", lambda x, i: x[torch.arange(4), i.squeeze(1)][:, None]),
+            ("nll", lambda x, i: -F.nll_loss(x, i.squeeze(1), reduction="none")[:, None]),
+            ("several", lambda x, i: x.gather(1, i.expand(4, 2))[:, :1]),
+        ):
             with self.subTest(name):
-                self.assertEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(logs(x), i), lambda x, z, i, taken=taken: taken(logs(x), i)))
-                self.assertNotEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(logs(x), i), lambda x, z, i: multiplied(logs(x), i)))
-                self.assertEqual("EQUIVALENT", self.verdict(lambda x, z, i, taken=taken: taken(x * 2, i), lambda x, z, i: multiplied(x * 2, i)))
+                self.assertEqual(
+                    "EQUIVALENT",
+                    self.verdict(
+                        lambda x, z, i, taken=taken: taken(logs(x), i),
+                        lambda x, z, i, taken=taken: taken(logs(x), i),
+                    ),
+                )
+                self.assertNotEqual(
+                    "EQUIVALENT",
+                    self.verdict(
+                        lambda x, z, i, taken=taken: taken(logs(x), i),
+                        lambda x, z, i: multiplied(logs(x), i),
+                    ),
+                )
+                self.assertEqual(
+                    "EQUIVALENT",
+                    self.verdict(
+                        lambda x, z, i, taken=taken: taken(x * 2, i),
+                        lambda x, z, i: multiplied(x * 2, i),
+                    ),
+                )
 
 
 class WhereThePlanTurnsWrong(unittest.TestCase):
@@ -2494,8 +3450,13 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
 
     def test_a_loss_that_was_added_up(self):
         """Its ranks' gradients are parts of a sum, though the gradient in question is not reduced."""
+
         def step(world, summed=True):
-            norm, up, down = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+            norm, up, down = (
+                torch.nn.LayerNorm(8),
+                torch.nn.Linear(8, 8, bias=False),
+                torch.nn.Linear(8, 8, bias=False),
+            )
             model = world.parameters(torch.nn.ModuleDict({"norm": norm, "up": up, "down": down}))
             x, y = (world.input(n, (6, 8), shard={"dp": 0}) for n in "xy")
             loss = (down(F.gelu(up(norm(x)))) - y).square().sum() / 48
@@ -2513,6 +3474,7 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
 
     def test_a_bias_that_is_added_to_a_sum_over_ranks(self):
         """What a layer cut by rows gives is whole then, so that nothing is said of it but of the gradient that was not reduced."""
+
         def step(world, reduced=True, scattered=False):
             group = world.group("tp")
 
@@ -2549,13 +3511,23 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
             class Rows(torch.nn.Module):
                 def __init__(self):
                     super().__init__()
-                    self.weight, self.bias = torch.nn.Parameter(torch.empty(6, 8 // world.size)), torch.nn.Parameter(torch.empty(6))
+                    self.weight, self.bias = (
+                        torch.nn.Parameter(torch.empty(6, 8 // world.size)),
+                        torch.nn.Parameter(torch.empty(6)),
+                    )
 
                 def forward(self, x):
                     return Whole.apply(F.linear(x, self.weight)) + self.bias
 
-            first, up, rows = torch.nn.Linear(6, 6), torch.nn.Linear(6, 8 // world.size, bias=False), Rows()
-            model = world.parameters(torch.nn.ModuleDict({"first": first, "up": up, "rows": rows}), {"up": {"tp": 0}, r"rows\.weight": {"tp": 1}})
+            first, up, rows = (
+                torch.nn.Linear(6, 6),
+                torch.nn.Linear(6, 8 // world.size, bias=False),
+                Rows(),
+            )
+            model = world.parameters(
+                torch.nn.ModuleDict({"first": first, "up": up, "rows": rows}),
+                {"up": {"tp": 0}, r"rows\.weight": {"tp": 1}},
+            )
             h = first(world.input("x", (8, 6)))
             if reduced and not world.single:
                 h = Copy.apply(h)
@@ -2577,6 +3549,7 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
 
     def test_samples_that_are_dealt_out(self):
         """A rank has each second sample, which is no part of the batch as shapes would have it."""
+
         def step(world, divided=True):
             model = torch.nn.Linear(6, 3)
             world.parameters(model)
@@ -2614,10 +3587,22 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
 
 class Boxes(unittest.TestCase):
     def place(self, logical, local, mesh, at, cuts, **placement):
-        return locate(Mark("output", "t", Filled(0, local), Placement(**placement)), logical, local, Mesh(mesh), at, cuts)
+        return locate(
+            Mark("output", "t", Filled(0, local), Placement(**placement)),
+            logical,
+            local,
+            Mesh(mesh),
+            at,
+            cuts,
+        )
 
     def test_said(self):
-        self.assertEqual(self.place((8, 6), (4, 2), {"dp": 2, "tp": 3}, {"dp": 1, "tp": 2}, {}, shard={"dp": 0, "tp": 1}).low, (4, 4))
+        self.assertEqual(
+            self.place(
+                (8, 6), (4, 2), {"dp": 2, "tp": 3}, {"dp": 1, "tp": 2}, {}, shard={"dp": 0, "tp": 1}
+            ).low,
+            (4, 4),
+        )
         with self.assertRaises(NoPlace):
             self.place((8, 6), (8, 6), {"dp": 2}, {"dp": 1}, {}, shard={"dp": 0})
 
@@ -2719,24 +3704,37 @@ class Forked(unittest.TestCase):
         def replicas(world):
             model = MLP()
             x, y = (world.input(name, (8, 16), shard={"dp": 0}) for name in "xy")
-            loss = F.mse_loss((model if world.single else torch.nn.parallel.DistributedDataParallel(model))(x), y)
+            loss = F.mse_loss(
+                (model if world.single else torch.nn.parallel.DistributedDataParallel(model))(x), y
+            )
             loss.backward()
             return loss
 
         def own_numbers(world, where=lambda world: True):
             x = world.input("x", (8, 16), shard={"dp": 0})
             scale = torch.arange(16.0) * (1 if world.single else 2 if where(world) else 1)
-            world.output("y", x * (scale if world.single else scale / 2 if where(world) else scale), shard={"dp": 0})
+            world.output(
+                "y",
+                x * (scale if world.single else scale / 2 if where(world) else scale),
+                shard={"dp": 0},
+            )
 
         def built(world):
             given = torch.zeros(16)
             world.parameters(model := MLP())
             if not world.single:
                 dist.all_reduce(given)
-            world.output("y", model(world.input("x", (8, 16), shard={"dp": 0})) + given, shard={"dp": 0})
+            world.output(
+                "y", model(world.input("x", (8, 16), shard={"dp": 0})) + given, shard={"dp": 0}
+            )
 
-        for name, step in {"replicas": replicas, "numbers": own_numbers, "one rank's numbers": lambda world: own_numbers(world, lambda w: w.rank == 2), "built": built,
-                           "flat": lambda world: flat_gradients(world, "mean")}.items():
+        for name, step in {
+            "replicas": replicas,
+            "numbers": own_numbers,
+            "one rank's numbers": lambda world: own_numbers(world, lambda w: w.rank == 2),
+            "built": built,
+            "flat": lambda world: flat_gradients(world, "mean"),
+        }.items():
             with self.subTest(name):
                 one, two = (sp.capture(step, mesh={"dp": 4}, jobs=jobs) for jobs in (1, 2))
                 self.assertEqual(one.plan, two.plan)
@@ -2744,7 +3742,14 @@ class Forked(unittest.TestCase):
                 self.assertEqual(one.assumptions, two.assumptions)
 
     def test_no_threads_of_the_parent_are_waited_for(self):
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "4"}, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", FORKED],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "4"},
+            timeout=300,
+        )
         self.assertEqual(done.stdout.split(), ["4", "4"], done.stderr)
 
 
@@ -2754,7 +3759,13 @@ def flat_gradients(world, way, wrong=False):
     world.parameters(model)
     parameters = list(model.parameters())
     flat, at = torch.zeros(sum(p.numel() for p in parameters)), 0
-    passes = [[world.input(f"{name}{i}", (4, 2), torch.long, shard={"dp": 0}, high=8) for name in ("tokens", "labels")] for i in range(2)]
+    passes = [
+        [
+            world.input(f"{name}{i}", (4, 2), torch.long, shard={"dp": 0}, high=8)
+            for name in ("tokens", "labels")
+        ]
+        for i in range(2)
+    ]
     count = sum((labels != -100).sum() for _, labels in passes)
     if not world.single:
         dist.all_reduce(count)
@@ -2762,13 +3773,24 @@ def flat_gradients(world, way, wrong=False):
         raise RuntimeError("no tokens")
     losses = []
     for tokens, labels in passes:
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=-100) / count
+        loss = (
+            F.cross_entropy(
+                model(tokens).flatten(0, 1), labels.flatten(), reduction="sum", ignore_index=-100
+            )
+            / count
+        )
         loss.backward()
         losses.append(loss.detach())
         at = 0
         for p in parameters:
-            part = flat[at:at + p.numel()].view(p.shape)
-            if not (wrong and way == "add" and p is parameters[1] and loss is not losses[0] and not world.single):
+            part = flat[at : at + p.numel()].view(p.shape)
+            if not (
+                wrong
+                and way == "add"
+                and p is parameters[1]
+                and loss is not losses[0]
+                and not world.single
+            ):
                 part.add_(p.grad)
             p.grad, at = None, at + p.numel()
     if not world.single:
@@ -2777,9 +3799,13 @@ def flat_gradients(world, way, wrong=False):
         flat = flat * (0.5 if wrong and not world.single else 1.0)
     at = 0
     for p in parameters:
-        p.grad, at = flat[at:at + p.numel()].view(p.shape), at + p.numel()
+        p.grad, at = flat[at : at + p.numel()].view(p.shape), at + p.numel()
     if way == "norm":
-        norm = torch.norm(torch.tensor([[p.grad.norm() for p in parameters[:2 if wrong and not world.single else None]]]))
+        norm = torch.norm(
+            torch.tensor(
+                [[p.grad.norm() for p in parameters[: 2 if wrong and not world.single else None]]]
+            )
+        )
         for p in parameters:
             p.grad.mul_(1 / (norm + 1))
     torch.optim.SGD(parameters, lr=0.1).step()
@@ -2791,7 +3817,10 @@ class FlatGradients(unittest.TestCase):
         for way in ("add", "product", "norm"):
             for wrong, verdict in ((False, "EQUIVALENT"), (True, "NOT EQUIVALENT")):
                 with self.subTest(way, wrong=wrong):
-                    report = sp.verify(lambda world, way=way, wrong=wrong: flat_gradients(world, way, wrong), mesh=MESH)
+                    report = sp.verify(
+                        lambda world, way=way, wrong=wrong: flat_gradients(world, way, wrong),
+                        mesh=MESH,
+                    )
                     self.assertEqual(verdict, report.verdict, str(report))
 
     def test_stretches_of_a_flat_buffer_that_overlap(self):
@@ -2803,7 +3832,10 @@ class FlatGradients(unittest.TestCase):
             return flat[1:7]
 
         for last, verdict in ((2, "EQUIVALENT"), (3, "NOT EQUIVALENT")):
-            self.assertEqual(verdict, sp.verify(lambda world, last=last: {"y": written(world, last)}, mesh=MESH).verdict)
+            self.assertEqual(
+                verdict,
+                sp.verify(lambda world, last=last: {"y": written(world, last)}, mesh=MESH).verdict,
+            )
 
     def test_a_tensor_of_numbers_that_are_tensors_is_not_differentiated(self):
         def step(world):
@@ -2818,8 +3850,16 @@ class FlatGradients(unittest.TestCase):
 
     def test_gradients_of_a_loss_that_is_a_sum_have_the_models_scale(self):
         for summed, low in (((), 2), (("dp",), 1)):
-            mark = Mark("checkpoint", "a.out.grad", Filled(0, (4, 4)), Placement(summed=summed), gradient=True)
-            self.assertEqual(low, locate(mark, (8, 4), (4, 4), Mesh(MESH), {"dp": 1}, {"dp": {0}}).divisor)
+            mark = Mark(
+                "checkpoint",
+                "a.out.grad",
+                Filled(0, (4, 4)),
+                Placement(summed=summed),
+                gradient=True,
+            )
+            self.assertEqual(
+                low, locate(mark, (8, 4), (4, 4), Mesh(MESH), {"dp": 1}, {"dp": {0}}).divisor
+            )
             whole = locate(mark, (4, 4), (4, 4), Mesh(MESH), {"dp": 1}, {"dp": {0}})
             self.assertEqual((("dp",), low), (whole.total, whole.divisor))
 
@@ -2830,7 +3870,10 @@ class NumbersAndTruth(unittest.TestCase):
     MESH = {"dp": 2}
 
     def verdict(self, single, ranks=None):
-        steps = [lambda world, f=f: world.output("out", f(world), mean=()) for f in (single, ranks or single)]
+        steps = [
+            lambda world, f=f: world.output("out", f(world), mean=())
+            for f in (single, ranks or single)
+        ]
         return sp.verify(*steps, mesh=self.MESH).verdict
 
     def refused(self, f, text):
@@ -2841,7 +3884,9 @@ class NumbersAndTruth(unittest.TestCase):
     def language(shift, loss):
         def step(world):
             tokens = world.input("tokens", (4, 6), torch.long, shard={"dp": 0})
-            model = torch.nn.Sequential(torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16, bias=False))
+            model = torch.nn.Sequential(
+                torch.nn.Embedding(16, 8), torch.nn.Linear(8, 16, bias=False)
+            )
             total = loss(model(tokens).flatten(0, 1), shift(tokens).flatten())
             total.backward()
             for p in model.parameters():
@@ -2865,11 +3910,22 @@ class NumbersAndTruth(unittest.TestCase):
 
         of_all = lambda x, y: F.cross_entropy(x, y, reduction="sum") / y.numel()  # noqa: E731
         of_counted = lambda x, y: F.cross_entropy(x, y, reduction="sum") / (y.numel() * 5 / 6)  # noqa: E731
-        for shift in (lambda t: F.pad(t[:, 1:], (0, 1), value=-100), lambda t: F.pad(t, (0, 1), value=-100)[:, 1:], written, filled):
+        for shift in (
+            lambda t: F.pad(t[:, 1:], (0, 1), value=-100),
+            lambda t: F.pad(t, (0, 1), value=-100)[:, 1:],
+            written,
+            filled,
+        ):
             step = self.language(shift, F.cross_entropy)
             self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
-            self.assertEqual("EQUIVALENT", sp.verify(step, self.language(shift, of_counted), mesh=self.MESH).verdict)
-            self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, of_all), mesh=self.MESH).verdict)
+            self.assertEqual(
+                "EQUIVALENT",
+                sp.verify(step, self.language(shift, of_counted), mesh=self.MESH).verdict,
+            )
+            self.assertEqual(
+                "NOT EQUIVALENT",
+                sp.verify(step, self.language(shift, of_all), mesh=self.MESH).verdict,
+            )
 
     def test_such_labels_in_losses_by_hand(self):
         def by_hand(x, labels, counted=lambda labels: (labels != -100).sum()):
@@ -2879,7 +3935,14 @@ class NumbersAndTruth(unittest.TestCase):
         shift = lambda t: F.pad(t[:, 1:], (0, 1), value=-100)  # noqa: E731
         step = self.language(shift, by_hand)
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(step, self.language(shift, lambda x, y: by_hand(x, y, lambda labels: labels.numel())), mesh=self.MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(
+                step,
+                self.language(shift, lambda x, y: by_hand(x, y, lambda labels: labels.numel())),
+                mesh=self.MESH,
+            ).verdict,
+        )
 
     def test_such_labels_that_data_ignores_too(self):
         def shift(tokens):
@@ -2892,24 +3955,37 @@ class NumbersAndTruth(unittest.TestCase):
                 dist.all_reduce(n)
             return F.cross_entropy(x, labels, reduction="sum") / n * size
 
-        self.assertEqual("EQUIVALENT", sp.verify(self.language(shift, counted), mesh=self.MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(self.language(shift, F.cross_entropy), mesh=self.MESH).verdict)
+        self.assertEqual(
+            "EQUIVALENT", sp.verify(self.language(shift, counted), mesh=self.MESH).verdict
+        )
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(self.language(shift, F.cross_entropy), mesh=self.MESH).verdict,
+        )
 
     def test_numbers_of_right_answers(self):
         def step(world, all_count=False):
-            x, y = world.input("x", (4, 5), shard={"dp": 0}), world.input("y", (4,), torch.long, shard={"dp": 0}, high=5)
+            x, y = (
+                world.input("x", (4, 5), shard={"dp": 0}),
+                world.input("y", (4,), torch.long, shard={"dp": 0}, high=5),
+            )
             y = F.pad(y[:, None], (0, 1), value=-100).flatten()
             found = F.pad(x.argmax(1)[:, None], (0, 1)).flatten()
             right = (found == y) | (y == -100) if all_count and not world.single else found == y
             world.output("right", right.float().sum(), sum=["dp"])
 
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
-        self.assertEqual("NOT EQUIVALENT", sp.verify(step, lambda world: step(world, True), mesh=self.MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT",
+            sp.verify(step, lambda world: step(world, True), mesh=self.MESH).verdict,
+        )
 
     def test_labels_that_were_said_to_be_of_one_more_class(self):
         def step(world):
             x = world.input("x", (8, 3), shard={"dp": 0})
-            return F.cross_entropy(x, world.input("labels", (8,), torch.long, shard={"dp": 0}, high=4), ignore_index=3)
+            return F.cross_entropy(
+                x, world.input("labels", (8,), torch.long, shard={"dp": 0}, high=4), ignore_index=3
+            )
 
         self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
 
@@ -2926,16 +4002,26 @@ class NumbersAndTruth(unittest.TestCase):
     def test_long_sequences_of_such_labels(self):
         def step(world):
             x = world.input("x", (4, 2048, 3), shard={"dp": 0}).requires_grad_()
-            labels = F.pad(world.input("labels", (4, 2047), torch.long, shard={"dp": 0}), (0, 1), value=-100)
+            labels = F.pad(
+                world.input("labels", (4, 2047), torch.long, shard={"dp": 0}), (0, 1), value=-100
+            )
             return F.cross_entropy(x.flatten(0, 1), labels.flatten())
 
         self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
 
     def test_integers_of_two_ranges(self):
         def both(world):
-            return torch.cat([world.input("few", (4,), torch.long, high=2), world.input("many", (4,), torch.long, high=9)])
+            return torch.cat(
+                [
+                    world.input("few", (4,), torch.long, high=2),
+                    world.input("many", (4,), torch.long, high=9),
+                ]
+            )
 
-        self.assertNotEqual("EQUIVALENT", self.verdict(lambda w: (both(w) >= 2).float(), lambda w: both(w).float() * 0))
+        self.assertNotEqual(
+            "EQUIVALENT",
+            self.verdict(lambda w: (both(w) >= 2).float(), lambda w: both(w).float() * 0),
+        )
         self.assertEqual("EQUIVALENT", self.verdict(lambda w: (both(w) >= 2).float()))
 
     def test_what_is_true_of_reals(self):
@@ -2943,16 +4029,29 @@ class NumbersAndTruth(unittest.TestCase):
             return lambda world: f(world.input("x", (4,)), world.input("y", (4,))).float()
 
         self.assertNotEqual("EQUIVALENT", self.verdict(of(torch.logical_and), of(torch.mul)))
-        self.assertNotEqual("EQUIVALENT", self.verdict(of(lambda x, y: torch.logical_not(x)), of(lambda x, y: 1 - x)))
-        self.assertEqual("EQUIVALENT", self.verdict(of(torch.logical_and), of(lambda x, y: (x.abs() > 0) & (y.abs() > 0))))
+        self.assertNotEqual(
+            "EQUIVALENT",
+            self.verdict(of(lambda x, y: torch.logical_not(x)), of(lambda x, y: 1 - x)),
+        )
+        self.assertEqual(
+            "EQUIVALENT",
+            self.verdict(of(torch.logical_and), of(lambda x, y: (x.abs() > 0) & (y.abs() > 0))),
+        )
 
     def test_places_that_may_be_written_twice(self):
         places = lambda w: w.input("x", (3, 4)).topk(2, 1).indices  # noqa: E731
-        for write in (lambda w: torch.zeros(4).scatter(0, places(w).flatten(), 1.0), lambda w: torch.zeros(4, 2).scatter(0, places(w), 1.0),
-                      lambda w: torch.zeros(3, 4).scatter(1, places(w)[:, [0, 0]], 1.0)):
+        for write in (
+            lambda w: torch.zeros(4).scatter(0, places(w).flatten(), 1.0),
+            lambda w: torch.zeros(4, 2).scatter(0, places(w), 1.0),
+            lambda w: torch.zeros(3, 4).scatter(1, places(w)[:, [0, 0]], 1.0),
+        ):
             self.refused(write, "positions that may be the same")
-        self.assertEqual("EQUIVALENT", self.verdict(lambda w: torch.zeros(3, 4).scatter(1, places(w), 1.0)))
-        self.assertEqual("EQUIVALENT", self.verdict(lambda w: torch.zeros(4, 3).scatter(0, places(w).T, 1.0)))
+        self.assertEqual(
+            "EQUIVALENT", self.verdict(lambda w: torch.zeros(3, 4).scatter(1, places(w), 1.0))
+        )
+        self.assertEqual(
+            "EQUIVALENT", self.verdict(lambda w: torch.zeros(4, 3).scatter(0, places(w).T, 1.0))
+        )
 
     def test_casts_inside_of_other_operators(self):
         def pieces(world, dtype):
@@ -2966,11 +4065,24 @@ class NumbersAndTruth(unittest.TestCase):
             return target.float()
 
         for f in (pieces, copied):
-            self.assertNotEqual("EQUIVALENT", self.verdict(lambda w, f=f: f(w, torch.bool), lambda w, f=f: f(w, torch.float64)))
+            self.assertNotEqual(
+                "EQUIVALENT",
+                self.verdict(lambda w, f=f: f(w, torch.bool), lambda w, f=f: f(w, torch.float64)),
+            )
             self.refused(lambda w, f=f: f(w, torch.int64), "a cast of real")
-        for f in (torch.sum, torch.prod, lambda x, dtype: x.cumsum(0, dtype=dtype), lambda x, dtype: x.cumprod(0, dtype=dtype)):
-            self.refused(lambda w, f=f: f(w.input("x", (4,)), dtype=torch.int64).float(), "a cast of real")
-        self.assertEqual("EQUIVALENT", self.verdict(lambda w: (w.input("x", (4,)) > 0).float().sum(dtype=torch.float64)))
+        for f in (
+            torch.sum,
+            torch.prod,
+            lambda x, dtype: x.cumsum(0, dtype=dtype),
+            lambda x, dtype: x.cumprod(0, dtype=dtype),
+        ):
+            self.refused(
+                lambda w, f=f: f(w.input("x", (4,)), dtype=torch.int64).float(), "a cast of real"
+            )
+        self.assertEqual(
+            "EQUIVALENT",
+            self.verdict(lambda w: (w.input("x", (4,)) > 0).float().sum(dtype=torch.float64)),
+        )
 
 
 class RowsOfWhichNothingIsSeen(unittest.TestCase):
@@ -2979,7 +4091,9 @@ class RowsOfWhichNothingIsSeen(unittest.TestCase):
     @staticmethod
     def attended(mask, other=0.0):
         def step(world):
-            q, k, v = (world.input(n, (4, 2, 5, 8), shard={"dp": 0}).requires_grad_() for n in "qkv")
+            q, k, v = (
+                world.input(n, (4, 2, 5, 8), shard={"dp": 0}).requires_grad_() for n in "qkv"
+            )
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask(world))
             loss = (out + (0 if world.single else other) * torch.eye(5)[:, :1]).square().mean()
             loss.backward()
@@ -2989,14 +4103,28 @@ class RowsOfWhichNothingIsSeen(unittest.TestCase):
         return step
 
     def test_by_constants(self):
-        for mask in (lambda world: torch.ones(5, 5).tril(-1).bool(), lambda world: torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu().bool(), -math.inf)):
-            self.assertEqual("EQUIVALENT", sp.verify(self.attended(mask), mesh=MESH, allow_uncompared=["*.grad"]).verdict)
-            self.assertEqual("NOT EQUIVALENT", sp.verify(self.attended(mask, 1.0), mesh=MESH).verdict)
+        for mask in (
+            lambda world: torch.ones(5, 5).tril(-1).bool(),
+            lambda world: torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu().bool(), -math.inf),
+        ):
+            self.assertEqual(
+                "EQUIVALENT",
+                sp.verify(self.attended(mask), mesh=MESH, allow_uncompared=["*.grad"]).verdict,
+            )
+            self.assertEqual(
+                "NOT EQUIVALENT", sp.verify(self.attended(mask, 1.0), mesh=MESH).verdict
+            )
 
     def test_by_data_is_assumed_not_to_happen(self):
-        report = sp.verify(self.attended(lambda world: world.input("seen", (5, 5)) > 0), mesh=MESH, allow_uncompared=["*.grad"])
+        report = sp.verify(
+            self.attended(lambda world: world.input("seen", (5, 5)) > 0),
+            mesh=MESH,
+            allow_uncompared=["*.grad"],
+        )
         self.assertEqual("EQUIVALENT", report.verdict)
-        self.assertIn("of scores that are masked by data each row has one that is seen", report.assumptions)
+        self.assertIn(
+            "of scores that are masked by data each row has one that is seen", report.assumptions
+        )
 
 
 class Script(unittest.TestCase):
@@ -3004,7 +4132,22 @@ class Script(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            return subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", str(path)], capture_output=True, text=True, check=False, env=os.environ)
+            return subprocess.run(
+                [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "shardproof.torch",
+                    "--mesh",
+                    "dp=2",
+                    str(path),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ,
+            )
 
     def test_right_and_wrong(self):
         done = self.run_script(SCRIPT.replace("DIVIDED", ""))
@@ -3025,17 +4168,32 @@ class Script(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
 
     def test_an_optimizer_that_steps_later(self):
-        text = SEVERAL_OPTIMIZERS.replace("for _ in range(2)", "xs, ys = torch.randn(4, 8 // world, 8), torch.randn(4, 8 // world, 4)\nfor _ in range(4)").replace(
-            "x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)", "x, y = xs[_], ys[_]").replace("""    for optimizer in optimizers:
+        text = (
+            SEVERAL_OPTIMIZERS.replace(
+                "for _ in range(2)",
+                "xs, ys = torch.randn(4, 8 // world, 8), torch.randn(4, 8 // world, 4)\nfor _ in range(4)",
+            )
+            .replace(
+                "x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)",
+                "x, y = xs[_], ys[_]",
+            )
+            .replace(
+                """    for optimizer in optimizers:
         optimizer.step()
-""", """    optimizers[0].step()
+""",
+                """    optimizers[0].step()
     if _ % 2 == 1:
         optimizers[1].step()
-""")
+""",
+            )
+        )
         for divided, code in (("", 0), ("/ world", 10)):
             done = self.run_script(text.replace("DIVIDED", divided))
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-            self.assertIn("only the first steps of each optimizer (2, 1) were verified, not what the script does afterwards", done.stdout)
+            self.assertIn(
+                "only the first steps of each optimizer (2, 1) were verified, not what the script does afterwards",
+                done.stdout,
+            )
 
     def test_error(self):
         done = self.run_script("raise SystemExit(3)")

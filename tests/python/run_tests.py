@@ -24,11 +24,31 @@ def main() -> int:
         if environment.endswith("packages"):
             print(f"skipped: no packages in {environment}: run scripts/setup_packages")
             return 77
-        print(f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr)
+        print(
+            f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr
+        )
         return 1
     paths = [ROOT / "python", ROOT / "examples" / "torch", HERE]
-    variables = {**os.environ, "SHARDPROOF": program, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([str(python), "-W", "ignore", "-m", "unittest", *(rest or ["discover", "-s", str(HERE), "-p", "*_test.py"])], env=variables, cwd=HERE, check=False).returncode
+    variables = {
+        **os.environ,
+        "SHARDPROOF": program,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [
+            str(python),
+            "-W",
+            "ignore",
+            "-m",
+            "unittest",
+            *(rest or ["discover", "-s", str(HERE), "-p", "*_test.py"]),
+        ],
+        env=variables,
+        cwd=HERE,
+        check=False,
+    ).returncode
 
 
 if __name__ == "__main__":

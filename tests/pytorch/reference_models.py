@@ -4,6 +4,7 @@
 Parameters have the generator's names, so that a state dict fits. `forward` takes the inputs by name and returns the loss; `random_inputs` makes them. Another
 architecture has its place in ARCHITECTURES, and its sizes and options in generated_models_test.py.
 """
+
 import math
 
 import torch
@@ -51,12 +52,25 @@ class Llama3(nn.Module):
             def heads_of(y):
                 return y.unflatten(-1, (-1, self.head))
 
-            def rotated(y):   # pairs of neighbours
+            def rotated(y):  # pairs of neighbours
                 even, odd = y[..., 0::2], y[..., 1::2]
                 cosine, sine = freqs.real[:, None, :], freqs.imag[:, None, :]
-                return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1).flatten(-2)
-            q, k, v = rotated(heads_of(self.wq(x))), rotated(heads_of(self.wk(x))), heads_of(self.wv(x))
-            mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True)
+                return torch.stack(
+                    (even * cosine - odd * sine, even * sine + odd * cosine), -1
+                ).flatten(-2)
+
+            q, k, v = (
+                rotated(heads_of(self.wq(x))),
+                rotated(heads_of(self.wk(x))),
+                heads_of(self.wv(x)),
+            )
+            mixed = F.scaled_dot_product_attention(
+                q.transpose(1, 2),
+                k.transpose(1, 2),
+                v.transpose(1, 2),
+                is_causal=True,
+                enable_gqa=True,
+            )
             return self.wo(mixed.transpose(1, 2).flatten(-2))
 
     class FeedForward(nn.Module):
@@ -85,14 +99,22 @@ class Llama3(nn.Module):
         super().__init__()
         self.batch, self.seq, self.vocab, self.head = batch, seq, vocab, dim // heads
         self.tok_embeddings = nn.Embedding(vocab, dim)
-        self.layers = nn.ModuleList(Llama3.Layer(dim, hidden, heads, kv_heads) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            Llama3.Layer(dim, hidden, heads, kv_heads) for _ in range(layers)
+        )
         self.norm = nn.RMSNorm(dim, eps=1e-5)
         self.output = nn.Linear(dim, vocab, bias=False)
 
     def random_inputs(self, r):
-        angles = torch.outer(torch.arange(self.seq), 500_000.0 ** (-torch.arange(0, self.head, 2) / self.head))
+        angles = torch.outer(
+            torch.arange(self.seq), 500_000.0 ** (-torch.arange(0, self.head, 2) / self.head)
+        )
         ids = [self.batch, self.seq]
-        return {"tokens": r.ids(ids, self.vocab), "labels": r.ids(ids, self.vocab), "freqs": torch.polar(torch.ones_like(angles), angles)}
+        return {
+            "tokens": r.ids(ids, self.vocab),
+            "labels": r.ids(ids, self.vocab),
+            "freqs": torch.polar(torch.ones_like(angles), angles),
+        }
 
     def forward(self, tokens, labels, freqs):
         x = self.tok_embeddings(tokens)
@@ -145,7 +167,9 @@ class Gpt(nn.Module):
             self.dropout = GivenDropout(dropout)
 
         def forward(self, x):
-            return self.dropout(self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh")))
+            return self.dropout(
+                self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh"))
+            )
 
     class Layer(nn.Module):
         def __init__(self, dim, hidden, heads, dropout):
@@ -167,7 +191,10 @@ class Gpt(nn.Module):
             self.dropout = GivenDropout(dropout)
 
         def forward(self, tokens):
-            return self.dropout(self.word_embeddings(tokens) + self.position_embeddings(torch.arange(tokens.shape[1])))
+            return self.dropout(
+                self.word_embeddings(tokens)
+                + self.position_embeddings(torch.arange(tokens.shape[1]))
+            )
 
     def __init__(self, layers, dim, hidden, heads, seq, vocab, batch, dropout):
         super().__init__()

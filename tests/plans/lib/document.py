@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that scripts write into documents."""
+
 import pathlib
 
 

@@ -20,7 +20,11 @@ def near(plan, pointers):
                 found.add(f"/programs/{p}/nodes/{i}")
         if "comm" in node:
             for q, theirs in enumerate(plan["programs"]):
-                found |= {f"/programs/{q}/nodes/{i}" for i, o in enumerate(theirs["nodes"]) if o.get("comm") == node["comm"]}
+                found |= {
+                    f"/programs/{q}/nodes/{i}"
+                    for i, o in enumerate(theirs["nodes"])
+                    if o.get("comm") == node["comm"]
+                }
     return found, tensors
 
 
@@ -33,6 +37,8 @@ class FirstCause:
         nodes, tensors = near(plan, changed)
         self.causes, self.sentence, self.kind = len(causes), first["sentence"], first["kind"]
         self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
-        self.told = any(n in self.sentence.replace("(", " ").split() for n in nodes) or any(f"`{t}`" in self.sentence for t in tensors)
+        self.told = any(n in self.sentence.replace("(", " ").split() for n in nodes) or any(
+            f"`{t}`" in self.sentence for t in tensors
+        )
         self.mend = first["mend"]["text"] if first["mend"] else ""
         self.proved = bool(first["mend"] and first["mend"]["proved"])

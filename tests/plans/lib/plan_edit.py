@@ -3,6 +3,7 @@
 
 A runner is called with the program's path, prints one line per case and a summary, and exits with 0 when every case passed.
 """
+
 import atexit
 import concurrent.futures
 import copy
@@ -28,19 +29,32 @@ MOE = "moe_dp2_pp2_tp2_nm2_ly2_e16.plan.json"
 LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
 MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
-SKIPPED = 77   # the exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed
+SKIPPED = 77  # the exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed
 # What stands for the real plans where they are not there, made by the program under test.
 GENERATED = {
     LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --pp 2 --tp 2 --microbatches 2",
     LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 --dp 2 --pp 4 --tp 8 --microbatches 8",
 }
 
-EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, CONDITIONAL, USAGE, INPUT_ERROR, INTERNAL, OUT_OF_MEMORY, DOES_NOT_APPLY = 0, 10, 5, 4, 1, 2, 6, 7, 3
+(
+    EQUIVALENT,
+    NOT_EQUIVALENT,
+    UNDECIDED,
+    CONDITIONAL,
+    USAGE,
+    INPUT_ERROR,
+    INTERNAL,
+    OUT_OF_MEMORY,
+    DOES_NOT_APPLY,
+) = 0, 10, 5, 4, 1, 2, 6, 7, 3
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
-RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))  # seconds for one run: a hang is a failure, a slow machine is not
+RUN_LIMIT = float(
+    os.environ.get("SHARDPROOF_CASE_LIMIT", "300")
+)  # seconds for one run: a hang is a failure, a slow machine is not
 
 
 # ---- files ----
+
 
 def plans_directory():
     """The real plans, or a directory of generated ones that stand for them."""
@@ -51,12 +65,18 @@ def plans_directory():
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name, arguments in GENERATED.items():
         prefix = directory / name.split(".")[0]
-        subprocess.run([sys.argv[1], "generate", *arguments.split(), "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.argv[1], "generate", *arguments.split(), "-o", str(prefix)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         made = pathlib.Path(f"{prefix}.plan.json")
         if name.endswith(".gz"):
             with gzip.open(directory / name, "wb", compresslevel=1) as file:
                 file.write(made.read_bytes())
-    print(f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has plans/): generated ones stand for them")
+    print(
+        f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has plans/): generated ones stand for them"
+    )
     return directory
 
 
@@ -99,18 +119,21 @@ def skip_unless_shared(*names):
     """Ends the runner as skipped when plans that nothing stands for are not there."""
     missing = [n for n in names if not (PLANS / n).is_file()]
     if missing:
-        print(f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the directory that has plans/)")
+        print(
+            f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the directory that has plans/)"
+        )
         sys.exit(SKIPPED)
 
 
 # ---- one plan under edit ----
+
 
 class Plan:
     """A plan and what an edit touched in it. Nodes are remembered by identity, so that inserting others does not misplace them."""
 
     def __init__(self, name):
         self.name = name
-        self.json = read_json(PLANS / name)   # an absolute path is taken as it is
+        self.json = read_json(PLANS / name)  # an absolute path is taken as it is
         self._touched = []
         self._fresh = itertools.count()
 
@@ -133,8 +156,13 @@ class Plan:
     def nodes(self, program, op=None, **fields):
         """The program's nodes with this operator and these fields (`comm_prefix` for the beginning of a communication's name)."""
         prefix = fields.pop("comm_prefix", "")
-        return [n for n in self.programs[program]["nodes"]
-                if (op is None or n["op"] == op) and n.get("comm", "").startswith(prefix) and all(n.get(k) == v for k, v in fields.items())]
+        return [
+            n
+            for n in self.programs[program]["nodes"]
+            if (op is None or n["op"] == op)
+            and n.get("comm", "").startswith(prefix)
+            and all(n.get(k) == v for k, v in fields.items())
+        ]
 
     def node(self, program, op, nth=0, **fields):
         return self.nodes(program, op, **fields)[nth]
@@ -179,14 +207,17 @@ class Plan:
 
     def replace(self, program, node, *made):
         at = self.index(program, node)
-        self.programs[program]["nodes"][at:at + 1] = made
+        self.programs[program]["nodes"][at : at + 1] = made
 
     def rewire(self, program, old, new, only=None):
         """Lets the readers of `old` (or those in `only`) read `new`; returns them."""
         changed = []
         for node in self.programs[program]["nodes"] if only is None else only:
             if old in operands(node):
-                node["in"] = [new + t[len(old):] if t and (t == old or t.startswith(old + "#")) else t for t in node["in"]]
+                node["in"] = [
+                    new + t[len(old) :] if t and (t == old or t.startswith(old + "#")) else t
+                    for t in node["in"]
+                ]
                 changed.append(node)
         return changed
 
@@ -200,7 +231,11 @@ class Plan:
 
     def accepted(self):
         """Pointers of the touched nodes and of their direct consumers; the partners of a communication consume what it sends."""
-        where = {id(n): (p, i) for p, program in enumerate(self.programs) for i, n in enumerate(program["nodes"])}
+        where = {
+            id(n): (p, i)
+            for p, program in enumerate(self.programs)
+            for i, n in enumerate(program["nodes"])
+        }
         readers, comms = {}, {}
         for p, program in enumerate(self.programs):
             for n in program["nodes"]:
@@ -232,7 +267,11 @@ def operands(node):
 def peers(plan, program, axis):
     """Programs that differ from this one in `axis` alone, itself included, by coordinate."""
     at = plan.programs[program]["at"]
-    found = [i for i, p in enumerate(plan.programs) if all(p["at"].get(a) == at.get(a) for a in plan.axes if a != axis)]
+    found = [
+        i
+        for i, p in enumerate(plan.programs)
+        if all(p["at"].get(a) == at.get(a) for a in plan.axes if a != axis)
+    ]
     return sorted(found, key=lambda i: plan.programs[i]["at"].get(axis, 0))
 
 
@@ -246,7 +285,11 @@ def split_axis(plan, axis):
             continue
         for c in range(size):
             each = copy.deepcopy(program)
-            each["at"] = {a: c if a == axis else program["at"][a] for a in plan.axes if a == axis or a in program["at"]}
+            each["at"] = {
+                a: c if a == axis else program["at"][a]
+                for a in plan.axes
+                if a == axis or a in program["at"]
+            }
             made.append(each)
     plan.json["programs"] = made
 
@@ -264,6 +307,7 @@ def split_microbatches(plan, program, node):
 
 # ---- running the program ----
 
+
 class Result:
     def __init__(self, code, out, err, report, seconds):
         self.code, self.out, self.err, self.report, self.seconds = code, out, err, report, seconds
@@ -275,7 +319,11 @@ class Result:
         """One line on what the run said, for a case that failed."""
         if self.report is None:
             return f"exit {self.code}; {self.err.strip()[:300]}"
-        text = f"exit {self.code} {self.report['verdict']} ({self.report['reason']})" if self.report["reason"] else f"exit {self.code} {self.report['verdict']}"
+        text = (
+            f"exit {self.code} {self.report['verdict']} ({self.report['reason']})"
+            if self.report["reason"]
+            else f"exit {self.code} {self.report['verdict']}"
+        )
         for defect in self.report["defects"][:3]:
             text += f"\n      {defect['kind']}: {defect['message'][:260]}; nodes {' '.join(plan_pointers(defect)) or 'none'}"
         bad = [s for s in self.report["stages"] if s["verdict"] != "proved"]
@@ -339,16 +387,35 @@ class Runner:
     def verify(self, plan, model, *options, limit=RUN_LIMIT, jobs=1):
         """Runs `verify` on files."""
         report = self.path("report.json")
-        command = [self.program, "verify", "--plan", str(plan), "--json", str(report), "--jobs", str(jobs), *map(str, options)]
+        command = [
+            self.program,
+            "verify",
+            "--plan",
+            str(plan),
+            "--json",
+            str(report),
+            "--jobs",
+            str(jobs),
+            *map(str, options),
+        ]
         if model is not None:
             command += ["--model", str(model)]
         start = time.monotonic()
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit)
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit,
+            )
         except subprocess.TimeoutExpired:
             raise Failure(f"did not end within {limit:g} s") from None
         seconds = time.monotonic() - start
-        made = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+        made = (
+            json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+        )
         report.unlink(missing_ok=True)
         return Result(done.returncode, done.stdout, done.stderr, made, seconds)
 
@@ -395,10 +462,18 @@ class Runner:
             with concurrent.futures.ThreadPoolExecutor(self.jobs if parallel else 1) as pool:
                 for (name, _, _), outcome in zip(cases, pool.map(self._one, cases)):
                     good, text = outcome
-                    is_open = not good and ("did not end within" in text or ": exit 5 " in text or "undecided" in text.split(";")[0]
-                                            or "is reported as refuted: exit 0" in text)   # the verdict is right, the label of the lineage is not
+                    is_open = not good and (
+                        "did not end within" in text
+                        or ": exit 5 " in text
+                        or "undecided" in text.split(";")[0]
+                        or "is reported as refuted: exit 0" in text
+                    )  # the verdict is right, the label of the lineage is not
                     print("ok" if good else "open" if is_open else "FAILED", name, text, flush=True)
-                    passed, failed, unsettled = passed + good, failed + (not good and not is_open), unsettled + is_open
+                    passed, failed, unsettled = (
+                        passed + good,
+                        failed + (not good and not is_open),
+                        unsettled + is_open,
+                    )
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
         if unsettled > most_open:
@@ -422,9 +497,15 @@ class Runner:
 def family(name):
     """llama.half_the_checkpoints.3 -> llama.half_the_checkpoints; chunk_off_by_one.pp0.1 -> chunk_off_by_one"""
     words = name.split(".")
-    if words[0] == "mutation":   # the matrix chooses its cases itself
+    if words[0] == "mutation":  # the matrix chooses its cases itself
         return name
-    return ".".join(words[:3] if words[0] == "wrong_checkpoint" else words[:2] if words[0] in ("llama", "moe", "tp8") else words[:1])
+    return ".".join(
+        words[:3]
+        if words[0] == "wrong_checkpoint"
+        else words[:2]
+        if words[0] in ("llama", "moe", "tp8")
+        else words[:1]
+    )
 
 
 def expect_code(result, *codes):

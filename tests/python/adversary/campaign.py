@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import time
-from typing import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .truth import RAISES, Case, Judge, Truth
 from .verdicts import verdicts

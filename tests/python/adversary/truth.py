@@ -23,15 +23,15 @@ import signal
 import tempfile
 import traceback
 import zlib
-from typing import Any, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.tensor import DTensor
-
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.world import World
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 SAME = 1e-10  # two results that are that close, relative to the largest element, are equal
 OTHER = 1e-8  # that far, they differ; between the two nothing is said
@@ -261,7 +261,7 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
             case, draw = pipe.recv()
         except EOFError:
             os._exit(0)
-        mesh = Mesh(case.mesh if size > 1 else {a: 1 for a in case.mesh})
+        mesh = Mesh(case.mesh if size > 1 else dict.fromkeys(case.mesh, 1))
         try:
             result: Any = observed(case, mesh, rank, draw)
         except Exception as e:  # pylint: disable=broad-exception-caught

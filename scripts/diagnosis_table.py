@@ -33,7 +33,8 @@ GENERATED = {
     "mlp, ZeRO 1": "mlp --dp 4 --microbatches 2 --zero 1 --clip 1.0",
     "mlp, ZeRO 3": f"mlp {MANY} --zero 3 --schedule 1f1b",
     "llama3": f"llama3 {LLAMA} {MANY}",
-    "llama3, sequence parallel": f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute",
+    "llama3, sequence parallel": f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b "
+    f"--recompute",
     "gpt, tied": f"gpt {GPT} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
 }
 LARGE = {
@@ -272,20 +273,25 @@ def main():
                     by_plan[name].append(m)
                     if arguments.verbose:
                         print(
-                            f"{'N' if m.named else '-'}{'T' if m.told else '-'}{'P' if m.proved else '-'}{'I' if m.inverse else '-'} {m.code} {m.seconds:.2f}s {bug} in {name} --seed {seed} "
+                            f"{'N' if m.named else '-'}{'T' if m.told else '-'}"
+                            f"{'P' if m.proved else '-'}{'I' if m.inverse else '-'} {m.code} "
+                            f"{m.seconds:.2f}s {bug} in {name} --seed {seed} "
                             f"at {m.place} [{m.causes} {m.kind}] {m.sentence} | {m.mend}",
                             flush=True,
                         )
     if arguments.shared or arguments.large:
         lines = [
-            "| plan | wrong plans | refuted | right plan | median, longest | named | in the sentence | mended | as it was | not refuted, or not named |",
+            "| plan | wrong plans | refuted | right plan | median, longest | named | in the "
+            "sentence | mended | as it was | not refuted, or not named |",
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for name, of in by_plan.items():
             times = [m.seconds for m in of]
             open_ones = collections.Counter(m.bug for m in of if m.code != REFUTED or not m.named)
             lines.append(
-                f"| {name} | {len(of)} | {sum(m.code == REFUTED for m in of)} | {right[name]:.1f} s | {statistics.median(times):.1f} s, {max(times):.1f} s | {sum(m.named for m in of)} | "
+                f"| {name} | {len(of)} | {sum(m.code == REFUTED for m in of)} | "
+                f"{right[name]:.1f} s | {statistics.median(times):.1f} s, {max(times):.1f} s | "
+                f"{sum(m.named for m in of)} | "
                 f"{sum(m.told for m in of)} | {sum(m.proved for m in of)} | {sum(m.inverse for m in of)} | {', '.join(f'`{b}`' + (f' {n}' if n > 1 else '') for b, n in open_ones.items())} |"
             )
         if arguments.write:
@@ -294,7 +300,8 @@ def main():
             print("\n".join(lines))
         return
     lines = [
-        "| bug | plans | refuted | median, longest | named | in the sentence | mended | as it was | an example |",
+        "| bug | plans | refuted | median, longest | named | in the sentence | mended | as it "
+        "was | an example |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     total = collections.Counter()
@@ -310,12 +317,15 @@ def main():
         total.update(count, plans=len(of), refuted=refuted)
         times = [m.seconds for m in of]
         lines.append(
-            f"| `{bug}` | {len(of)} | {refuted} | {statistics.median(times):.1f} s, {max(times):.1f} s | {count['named']} | {count['told']} | {count['proved']} | {count['inverse']} | "
+            f"| `{bug}` | {len(of)} | {refuted} | {statistics.median(times):.1f} s, "
+            f"{max(times):.1f} s | {count['named']} | {count['told']} | {count['proved']} | "
+            f"{count['inverse']} | "
             f"{of[0].sentence.replace('|', '/')} |"
         )
     if total["plans"]:
         lines.append(
-            f"| all | {total['plans']} | {total['refuted']} | | {total['named']} | {total['told']} | {total['proved']} | {total['inverse']} | |"
+            f"| all | {total['plans']} | {total['refuted']} | | {total['named']} | "
+            f"{total['told']} | {total['proved']} | {total['inverse']} | |"
         )
     if arguments.write:
         write_between(arguments.write, "measured", lines)

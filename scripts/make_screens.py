@@ -23,7 +23,8 @@ LLAMA = [
     "generate",
     "llama3",
     *shlex.split(
-        "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2 --sequence-parallel --zero 1 -o llama"
+        "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 "
+        "--pp 2 --microbatches 2 --sequence-parallel --zero 1 -o llama"
     ),
 ]
 
@@ -67,13 +68,17 @@ FAILURES = [
     (
         "A collective is missing",
         lambda screens: ["mlp_dropped_all_reduce.plan.json"],
-        "The `Cause` is the mistake, in one sentence: which ranks, which tensor, after which node, and what is missing. `equivalent if` was proved for the whole plan. The `Defect` below is the evidence: the "
-        "equation that fails, one element of it, and inputs for which it fails. `Undecided` stages rely on the one that failed: they are consequences.",
+        "The `Cause` is the mistake, in one sentence: which ranks, which tensor, after which "
+        "node, and what is missing. `equivalent if` was proved for the whole plan. The `Defect` "
+        "below is the evidence: the "
+        "equation that fails, one element of it, and inputs for which it fails. `Undecided` "
+        "stages rely on the one that failed: they are consequences.",
     ),
     (
         "A factor is wrong",
         bug("gradient_scaled_wrongly"),
-        "Ranks hold a multiple of what they have to. Where the factor is a size of the plan, it is named: here is the likeliest reason.",
+        "Ranks hold a multiple of what they have to. Where the factor is a size of the plan, it "
+        "is named: here is the likeliest reason.",
     ),
     (
         "A collective runs over the wrong ranks",
@@ -88,7 +93,8 @@ FAILURES = [
     (
         "Messages of the pipeline go to the wrong stage",
         bug("wrong_pipeline_peer"),
-        "`send-receive`: found before any proof. No stage is proved of a plan that cannot run, so the list of stages is empty; both ends of the message are named.",
+        "`send-receive`: found before any proof. No stage is proved of a plan that cannot run, "
+        "so the list of stages is empty; both ends of the message are named.",
     ),
     (
         "Microbatches are mixed up",
@@ -98,7 +104,8 @@ FAILURES = [
     (
         "The gradient of a norm's weight is not reduced",
         bug("norm_weight_not_reduced"),
-        "With sequence parallelism each tp rank has seen other rows: a partial sum again, by `loc` at the very weight.",
+        "With sequence parallelism each tp rank has seen other rows: a partial sum again, by "
+        "`loc` at the very weight.",
     ),
     (
         "A shape does not fit",
@@ -108,7 +115,8 @@ FAILURES = [
     (
         "Ranks wait for each other",
         small("both_send_first"),
-        "`deadlock`: the shortest circle of waiting, step by step, which node waits on which rank and for what.",
+        "`deadlock`: the shortest circle of waiting, step by step, which node waits on which "
+        "rank and for what.",
     ),
     (
         "The files cannot be read",
@@ -120,7 +128,8 @@ FAILURES = [
                 nodes(p)[1].update(op="aten.silu.default"),
             )
         ),
-        "Exit code 2: nothing is said about the plan. All errors are told at once, each with its place (a JSON pointer) and, where it is a known slip, the mend.",
+        "Exit code 2: nothing is said about the plan. All errors are told at once, each with its "
+        "place (a JSON pointer) and, where it is a known slip, the mend.",
     ),
 ]
 
@@ -199,7 +208,8 @@ def main():
         same = without_times(old.strip()) == without_times(page.strip())
         if not same:
             print(
-                f"{file} is not what {arguments.program} shows; scripts/make_screens.py --write {file} makes it anew"
+                f"{file} is not what {arguments.program} shows; scripts/make_screens.py --write "
+                f"{file} makes it anew"
             )
             for a, b in zip(
                 without_times(old.strip()).splitlines(), without_times(page.strip()).splitlines()

@@ -84,7 +84,8 @@ def machine(jobs, runs):
     except (OSError, ValueError):
         memory = "unknown memory"
     return (
-        f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} {platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
+        f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} "
+        f"{platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
         f"`--jobs {jobs}`, medians of {runs} cold runs."
     )
 

@@ -93,7 +93,8 @@ def main():
     start = time.monotonic()
     captured = sp.capture(llama3, mesh=options.mesh, ranks=options.ranks, jobs=options.jobs)
     print(
-        f"recorded {len(captured.recorded)} of {mesh.world} ranks and one device in {captured.seconds:.1f} s, {processor():.1f} s of processors",
+        f"recorded {len(captured.recorded)} of {mesh.world} ranks and one device in "
+        f"{captured.seconds:.1f} s, {processor():.1f} s of processors",
         flush=True,
     )
     import tempfile
@@ -107,10 +108,12 @@ def main():
         verified, before = time.monotonic(), processor()
         report = verify_files(plan)
         print(
-            f"verified in {time.monotonic() - verified:.1f} s, {processor() - before:.1f} s of processors; {time.monotonic() - start:.1f} s in all"
+            f"verified in {time.monotonic() - verified:.1f} s, {processor() - before:.1f} s of "
+            f"processors; {time.monotonic() - start:.1f} s in all"
         )
         print(
-            f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB while recording"
+            f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB while "
+            f"recording"
         )
         print(report)
 

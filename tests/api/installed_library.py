@@ -20,7 +20,8 @@ def run(*command):
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     if result.returncode:
         sys.exit(
-            f"{' '.join(map(str, command))}: exit code {result.returncode}\n{result.stdout}{result.stderr}"
+            f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
+            f"{result.stdout}{result.stderr}"
         )
     return result.stdout
 

@@ -49,8 +49,9 @@ def small():
                     ]
                 )
                 why = (
-                    f"Attention, {sides[0].replace('_', ' ')} in the model and {sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage inside"
-                    + (f"; {WRONG[mistake]}" if mistake else "")
+                    f"Attention, {sides[0].replace('_', ' ')} in the model and "
+                    f"{sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage "
+                    f"inside" + (f"; {WRONG[mistake]}" if mistake else "")
                 )
                 yield (
                     name,

@@ -180,7 +180,10 @@ def bounded(runner, file, megabytes, seconds, pointer=None, compressed=False):
     return f"{took:.1f} s: {done.stderr.strip().replace(str(file.parent) + '/', '')[:110]}"
 
 
-HEAD = b'{"format": "shardproof-plan", "version": 1, "name": "x", "model": "m.model.json", "mesh": [["dp", 2]], "microbatches": 1, '
+HEAD = (
+    b'{"format": "shardproof-plan", "version": 1, "name": "x", "model": "m.model.json", "mesh": '
+    b'[["dp", 2]], "microbatches": 1, '
+)
 
 
 def large_case(runner, size, pieces, megabytes, seconds):
@@ -916,7 +919,10 @@ def defects(runner):
 def large(runner):
     small = 1 << 24
     sizes = [("16MB", small)] + ([("1GB", 1 << 30)] if SLOW else [])
-    entry = b'{"tensor": "t", "role": "checkpoint", "shards": [{"box": [[0, 1]], "parts": [{"local": "t"}]}]},'
+    entry = (
+        b'{"tensor": "t", "role": "checkpoint", "shards": [{"box": [[0, 1]], "parts": [{"local": '
+        b'"t"}]}]},'
+    )
     node = b'{"op": "identity", "in": ["t"], "out": ["t"]},'
     kinds = {
         "blanks": (HEAD, b" ", b"}"),
@@ -935,8 +941,8 @@ def large(runner):
         ),
         "lineage": (HEAD + b'"lineage": [', entry, entry[:-1] + b"]}"),
         "nodes": (
-            HEAD
-            + b'"programs": [{"at": {}, "tensors": {"t": {"shape": [1], "kind": "input"}}, "nodes": [',
+            HEAD + b'"programs": [{"at": {}, "tensors": {"t": {"shape": [1], "kind": "input"}}, '
+            b'"nodes": [',
             node,
             node[:-1] + b"]}]}",
         ),

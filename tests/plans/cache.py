@@ -21,7 +21,8 @@ from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, RUN_LIMIT, USAGE,
 SMALL = (
     "llama3",
     *shlex.split(
-        "--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16 --tp 2 --dp 2 --pp 2 --microbatches 2"
+        "--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16 --tp 2 --dp 2 "
+        "--pp 2 --microbatches 2"
     ),
 )
 MLP = ("mlp", "--dp", "2", "--tp", "2")

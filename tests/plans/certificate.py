@@ -283,7 +283,8 @@ def forged_cache(runner):
     check(runner, log)
     with sqlite3.connect(cache) as database:
         rows = database.execute(
-            "SELECT version, checker, method, form, shapes, form_length, created, used, hits FROM proofs"
+            "SELECT version, checker, method, form, shapes, form_length, created, used, hits "
+            "FROM proofs"
         ).fetchall()
         # What a form says of an all_reduce between two: the reduction (0, a sum), two dimensions that it does not have, a member's place, and that each counts once.
         computed = re.compile(rb"\x00(\x00\x00[\x00\x02]\x04\x02\x02)")
@@ -291,7 +292,8 @@ def forged_cache(runner):
             other = computed.sub(b"\x02\\1", zlib.decompress(form))
             head = f"{version}\n{checker}\n{method}\n{len(shapes)}\n".encode() + shapes.encode()
             database.execute(
-                "INSERT INTO proofs (digest, version, checker, method, form, form_length, shapes, check_sum, created, used, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO proofs (digest, version, checker, method, form, form_length, "
+                "shapes, check_sum, created, used, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     zlib.crc32(other),
                     version,

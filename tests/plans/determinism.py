@@ -33,7 +33,8 @@ GPT = (
 LLAMA3 = (
     "llama3",
     *shlex.split(
-        "--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16 --dp 2 --pp 2 --microbatches 2 --zero 1"
+        "--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16 --dp 2 --pp 2 "
+        "--microbatches 2 --zero 1"
     ),
 )
 
@@ -91,7 +92,8 @@ def agree(runner, expected, plans, options, jobs=JOBS):
         )  # how far it comes depends on the time
         if done.returncode != expected:
             raise Failure(
-                f"expected exit {expected}, got {done.returncode} with {j} jobs: {done.stdout[:300]} {done.stderr[:300]}"
+                f"expected exit {expected}, got {done.returncode} with {j} jobs: "
+                f"{done.stdout[:300]} {done.stderr[:300]}"
             )
         text = re.sub(
             r"^(Time|Memory): .*$|; [\d.,]+( min \d+)? s$", "", done.stdout, flags=re.MULTILINE
@@ -105,7 +107,10 @@ def agree(runner, expected, plans, options, jobs=JOBS):
     defects = made.get("defects", [])
     if expected == NOT_EQUIVALENT and len(plans) == 1 and not defects:
         raise Failure("there are no defects to compare")
-    return f"{len(made['stages']) if 'stages' in made else len(made['plans'])} {'stages' if 'stages' in made else 'plans'}, {len(defects)} defects"
+    return (
+        f"{len(made['stages']) if 'stages' in made else len(made['plans'])} "
+        f"{'stages' if 'stages' in made else 'plans'}, {len(defects)} defects"
+    )
 
 
 def demo(runner, name, expected, *options):

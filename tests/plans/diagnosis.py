@@ -72,7 +72,10 @@ WITHOUT_CHECKPOINTS = {
     },
 }
 # Microbatches that the schedule names: the smaller plan that is looked at has fewer, and so other places of nodes.
-NAMED_MICROBATCHES = "llama3 --size 8B --layers 4 --dp 4 --tp 2 --pp 2 --microbatches 8 --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
+NAMED_MICROBATCHES = (
+    "llama3 --size 8B --layers 4 --dp 4 --tp 2 --pp 2 --microbatches 8 --vocab-parallel "
+    "--sequence-parallel --zero 1 --schedule 1f1b --recompute"
+)
 NAMED_MICROBATCHES_BUGS = ("missing_all_reduce_backward", "wrong_group")
 
 

@@ -37,7 +37,8 @@ def main():
             if done.returncode != code or says not in done.stdout + done.stderr:
                 failed += 1
                 print(
-                    f"FAIL  {what}: exit {done.returncode}, expected {code} and {says!r}: {done.stdout[:400]} {done.stderr[:400]}"
+                    f"FAIL  {what}: exit {done.returncode}, expected {code} and {says!r}: "
+                    f"{done.stdout[:400]} {done.stderr[:400]}"
                 )
             else:
                 print(f"ok  {what}")

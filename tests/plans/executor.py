@@ -82,7 +82,8 @@ def run(runner, *arguments, expected=None):
     if expected is not None:
         expect(
             done.returncode in expected,
-            f"exit {done.returncode}, expected {sorted(expected)}: {done.stdout[:500]}{done.stderr[:500]}",
+            f"exit {done.returncode}, expected {sorted(expected)}: "
+            f"{done.stdout[:500]}{done.stderr[:500]}",
         )
     return done
 

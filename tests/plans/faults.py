@@ -223,7 +223,8 @@ def full_cache(runner):
 def full_file_system(runner):
     """A real one of 256 KB, where mounting is allowed: the report, a plan and the cache do not fit."""
     script = (
-        'mount -t tmpfs -o size=256k none "$1" || exit 99; cd "$1"; dd if=/dev/zero of=fill bs=1k count=250 2>/dev/null; shift; '
+        'mount -t tmpfs -o size=256k none "$1" || exit 99; cd "$1"; dd if=/dev/zero of=fill '
+        "bs=1k count=250 2>/dev/null; shift; "
         '"$@"; code=$?; ls -A >&2; exit $code'
     )
     place = Place(runner, *GPT)
@@ -740,7 +741,8 @@ def no_memory(runner, jobs, limits):
             version = execute(runner, "--version", preexec_fn=limited(AS=megabytes << 20))
             expect(
                 version.code != 0,
-                f"exit {done.code} with {megabytes} MB, in which the program can be loaded: {done.err}",
+                f"exit {done.code} with {megabytes} MB, in which the program can be loaded: "
+                f"{done.err}",
             )
             break
         expect(

@@ -309,7 +309,10 @@ def without_checkpoints(runner, plan_name):
     checkpoints_removed(plan, 0, 0)
     result = runner.verify_plan(plan, "--timeout", 20)
     expect_code(result, EQUIVALENT, UNDECIDED)
-    return f"{result.report['verdict']} in {result.seconds:.1f} s, {result.report['outputs_proved']} of {result.report['outputs']} outputs proved"
+    return (
+        f"{result.report['verdict']} in {result.seconds:.1f} s, "
+        f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved"
+    )
 
 
 # ---- the same computation in other operators ----
@@ -672,12 +675,15 @@ def check_wrong_lineage(runner, plan_name, edit, *arguments):
     for e in wrong:
         if stages[e]["verdict"] != "wrong-lineage":
             raise Failure(
-                f"/lineage/{e} ({stages[e]['tensor']}) is reported as {stages[e]['verdict']}: {result.summary()}"
+                f"/lineage/{e} ({stages[e]['tensor']}) is reported as {stages[e]['verdict']}: "
+                f"{result.summary()}"
             )
     others = [e for e, s in stages.items() if s["verdict"] == "wrong-lineage" and e not in wrong]
     if others:
         raise Failure(
-            f"right lineage is reported as wrong: {', '.join(f'/lineage/{e}' for e in others[:5])} ({len(others)}): {result.summary()}"
+            f"right lineage is reported as wrong: "
+            f"{', '.join(f'/lineage/{e}' for e in others[:5])} ({len(others)}): "
+            f"{result.summary()}"
         )
     if result.report["outputs_proved"] != result.report["outputs"]:
         raise Failure("not all outputs are proved: " + result.summary())

@@ -274,7 +274,8 @@ def check(shardproof, name):
         code, output = verify(shardproof, model, wrong)
         if code != 10:
             problems.append(
-                f"{name}, as another program: expected not equivalent, found exit code {code}:\n{output}"
+                f"{name}, as another program: expected not equivalent, found exit code {code}:\n"
+                f"{output}"
             )
     with tempfile.TemporaryDirectory() as directory:
         for edit, broken in edits(text):

@@ -60,8 +60,14 @@ WRAP = """  %negative = pred[] compare(%i, %n0), direction=LT
   %s = s32[] select(%negative, %more, %i)
 """
 MULTIPLE = "  %s = s32[] multiply(%i, %n3)\n"
-ROWS = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,3}"
-INTO = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+ROWS = (
+    "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
+    "slice_sizes={1,3}"
+)
+INTO = (
+    "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, "
+    "index_vector_dim=1"
+)
 
 
 def plain(start="%i"):
@@ -84,7 +90,10 @@ OWN_UPDATE = """  %made = f32[2,4] dynamic-update-slice(%x, %u, %n0, %local)
   ROOT %y = f32[2,4] select(%all, %made, %x)
 """
 CLAMPED = "  %c = s32[] clamp(%n0, %s, %n7)\n"
-WHOLE = "  %xs = f32[2,8] all-gather(%x), channel_id=1, replica_groups={{0,1}}, dimensions={1}, use_global_device_ids=true\n"
+WHOLE = (
+    "  %xs = f32[2,8] all-gather(%x), channel_id=1, replica_groups={{0,1}}, dimensions={1}, "
+    "use_global_device_ids=true\n"
+)
 WINDOW = "  ROOT %y = f32[2,3] dynamic-slice(%x, %n0, %s), dynamic_slice_sizes={2,3}\n"
 OWN_WINDOW = WHOLE + "  ROOT %y = f32[2,3] dynamic-slice(%xs, %n0, %s), dynamic_slice_sizes={2,3}\n"
 OWN_WIDE_UPDATE = (
@@ -315,8 +324,10 @@ CASES = {
         plain()
         + WHOLE
         + "  %made = f32[2,3] dynamic-slice(%xs, %n0, %s), dynamic_slice_sizes={2,3}\n"
-        "  %fits = pred[] compare(%s, %n5), direction=LE\n  %all = pred[2,3] broadcast(%fits), dimensions={}\n  %zero = f32[] constant(0)\n"
-        "  %zeros = f32[2,3] broadcast(%zero), dimensions={}\n  ROOT %y = f32[2,3] select(%all, %made, %zeros)\n",
+        "  %fits = pred[] compare(%s, %n5), direction=LE\n"
+        "  %all = pred[2,3] broadcast(%fits), dimensions={}\n  %zero = f32[] constant(0)\n"
+        "  %zeros = f32[2,3] broadcast(%zero), dimensions={}\n"
+        "  ROOT %y = f32[2,3] select(%all, %made, %zeros)\n",
         {NOT_EQUIVALENT},
     ),
     # gather: out of bounds is moved into bounds (mode "clip", and what "promise_in_bounds" comes to).
@@ -468,9 +479,11 @@ CASES = {
     ),
     "8 bits": (
         "found",
-        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n  %m = s8[5] add(%t, %vs)\n"
+        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n"
+        "  %m = s8[5] add(%t, %vs)\n"
         "  %ids2 = s32[5] convert(%m)\n" + LOOKUP.replace("%ids", "%ids2"),
-        "  %v = s32[] constant(100)\n  %vs = s32[5] broadcast(%v), dimensions={}\n  %wide = s32[5] convert(%t)\n"
+        "  %v = s32[] constant(100)\n  %vs = s32[5] broadcast(%v), dimensions={}\n"
+        "  %wide = s32[5] convert(%t)\n"
         "  %m = s32[5] add(%wide, %vs)\n"
         + DEVICE
         + BOUNDED.replace("%ids", "%m")
@@ -479,9 +492,11 @@ CASES = {
     ),
     "8 bits, both": (
         "found",
-        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n  %m = s8[5] add(%t, %vs)\n"
+        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n"
+        "  %m = s8[5] add(%t, %vs)\n"
         "  %ids2 = s32[5] convert(%m)\n" + LOOKUP.replace("%ids", "%ids2"),
-        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n  %m = s8[5] add(%t, %vs)\n"
+        "  %v = s8[] constant(100)\n  %vs = s8[5] broadcast(%v), dimensions={}\n"
+        "  %m = s8[5] add(%t, %vs)\n"
         "  %ids2 = s32[5] convert(%m)\n"
         + DEVICE
         + BOUNDED.replace("%ids", "%ids2")
@@ -511,7 +526,10 @@ def program(result, body, plan):
         )
     header = "HloModule jit_f" + (", num_partitions=2" if plan else "")
     signature = ", ".join(f"{name}: {types[side]}" for name, types in PARAMETERS.items())
-    return f"{header}\n\n{REGIONS}ENTRY %main ({signature}) -> {RESULTS[result][side]} {{\n{parameters}{constants}{body}}}\n"
+    return (
+        f"{header}\n\n{REGIONS}ENTRY %main ({signature}) -> {RESULTS[result][side]} {{\n"
+        f"{parameters}{constants}{body}}}\n"
+    )
 
 
 def main():

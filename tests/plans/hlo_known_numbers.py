@@ -97,14 +97,16 @@ CASES = {
     ),
     "twice the square of the cosine": (
         "  ROOT %y = f32[4,8] copy(%x)\n",
-        SQUARES
-        + "  %d = f32[4,8] add(%cc, %cc)\n  %u = f32[4,8] add(%ss, %d)\n  ROOT %y = f32[4,8] multiply(%x, %u)\n",
+        SQUARES + "  %d = f32[4,8] add(%cc, %cc)\n  %u = f32[4,8] add(%ss, %d)\n"
+        "  ROOT %y = f32[4,8] multiply(%x, %u)\n",
         {NOT_EQUIVALENT},
     ),
     "predicates, of which as many as are true are counted, or only whether one is": (
-        "  %n0 = f32[4,8] convert(%c0)\n  %n = f32[4,4] dot(%n0, %n0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n"
+        "  %n0 = f32[4,8] convert(%c0)\n"
+        "  %n = f32[4,4] dot(%n0, %n0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n"
         "  ROOT %y = f32[4,8] dot(%n, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n",
-        "  %p = pred[4,4] dot(%c0, %c0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n  %n = f32[4,4] convert(%p)\n"
+        "  %p = pred[4,4] dot(%c0, %c0), lhs_contracting_dims={1}, rhs_contracting_dims={1}\n"
+        "  %n = f32[4,4] convert(%p)\n"
         "  ROOT %y = f32[4,8] dot(%n, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n",
         {REFUSED},
     ),
@@ -115,14 +117,14 @@ CASES = {
     ),
     "a double angle": (
         SQUARES + "  %d = f32[4,8] subtract(%cc, %ss)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
-        ANGLES
-        + "  %aa = f32[4,8] add(%a, %a)\n  %d = f32[4,8] cosine(%aa)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
+        ANGLES + "  %aa = f32[4,8] add(%a, %a)\n  %d = f32[4,8] cosine(%aa)\n"
+        "  ROOT %y = f32[4,8] multiply(%x, %d)\n",
         {EQUIVALENT, UNDECIDED},
     ),
     "an angle of another position": (
         ANGLES + "  ROOT %y = f32[4,8] multiply(%x, %cos)\n",
-        ANGLES
-        + "  %b = f32[4,8] add(%a, %f)\n  %d = f32[4,8] cosine(%b)\n  ROOT %y = f32[4,8] multiply(%x, %d)\n",
+        ANGLES + "  %b = f32[4,8] add(%a, %f)\n  %d = f32[4,8] cosine(%b)\n"
+        "  ROOT %y = f32[4,8] multiply(%x, %d)\n",
         {NOT_EQUIVALENT},
     ),
     "sine in the place of cosine": (
@@ -243,7 +245,10 @@ for what, of in {"quotient": "divide(%x, {})", "logarithm": "log({})"}.items():
     )
 
 # Where there is no value it is not above 0 either, and minus infinity times a condition is none.
-DOUBLED = "  %two = f32[] constant(2)\n  %twos = f32[4,8] broadcast(%two), dimensions={}\n  %xx = f32[4,8] multiply(%x, %twos)\n"
+DOUBLED = (
+    "  %two = f32[] constant(2)\n  %twos = f32[4,8] broadcast(%two), dimensions={}\n"
+    "  %xx = f32[4,8] multiply(%x, %twos)\n"
+)
 ZEROS = "  %z = f32[] constant(0)\n  %zs = f32[4,8] broadcast(%z), dimensions={}\n"
 NUMBER = "  %n = f32[4,8] slice(%w), slice={[0:4], [0:8]}\n"
 ITSELF = "  ROOT %y = f32[4,8] copy(%x)\n"
@@ -252,8 +257,8 @@ for name, of, direction in (
     ("a logarithm's exponential", "power(%n, %x)", "GE"),
 ):
     compared = (
-        NUMBER
-        + f"  %r = f32[4,8] {of}\n  %c = pred[4,8] compare(%r, %zs), direction={direction}\n  ROOT %y = f32[4,8] select(%c, %x, %xx)\n"
+        NUMBER + f"  %r = f32[4,8] {of}\n  %c = pred[4,8] compare(%r, %zs), direction={direction}\n"
+        f"  ROOT %y = f32[4,8] select(%c, %x, %xx)\n"
     )
     CASES[f"chosen by the sign of {name}"] = (
         ITSELF,
@@ -262,14 +267,14 @@ for name, of, direction in (
     )
 CASES["the sign of a root"] = (
     ITSELF,
-    NUMBER
-    + "  %r = f32[4,8] rsqrt(%n)\n  %s = f32[4,8] sign(%r)\n  ROOT %y = f32[4,8] multiply(%x, %s)\n",
+    NUMBER + "  %r = f32[4,8] rsqrt(%n)\n  %s = f32[4,8] sign(%r)\n"
+    "  ROOT %y = f32[4,8] multiply(%x, %s)\n",
     {NOT_EQUIVALENT, UNDECIDED},
 )
 CASES["the sign of an exponential"] = (
     ITSELF,
-    NUMBER
-    + "  %r = f32[4,8] exponential(%n)\n  %s = f32[4,8] sign(%r)\n  ROOT %y = f32[4,8] multiply(%x, %s)\n",
+    NUMBER + "  %r = f32[4,8] exponential(%n)\n  %s = f32[4,8] sign(%r)\n"
+    "  ROOT %y = f32[4,8] multiply(%x, %s)\n",
     {EQUIVALENT},
 )
 # A softmax over the positions before each: the first row has none.
@@ -302,14 +307,16 @@ CASES["rows times a condition, as the first is masked"] = (
 )
 CASES["masked by a condition of the input"] = (
     ZEROS + NUMBER + "  %e = f32[4,8] exponential(%n)\n  ROOT %y = f32[4,8] select(%c0, %e, %zs)\n",
-    NUMBER
-    + "  %ninf = f32[] constant(-inf)\n  %ni = f32[4,8] broadcast(%ninf), dimensions={}\n  %s = f32[4,8] select(%c0, %n, %ni)\n"
+    NUMBER + "  %ninf = f32[] constant(-inf)\n  %ni = f32[4,8] broadcast(%ninf), dimensions={}\n"
+    "  %s = f32[4,8] select(%c0, %n, %ni)\n"
     "  ROOT %y = f32[4,8] exponential(%s)\n",
     {EQUIVALENT, UNDECIDED},
 )
 CASES["places counted in eight bits"] = (
-    "  %k = f32[] constant(260)\n  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n",
-    "  %i = u8[300] iota(), iota_dimension=0\n  %s = u8[1] slice(%i), slice={[260:261]}\n  %r = u8[] reshape(%s)\n  %k = f32[] convert(%r)\n"
+    "  %k = f32[] constant(260)\n  %ks = f32[4,8] broadcast(%k), dimensions={}\n"
+    "  ROOT %y = f32[4,8] add(%x, %ks)\n",
+    "  %i = u8[300] iota(), iota_dimension=0\n  %s = u8[1] slice(%i), slice={[260:261]}\n"
+    "  %r = u8[] reshape(%s)\n  %k = f32[] convert(%r)\n"
     "  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n",
     {NOT_EQUIVALENT},
 )
@@ -331,7 +338,8 @@ for bits in (8, 16):
         + NUMBERS.replace("%ids", "%sum").join(
             ["  %sum = s32[4] multiply(%ids, %ids)\n", "  ROOT %y = f32[4,8] multiply(%x, %nb)\n"]
         ),
-        f"  %s = s32[4] multiply(%ids, %ids)\n  %c = s{bits}[4] convert(%s)\n  %sum = s32[4] convert(%c)\n"
+        f"  %s = s32[4] multiply(%ids, %ids)\n  %c = s{bits}[4] convert(%s)\n"
+        f"  %sum = s32[4] convert(%c)\n"
         + NUMBERS.replace("%ids", "%sum")
         + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",
         {REFUSED},
@@ -339,49 +347,70 @@ for bits in (8, 16):
 
 # What is taken at a place needs a value, what is not taken need not; all of a product must have one.
 LOGARITHM = ZEROS + "  %l = f32[4,8] log(%x)\n"
-PLACE = "  %i1 = s32[1] slice(%ids), slice={[0:1]}\n  %at = s32[] reshape(%i1)\n  %o = s32[] constant(0)\n"
+PLACE = (
+    "  %i1 = s32[1] slice(%ids), slice={[0:1]}\n  %at = s32[] reshape(%i1)\n"
+    "  %o = s32[] constant(0)\n"
+)
 WITHIN = (
-    PLACE
-    + "  %three = s32[] constant(3)\n  %place = s32[] clamp(%o, %at, %three)\n  %it = s32[4] iota(), iota_dimension=0\n  %places = s32[4] broadcast(%place), dimensions={}\n"
+    PLACE + "  %three = s32[] constant(3)\n  %place = s32[] clamp(%o, %at, %three)\n"
+    "  %it = s32[4] iota(), iota_dimension=0\n"
+    "  %places = s32[4] broadcast(%place), dimensions={}\n"
     "  %eq = pred[4] compare(%it, %places), direction=EQ\n  %f = f32[4] convert(%eq)\n"
 )
 HALF = "  %half = f32[4,4] slice(%l), slice={[0:4], [0:4]}\n"
 UPDATE = "  %u = f32[1,8] slice(%w), slice={[0:1], [0:8]}\n"
 for name, (taken, multiplied) in {
     "an element of each row": (
-        "  %index = s32[4,1] reshape(%ids)\n  %g = f32[4] gather(%l, %index), offset_dims={}, collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, "
-        "operand_batching_dims={0}, start_indices_batching_dims={0}, slice_sizes={1,1}\n  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n",
-        "  %lo = s32[] constant(0)\n  %hi = s32[] constant(7)\n  %held = s32[4] clamp(%lo, %ids, %hi)\n"
-        "  %it = s32[4,8] iota(), iota_dimension=1\n  %idsb = s32[4,8] broadcast(%held), dimensions={0}\n  %eq = pred[4,8] compare(%it, %idsb), direction=EQ\n"
-        "  %f = f32[4,8] convert(%eq)\n  %p = f32[4,8] multiply(%f, %l)\n  %g = f32[4] reduce(%p, %z), dimensions={1}, to_apply=%plus\n  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n",
+        "  %index = s32[4,1] reshape(%ids)\n"
+        "  %g = f32[4] gather(%l, %index), offset_dims={}, collapsed_slice_dims={1}, "
+        "start_index_map={1}, index_vector_dim=1, "
+        "operand_batching_dims={0}, start_indices_batching_dims={0}, slice_sizes={1,1}\n"
+        "  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n",
+        "  %lo = s32[] constant(0)\n  %hi = s32[] constant(7)\n"
+        "  %held = s32[4] clamp(%lo, %ids, %hi)\n"
+        "  %it = s32[4,8] iota(), iota_dimension=1\n"
+        "  %idsb = s32[4,8] broadcast(%held), dimensions={0}\n"
+        "  %eq = pred[4,8] compare(%it, %idsb), direction=EQ\n"
+        "  %f = f32[4,8] convert(%eq)\n  %p = f32[4,8] multiply(%f, %l)\n"
+        "  %g = f32[4] reduce(%p, %z), dimensions={1}, to_apply=%plus\n"
+        "  ROOT %y = f32[4,8] broadcast(%g), dimensions={0}\n",
     ),
     "a row": (
-        PLACE
-        + "  %d = f32[1,8] dynamic-slice(%l, %at, %o), dynamic_slice_sizes={1,8}\n  %r = f32[8] reshape(%d)\n  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n",
-        WITHIN
-        + "  %r = f32[8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n",
+        PLACE + "  %d = f32[1,8] dynamic-slice(%l, %at, %o), dynamic_slice_sizes={1,8}\n"
+        "  %r = f32[8] reshape(%d)\n  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n",
+        WITHIN + "  %r = f32[8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n"
+        "  ROOT %y = f32[4,8] broadcast(%r), dimensions={1}\n",
     ),
     "all rows but one": (
         PLACE + UPDATE + "  ROOT %y = f32[4,8] dynamic-update-slice(%l, %u, %at, %o)\n",
         WITHIN
         + UPDATE
-        + "  %fb = f32[4,8] broadcast(%f), dimensions={0}\n  %one = f32[] constant(1)\n  %ones = f32[4,8] broadcast(%one), dimensions={}\n  %n = f32[4,8] subtract(%ones, %fb)\n"
-        "  %kept = f32[4,8] multiply(%n, %l)\n  %u1 = f32[8] reshape(%u)\n  %ub = f32[4,8] broadcast(%u1), dimensions={1}\n  %new = f32[4,8] multiply(%fb, %ub)\n"
+        + "  %fb = f32[4,8] broadcast(%f), dimensions={0}\n  %one = f32[] constant(1)\n"
+        "  %ones = f32[4,8] broadcast(%one), dimensions={}\n"
+        "  %n = f32[4,8] subtract(%ones, %fb)\n"
+        "  %kept = f32[4,8] multiply(%n, %l)\n  %u1 = f32[8] reshape(%u)\n"
+        "  %ub = f32[4,8] broadcast(%u1), dimensions={1}\n  %new = f32[4,8] multiply(%fb, %ub)\n"
         "  ROOT %y = f32[4,8] add(%kept, %new)\n",
     ),
     "rows that are added up": (
-        "  %index = s32[4,1] reshape(%ids)\n  ROOT %y = f32[4,8] scatter(%zs, %index, %l), update_window_dims={1}, inserted_window_dims={0}, "
+        "  %index = s32[4,1] reshape(%ids)\n"
+        "  ROOT %y = f32[4,8] scatter(%zs, %index, %l), update_window_dims={1}, "
+        "inserted_window_dims={0}, "
         "scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%plus\n",
-        "  %it = s32[4,4] iota(), iota_dimension=1\n  %idsb = s32[4,4] broadcast(%ids), dimensions={0}\n  %eq = pred[4,4] compare(%it, %idsb), direction=EQ\n"
-        "  %f = f32[4,4] convert(%eq)\n  ROOT %y = f32[4,8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n",
+        "  %it = s32[4,4] iota(), iota_dimension=1\n"
+        "  %idsb = s32[4,4] broadcast(%ids), dimensions={0}\n"
+        "  %eq = pred[4,4] compare(%it, %idsb), direction=EQ\n"
+        "  %f = f32[4,4] convert(%eq)\n"
+        "  ROOT %y = f32[4,8] dot(%f, %l), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n",
     ),
     "one element of each window": (
-        "  ROOT %y = f32[4,8] select-and-scatter(%x, %half, %z), window={size=1x2 stride=1x2}, select=%ge, scatter=%plus\n".join(
-            [HALF, ""]
-        ),
+        "  ROOT %y = f32[4,8] select-and-scatter(%x, %half, %z), window={size=1x2 stride=1x2}, "
+        "select=%ge, scatter=%plus\n".join([HALF, ""]),
         HALF + "  %one = f32[] constant(1)\n  %ones = f32[4,4] broadcast(%one), dimensions={}\n"
-        "  %s = f32[4,8] select-and-scatter(%x, %ones, %z), window={size=1x2 stride=1x2}, select=%ge, scatter=%plus\n"
-        "  %hb = f32[4,4,2] broadcast(%half), dimensions={0,1}\n  %hr = f32[4,8] reshape(%hb)\n  ROOT %y = f32[4,8] multiply(%s, %hr)\n",
+        "  %s = f32[4,8] select-and-scatter(%x, %ones, %z), window={size=1x2 stride=1x2}, "
+        "select=%ge, scatter=%plus\n"
+        "  %hb = f32[4,4,2] broadcast(%half), dimensions={0,1}\n  %hr = f32[4,8] reshape(%hb)\n"
+        "  ROOT %y = f32[4,8] multiply(%s, %hr)\n",
     ),
 }.items():
     # Of what has values for all inputs the product is the same.
@@ -428,7 +457,10 @@ def looked_up(body):
 
 
 BITS = "  %c = pred[4] compare(%ids, %n3), direction=LT\n  %s = s32[4] select(%c, %n3, %n4)\n"
-TWO = "  %c = pred[4] compare(%ids, %n3), direction=LT\n  %d = pred[4] compare(%ids, %n5), direction=LT\n"
+TWO = (
+    "  %c = pred[4] compare(%ids, %n3), direction=LT\n"
+    "  %d = pred[4] compare(%ids, %n5), direction=LT\n"
+)
 IN_WINDOW = """  %low = pred[4] compare(%ids, %n4), direction=GE
   %high = pred[4] compare(%ids, %n9), direction=LT
   %in = pred[4] and(%low, %high)
@@ -543,7 +575,11 @@ def program(body, devices):
     body = PARAMETERS.replace("{replicated}", sharding) + body
     if sharding:
         body = "\n".join(line + sharding if "ROOT" in line else line for line in body.split("\n"))
-    return f"{header}\n\n{PLUS}ENTRY %main (x: f32[4,8], ids: s32[4], w: f32[6,8], c0: pred[4,8]) -> f32[4,8] {{\n{body}}}\n"
+    return (
+        f"{header}\n\n"
+        f"{PLUS}ENTRY %main (x: f32[4,8], ids: s32[4], w: f32[6,8], c0: pred[4,8]) -> f32[4,8] "
+        f"{{\n{body}}}\n"
+    )
 
 
 def main():

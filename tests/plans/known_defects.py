@@ -43,7 +43,8 @@ def check(runner, plan_name, edit, *arguments):
         if accepted & set(plan_pointers(defect)):
             return f"defect {i} ({defect['kind']}) names it"
     raise Failure(
-        f"none of the first {DEFECTS_LOOKED_AT} defects names one of {' '.join(sorted(accepted)[:10])}: {result.summary()}"
+        f"none of the first {DEFECTS_LOOKED_AT} defects names one of "
+        f"{' '.join(sorted(accepted)[:10])}: {result.summary()}"
     )
 
 

@@ -60,7 +60,8 @@ COMBINATIONS = {
         "vocabulary_parallel": f"{MANY} --vocab-parallel",
         "zero2": f"{MANY} --zero 2",
         "zero3": f"{MANY} --zero 3 --vocab-parallel --sequence-parallel",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel --sequence-parallel --microbatches 4 --schedule interleaved",
+        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel "
+        "--sequence-parallel --microbatches 4 --schedule interleaved",
         "layers_only": f"{MANY} --vocab-parallel --sequence-parallel --checkpoints layers",
     },
     "gpt": {
@@ -186,7 +187,8 @@ def mutated(runner, files, outcomes, combination, bug, seed):
             return f"{first}; not named, a layer is one lemma"
         if named is None:
             raise Failure(
-                f"{first}: none of the first {DEFECTS_LOOKED_AT} defects names one of {' '.join(sorted(accepted)[:10])}: {result.summary()}"
+                f"{first}: none of the first {DEFECTS_LOOKED_AT} defects names one of "
+                f"{' '.join(sorted(accepted)[:10])}: {result.summary()}"
             )
         return f"{first}; defect {named} ({result.report['defects'][named]['kind']}) names it"
     outcomes.add(

@@ -89,7 +89,8 @@ def itself(runner, model_file, with_checkpoints):
         model["outputs"]
     ):
         raise Failure(
-            f"{len(proved)} of {len(result.report['stages'])} stages, {result.report['outputs_proved']} of {len(model['outputs'])} outputs"
+            f"{len(proved)} of {len(result.report['stages'])} stages, "
+            f"{result.report['outputs_proved']} of {len(model['outputs'])} outputs"
         )
     return f"{len(model['nodes'])} nodes, {len(proved)} stages"
 

@@ -32,17 +32,20 @@ PLANS_MADE = {
     "llama_dp": (f"{LLAMA} --dp 16 --tp 2 --microbatches 2", 50),
     "llama_shared_heads": (f"{LLAMA} --dp 8 --tp 8 --microbatches 2 --vocab-parallel", 50),
     "llama_sequence": (
-        f"{LLAMA} --dp 8 --tp 4 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel --zero 1",
+        f"{LLAMA} --dp 8 --tp 4 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel "
+        f"--zero 1",
         10,
     ),
     "llama_zero2": (f"{LLAMA} --dp 8 --tp 2 --microbatches 2 --zero 2", 30),
     "llama_zero3": (f"{LLAMA} --dp 8 --tp 2 --microbatches 2 --zero 3", 30),
     "llama_1f1b": (
-        f"{LLAMA} --dp 8 --tp 2 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
+        f"{LLAMA} --dp 8 --tp 2 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel "
+        f"--zero 1 --schedule 1f1b",
         3,
     ),
     "gpt": (
-        f"{GPT} --dp 8 --tp 4 --pp 2 --microbatches 2 --sequence-parallel --vocab-parallel --zero 1",
+        f"{GPT} --dp 8 --tp 4 --pp 2 --microbatches 2 --sequence-parallel --vocab-parallel "
+        f"--zero 1",
         10,
     ),
     "llama_8B": (
@@ -50,7 +53,8 @@ PLANS_MADE = {
         1e5,
     ),
     "gpt_175B": (
-        "gpt --size 175B --layers 4 --dp 16 --tp 8 --pp 4 --microbatches 8 --sequence-parallel --vocab-parallel --zero 1",
+        "gpt --size 175B --layers 4 --dp 16 --tp 8 --pp 4 --microbatches 8 --sequence-parallel "
+        "--vocab-parallel --zero 1",
         1e4,
     ),
 }

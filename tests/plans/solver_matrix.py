@@ -52,7 +52,8 @@ PLANS_OF = {
     "llama3.all": [
         "llama3",
         *shlex.split(
-            "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2"
+            "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 "
+            "--tp 2 --pp 2 --microbatches 2"
         ),
     ],
 }
@@ -233,7 +234,8 @@ def compare(runner, cvc5, tally, row, plan, model, expected):
         for entry, stage in auto.stages().items():
             if {stage["verdict"], others.get(entry, stage)["verdict"]} == {"proved", "refuted"}:
                 raise Failure(
-                    f"DISAGREEMENT: /lineage/{entry} is {stage['verdict']} by auto, {others[entry]['verdict']} by z3"
+                    f"DISAGREEMENT: /lineage/{entry} is {stage['verdict']} by auto, "
+                    f"{others[entry]['verdict']} by z3"
                 )
     except Failure as failure:
         if "did not end within" not in str(failure):
@@ -295,7 +297,9 @@ def write_tables(path, tally, bugs):
                 )
     lines += [
         "",
-        f"{len(tally.seconds)} different obligations were answered, in {statistics.median(tally.seconds):.3f} s in the median and {max(tally.seconds):.1f} s at most; "
+        f"{len(tally.seconds)} different obligations were answered, in "
+        f"{statistics.median(tally.seconds):.3f} s in the median and {max(tally.seconds):.1f} s "
+        f"at most; "
         f"the limit was {QUERY_SECONDS} s. Not written: {counts(tally.missing) or 'none'}.",
     ]
     write_between(path, "obligations", lines)
@@ -340,7 +344,8 @@ def main():
     code = runner.run()
     for key, n in sorted(tally.obligations.items(), key=str):
         print(
-            f"{n} obligations: {key[0]} by auto, {key[2]} for cvc5{' (more laws)' if key[1] else ''}"
+            f"{n} obligations: {key[0]} by auto, {key[2]} for "
+            f"cvc5{' (more laws)' if key[1] else ''}"
         )
     everything = len(sys.argv) == 2
     if (

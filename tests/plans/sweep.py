@@ -99,7 +99,8 @@ class Sweep:
                 raise Failure(f"did not end within {RUN_LIMIT:g} s") from None
         expect(
             process.returncode == expected,
-            f"expected exit {expected}, got {process.returncode}: {self.out[-1500:]} {self.err[:500]}",
+            f"expected exit {expected}, got {process.returncode}: {self.out[-1500:]} "
+            f"{self.err[:500]}",
         )
         if leaves_nothing:
             expect(
@@ -518,7 +519,10 @@ def shared_cache(runner):
     (sweep.directory / "proofs.db").write_bytes(b"no database" * 1000)
     sweep.run("--cache", "proofs.db")
     expect(sweep.err.count("warning: ") == 1, f"one line for all configurations: {sweep.err}")
-    return f"{cold['summary']['classes_from_cache']} and {warm['summary']['classes_from_cache']} of {warm['summary']['classes']}"
+    return (
+        f"{cold['summary']['classes_from_cache']} and {warm['summary']['classes_from_cache']} of "
+        f"{warm['summary']['classes']}"
+    )
 
 
 def one_that_dies(runner):

@@ -89,7 +89,8 @@ class Running:
 def expect_equivalent(code, err, report):
     if code != EQUIVALENT or report is None or report["verdict"] != "equivalent":
         raise Failure(
-            f"exit {code}, {report and report['verdict']} ({report and report['reason']}); {err.strip()[:300]}"
+            f"exit {code}, {report and report['verdict']} ({report and report['reason']}); "
+            f"{err.strip()[:300]}"
         )
     wrong = [s for s in report["stages"] if s["verdict"] != "proved"]
     if wrong:
@@ -182,7 +183,10 @@ def no_time_for_one_large_proof(runner):
     expect_code(result, UNDECIDED)
     if result.report["verdict"] != "undecided" or "could not be" not in result.out:
         raise Failure("the verdict is not stated: " + result.summary())
-    return f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved, {result.seconds:.1f} s"
+    return (
+        f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved, "
+        f"{result.seconds:.1f} s"
+    )
 
 
 def no_memory(runner):

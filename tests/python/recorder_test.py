@@ -821,7 +821,11 @@ class Apart(unittest.TestCase):
             self.verdict(step)
 
     def test_what_a_process_of_its_own_says_is_dropped(self):
-        code = "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': 0})\nsp.capture(step, mesh={'dp': 2})"
+        code = (
+            "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n"
+            "    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': "
+            "0})\nsp.capture(step, mesh={'dp': 2})"
+        )
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
             capture_output=True,
@@ -4171,7 +4175,8 @@ class Script(unittest.TestCase):
         text = (
             SEVERAL_OPTIMIZERS.replace(
                 "for _ in range(2)",
-                "xs, ys = torch.randn(4, 8 // world, 8), torch.randn(4, 8 // world, 4)\nfor _ in range(4)",
+                "xs, ys = torch.randn(4, 8 // world, 8), torch.randn(4, 8 // world, 4)\n"
+                "for _ in range(4)",
             )
             .replace(
                 "x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)",
@@ -4191,7 +4196,8 @@ class Script(unittest.TestCase):
             done = self.run_script(text.replace("DIVIDED", divided))
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
             self.assertIn(
-                "only the first steps of each optimizer (2, 1) were verified, not what the script does afterwards",
+                "only the first steps of each optimizer (2, 1) were verified, not what the "
+                "script does afterwards",
                 done.stdout,
             )
 

@@ -72,20 +72,23 @@ class Headline(unittest.TestCase):
 
     def test_conditional(self):
         self.assertEqual(
-            'CONDITIONAL: classified on mesh dp 2 computes what its single device computes (5 of 5 outputs proved) if: labels-valid; to accept: accept=["labels-valid"]',
+            "CONDITIONAL: classified on mesh dp 2 computes what its single device computes (5 of "
+            '5 outputs proved) if: labels-valid; to accept: accept=["labels-valid"]',
             self.head(classified),
         )
 
     def test_accepted(self):
         self.assertEqual(
-            "EQUIVALENT: classified on mesh dp 2, tp 1 computes what its single device computes, for every input (5 of 5 outputs proved)",
+            "EQUIVALENT: classified on mesh dp 2, tp 1 computes what its single device computes, "
+            "for every input (5 of 5 outputs proved)",
             self.head(classified, mesh="dp=2,tp=1", accept=["labels-valid"]),
         )
 
     def test_not_equivalent(self):
         self.assertRegex(
             self.head(summed),
-            r"^NOT EQUIVALENT: summed on mesh dp 2 does not compute what its single device computes \(\d+ defects?, \d of 5 outputs proved\)$",
+            r"^NOT EQUIVALENT: summed on mesh dp 2 does not compute what its single device "
+            r"computes \(\d+ defects?, \d of 5 outputs proved\)$",
         )
 
     def test_two_functions(self):
@@ -152,11 +155,17 @@ class Headline(unittest.TestCase):
         self.assertEqual('accept=["a", ...]', parameters(raw, 1))
 
     def test_undecided(self):
-        text = "UNDECIDED: whether plan /tmp/a b/step.plan.json.gz computes what model /tmp/a b/step.model.json.gz says could not be settled (0 of 1 output proved): to accept: no advice\n\nmore plan a computes what model b says\n"
+        text = (
+            "UNDECIDED: whether plan /tmp/a b/step.plan.json.gz computes what model /tmp/a "
+            "b/step.model.json.gz says could not be settled (0 of 1 output proved): to accept: "
+            "no advice\n\nmore plan a computes what model b says\n"
+        )
         report = Report("UNDECIDED", "", 1, 0, [], text, {})
         Wording("train.py", "dp 2", "its single device computes", False, True).put(report)
         self.assertEqual(
-            "UNDECIDED: whether train.py on mesh dp 2 computes what its single device computes could not be settled (0 of 1 output proved): to accept: no advice\n\nmore plan a computes what model b says\n",
+            "UNDECIDED: whether train.py on mesh dp 2 computes what its single device computes "
+            "could not be settled (0 of 1 output proved): to accept: no advice\n\n"
+            "more plan a computes what model b says\n",
             report.text,
         )
 
@@ -239,12 +248,14 @@ class Command(unittest.TestCase):
                 text=SCRIPT.replace("    optimizer.step()", "    optimizer.step(); other.step()"),
             )
             self.assertIn(
-                f"Assumed (checkable): rest-of-script: {told}, not what the script does afterwards; --steps N verifies more\n",
+                f"Assumed (checkable): rest-of-script: {told}, not what the script does "
+                f"afterwards; --steps N verifies more\n",
                 done.stdout,
             )
         done = self.run_script("--mesh", "dp=2", "train.py", text=one)
         self.assertIn(
-            "only the first optimizer step was verified, not what the script does afterwards; --steps N verifies more\n",
+            "only the first optimizer step was verified, not what the script does afterwards; "
+            "--steps N verifies more\n",
             done.stdout,
         )
 

@@ -24,7 +24,8 @@ def _enter_environment():
     environment = pathlib.Path(sys.argv[1])
     if not (environment / "installed_requirements.txt").exists():
         sys.exit(
-            f"{environment} has no PyTorch: run scripts/setup_pytorch, or set SHARDPROOF_NO_PYTORCH=1 to skip these tests"
+            f"{environment} has no PyTorch: run scripts/setup_pytorch, or set "
+            f"SHARDPROOF_NO_PYTORCH=1 to skip these tests"
         )
     if not os.path.samefile(sys.prefix, environment):
         python = environment / "bin" / "python"
@@ -52,7 +53,8 @@ def run(*command):
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(
-            f"{' '.join(map(str, command))}: exit code {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+            f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
+            f"{result.stdout[-2000:]}{result.stderr[-2000:]}"
         )
     return result.stdout
 
@@ -101,4 +103,7 @@ def difference(found, expected, relative=1e-9, absolute=1e-11):
     if bool(good.all()):
         return None
     at = (~good).reshape(-1).nonzero()[0].item()
-    return f"element {at} is {found.reshape(-1)[at].item()!r}, PyTorch has {expected.reshape(-1)[at].item()!r}"
+    return (
+        f"element {at} is {found.reshape(-1)[at].item()!r}, PyTorch has "
+        f"{expected.reshape(-1)[at].item()!r}"
+    )

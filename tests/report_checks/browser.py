@@ -364,7 +364,10 @@ def large_plan(pages, directory):
     pages.browser.execute_script("window.scrollTo(0, 0)")
     pages.shot("large")
     pages.quiet()
-    return f"{stages} stages, {html.stat().st_size / 2**20:.1f} MB, opened in {took:.2f} s, filtered in {filtered:.2f} s"
+    return (
+        f"{stages} stages, {html.stat().st_size / 2**20:.1f} MB, opened in {took:.2f} s, "
+        f"filtered in {filtered:.2f} s"
+    )
 
 
 def main():

@@ -22,7 +22,8 @@ class Cases:
             "generate",
             "llama3",
             *shlex.split(
-                "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2 -o llama"
+                "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp "
+                "2 --tp 2 --pp 2 --microbatches 2 -o llama"
             ),
         )
         for bug in ("wrong_pipeline_peer", "loss_scaled_wrongly", "wrong_operand"):

@@ -37,7 +37,10 @@ def main():
         check("another shell", run(program, "completion", "tcsh").returncode == 1)
 
         def bash(*words):
-            line = f"source {scripts['bash']}; COMP_WORDS=({' '.join(repr(w) for w in words)}); COMP_CWORD={len(words) - 1}; _shardproof; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            line = (
+                f"source {scripts['bash']}; COMP_WORDS=({' '.join(repr(w) for w in words)}); "
+                f"COMP_CWORD={len(words) - 1}; _shardproof; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            )
             return run("bash", "--norc", "-c", line, cwd=directory).stdout.split()
 
         def fish(line):
@@ -85,7 +88,8 @@ def main():
             "zsh",
             "-f",
             "-c",
-            f"autoload -Uz compinit; compinit -u -D; source {scripts['zsh']}; print $_comps[shardproof]; which _shardproof_verify",
+            f"autoload -Uz compinit; compinit -u -D; source {scripts['zsh']}; print "
+            f"$_comps[shardproof]; which _shardproof_verify",
             cwd=directory,
         )
         check(

@@ -210,5 +210,6 @@ if __name__ == "__main__":
 
     for name, (step, mesh, expected, *options) in CASES.items():
         print(
-            f"{name}: {sp.verify(step, mesh=mesh, **(options[0] if options else {})).verdict}, expected {expected}"
+            f"{name}: {sp.verify(step, mesh=mesh, **(options[0] if options else {})).verdict}, "
+            f"expected {expected}"
         )

@@ -32,8 +32,10 @@ MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 SKIPPED = 77  # the exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed
 # What stands for the real plans where they are not there, made by the program under test.
 GENERATED = {
-    LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --pp 2 --tp 2 --microbatches 2",
-    LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 --dp 2 --pp 4 --tp 8 --microbatches 8",
+    LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+    "--dp 2 --pp 2 --tp 2 --microbatches 2",
+    LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 "
+    "--dp 2 --pp 4 --tp 8 --microbatches 8",
 }
 
 (
@@ -75,7 +77,8 @@ def plans_directory():
             with gzip.open(directory / name, "wb", compresslevel=1) as file:
                 file.write(made.read_bytes())
     print(
-        f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has plans/): generated ones stand for them"
+        f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has "
+        f"plans/): generated ones stand for them"
     )
     return directory
 
@@ -120,7 +123,8 @@ def skip_unless_shared(*names):
     missing = [n for n in names if not (PLANS / n).is_file()]
     if missing:
         print(
-            f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the directory that has plans/)"
+            f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the "
+            f"directory that has plans/)"
         )
         sys.exit(SKIPPED)
 
@@ -325,10 +329,18 @@ class Result:
             else f"exit {self.code} {self.report['verdict']}"
         )
         for defect in self.report["defects"][:3]:
-            text += f"\n      {defect['kind']}: {defect['message'][:260]}; nodes {' '.join(plan_pointers(defect)) or 'none'}"
+            text += (
+                f"\n"
+                f"      {defect['kind']}: {defect['message'][:260]}; nodes "
+                f"{' '.join(plan_pointers(defect)) or 'none'}"
+            )
         bad = [s for s in self.report["stages"] if s["verdict"] != "proved"]
         for stage in bad[:4]:
-            text += f"\n      stage {stage['tensor']} {stage['role']} /lineage/{stage['entry']}: {stage['verdict']}: {stage['reason'][:160]}"
+            text += (
+                f"\n"
+                f"      stage {stage['tensor']} {stage['role']} /lineage/{stage['entry']}: "
+                f"{stage['verdict']}: {stage['reason'][:160]}"
+            )
         return text + (f"\n      ({len(bad)} stages not proved)" if bad else "")
 
 

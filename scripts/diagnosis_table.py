@@ -33,8 +33,10 @@ GENERATED = {
     "mlp, ZeRO 1": "mlp --dp 4 --microbatches 2 --zero 1 --clip 1.0",
     "mlp, ZeRO 3": f"mlp {MANY} --zero 3 --schedule 1f1b",
     "llama3": f"llama3 {LLAMA} {MANY}",
-    "llama3, sequence parallel": f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b "
-    f"--recompute",
+    "llama3, sequence parallel": (
+        f"llama3 {LLAMA} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b "
+        f"--recompute"
+    ),
     "gpt, tied": f"gpt {GPT} {MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b",
 }
 LARGE = {

@@ -31,14 +31,22 @@ from plan_edit import (
 
 GENERATED = {
     "mlp of data and tensor parallel ranks": "mlp --dp 4 --tp 2",
-    "gpt, sequence and vocabulary parallel": "gpt --layers 2 --dim 64 --hidden 128 --heads 4 --seq 32 --vocab 512 --dp 2 --tp 2 "
-    "--sequence-parallel --vocab-parallel",
-    "llama3, pipeline of 1F1B": "llama3 --layers 4 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
-    "--dp 2 --tp 2 --pp 2 --microbatches 4 --schedule 1f1b",
-    "llama3, ZeRO 3": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
-    "--dp 4 --tp 2 --zero 3",
-    "llama3, recomputation": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
-    "--dp 2 --tp 2 --recompute --microbatches 2",
+    "gpt, sequence and vocabulary parallel": (
+        "gpt --layers 2 --dim 64 --hidden 128 --heads 4 --seq 32 --vocab 512 --dp 2 --tp 2 "
+        "--sequence-parallel --vocab-parallel"
+    ),
+    "llama3, pipeline of 1F1B": (
+        "llama3 --layers 4 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 2 --tp 2 --pp 2 --microbatches 4 --schedule 1f1b"
+    ),
+    "llama3, ZeRO 3": (
+        "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 4 --tp 2 --zero 3"
+    ),
+    "llama3, recomputation": (
+        "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 2 --tp 2 --recompute --microbatches 2"
+    ),
 }
 # Thousands of ranks with all options: rows that no token of the small image names, sums of some microbatches that look like the whole, and layers whose
 # proofs are too large without what lies inside.

@@ -48,13 +48,17 @@ COMBINATIONS = {
         "zero1*": "--dp 4 --microbatches 2 --zero 1 --clip 1.0",
         "zero2": "--dp 4 --pp 2 --microbatches 2 --zero 2",
         "zero3*": f"{MANY} --zero 3 --schedule 1f1b",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --tp 2 --microbatches 4 --schedule interleaved",
+        "interleaved": (
+            "--layers 4 --pp 2 --virtual-stages 2 --tp 2 --microbatches 4 --schedule interleaved"
+        ),
         "recompute*": f"{MANY} --recompute",
         "dp8": "--dp 8 --tp 2",
     },
     "llama3": {
         "all*": MANY,
-        "sequence_parallel*": f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute",
+        "sequence_parallel*": (
+            f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
+        ),
         "dp": "--dp 2",
         "tp4": "--tp 4 --kv-heads 4 --heads 8 --vocab-parallel",
         "vocabulary_parallel": f"{MANY} --vocab-parallel",
@@ -70,7 +74,9 @@ COMBINATIONS = {
         "dp": "--dp 2",
         "zero2": f"{MANY} --zero 2 --vocab-parallel",
         "zero3": f"{MANY} --zero 3 --recompute",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved",
+        "interleaved": (
+            "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved"
+        ),
         "no_dropout": f"{MANY} --dropout 0 --recompute --pp 4 --layers 4",
     },
 }

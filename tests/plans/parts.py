@@ -23,10 +23,14 @@ PLANS = {
     "mlp": "mlp --dp 2 --tp 2 --microbatches 2",
     "gpt": "gpt --layers 1 --dim 16 --hidden 32 --heads 4 --seq 8 --vocab 32 --dp 2 --tp 2 "
     "--sequence-parallel --vocab-parallel --dropout 0",
-    "llama3, pipeline in issue order": "llama3 --layers 2 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 "
-    "--tp 2 --pp 2 --microbatches 2 --schedule 1f1b",
-    "llama3, ZeRO 1": "llama3 --layers 1 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 4 "
-    "--zero 1",
+    "llama3, pipeline in issue order": (
+        "llama3 --layers 2 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 "
+        "--tp 2 --pp 2 --microbatches 2 --schedule 1f1b"
+    ),
+    "llama3, ZeRO 1": (
+        "llama3 --layers 1 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 4 "
+        "--zero 1"
+    ),
 }
 WAYS = ("transposed", "exchanged", "multiplied", "padded")
 NO_REALS = ("int64", "int32", "bool", "complex64", "complex128")

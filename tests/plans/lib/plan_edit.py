@@ -34,8 +34,10 @@ SKIPPED = 77  # the exit code of a runner that has nothing to check: ctest lists
 GENERATED = {
     LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
     "--dp 2 --pp 2 --tp 2 --microbatches 2",
-    LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 "
-    "--dp 2 --pp 4 --tp 8 --microbatches 8",
+    LLAMA_TP8: (
+        "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 "
+        "--dp 2 --pp 4 --tp 8 --microbatches 8"
+    ),
 }
 
 (

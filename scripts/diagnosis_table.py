@@ -1,13 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the diagnosis says of known bugs: makes docs/diagnosis.md.
+"""Measures the diagnosis of known bugs and writes docs/diagnosis.md.
 
-    scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--large L1,L2,L3] [--only BUG] [--write docs/diagnosis.md] [--verbose]
+    scripts/diagnosis_table.py PROGRAM [--places N] [--shared DIR] [--large L1,L2,L3] [--only BUG]
+                               [--write docs/diagnosis.md] [--verbose]
 
-Every bug of `PROGRAM mutate --list` is put into generated plans (and those of DIR), at up to N places of each; each wrong plan is verified. For each bug: how many
-were refuted, the median time and the longest, in how many the first cause names the edited node or a direct reader or writer of its tensors among its first
-three, how many sentences name such a node or tensor, and how many plans that `--repair` wrote are the plan as it was before the bug.
-With --shared or --large only those plans are measured, and the table has a line for each plan, which is what a user waits for.
+Every bug of `PROGRAM mutate --list` is put into generated plans (and those of DIR), at up to N
+places of each. Each wrong plan is verified. For each bug the table has
+
+* how many plans were refuted, the median time and the longest;
+* how often the first three nodes of the first cause have the edited node, or a direct reader or
+  writer of its tensors;
+* how often the sentence names such a node or tensor;
+* how many plans that `--repair` wrote are the plan before the bug.
+
+With --shared or --large only those plans are measured, and the table has a line for each plan.
 """
 
 import argparse
@@ -44,7 +51,8 @@ LARGE = {
     "L2": "llama3 --size 70B --dp 16 --tp 8 --pp 4 --microbatches 32",
     "L3": "llama3 --size 405B --dp 64 --tp 8 --pp 16 --microbatches 16",
 }
-# Ranks of which a repaired plan is compared with the plan before the bug: all of a small plan, else the first and last of each program.
+# Ranks on which a fixed plan is compared with the plan before the bug: all of a small plan, else
+# the first and last of each program.
 COMPARED_WHOLE = 64
 REFUTED = 10
 MOST_SECONDS = 600  # of one run, on a busy machine
@@ -64,7 +72,10 @@ def load(path):
 
 
 def by_rank(plan):
-    """For each rank what its nodes do, copies followed and dead nodes left out: equal for plans that are the same but for how they are written."""
+    """For each rank what its nodes do: equal for plans that differ only in how they are written.
+
+    Copies are followed and dead nodes left out.
+    """
     mesh = plan["mesh"]
     ranks = 1
     for _, size in mesh:

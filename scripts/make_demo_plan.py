@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a small but complete training step and the plan that runs it on 4 ranks, in the format of docs/format.md.
+"""Writes a small training step and a plan that runs it on 4 ranks, in the format of docs/format.md.
 
-The model: y = linear(silu(linear(x, w1)), w2); loss = sum(y^2); the gradients of w1 and w2; one step of gradient descent.
-The plan: mesh dp x tp. The first linear is cut by columns and the second by rows over tp, so that each rank holds a partial sum of y
-until the all_reduce; the batch is cut over dp and microbatches; gradients are accumulated over microbatches, then all-reduced over dp.
+The model: y = linear(silu(linear(x, w1)), w2); loss = sum(y^2); the gradients of w1 and w2; one
+step of gradient descent.
+
+The plan: mesh dp x tp. The first linear is cut by columns and the second by rows over tp, so each
+rank holds a partial sum of y until the all_reduce. The batch is cut over dp and microbatches.
+Gradients are accumulated over microbatches, then all-reduced over dp.
 
 usage: make_demo_plan.py DIRECTORY
-writes mlp.model.json, mlp.plan.json, and mlp_dropped_all_reduce.plan.json, in which the forward all_reduce is forgotten.
+writes mlp.model.json, mlp.plan.json, and mlp_dropped_all_reduce.plan.json, which lacks the forward
+all_reduce.
 """
 
 import json
@@ -114,7 +118,7 @@ def make_program(drop_all_reduce):
         return node(op, operands, results, mb="*", **fields)
 
     def apart(op, operands, results, accumulated, **fields):
-        """Each microbatch has its own node: its contribution to what is accumulated goes to a tensor of its own."""
+        """Each microbatch has its own node, whose contribution goes to its own tensor."""
         return [
             node(
                 op,

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Screens of ten failures, 80 columns wide, for docs/reading-reports.md: make_screens.py PROGRAM [--write FILE | --check FILE].
+"""Screens of ten failures, 80 columns wide, for docs/reading-reports.md.
 
---write puts them between the two marks in FILE, --check compares them with what stands there, but for times and memory. Without either they are printed.
+    scripts/make_screens.py PROGRAM [--write FILE | --check FILE]
+
+--write puts them between the two marks in FILE. --check compares them with the text there, but for
+times and memory. Without either they are printed.
 """
 
 import argparse

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs whole processes and measures them: wall clock from start to exit code, and the largest resident set of any one process of the run."""
+"""Runs whole processes and measures them.
+
+Measured are the wall clock from start to exit code, and the largest resident set of any process.
+"""
 
 import json
 import os
@@ -17,7 +20,8 @@ SHARED_PLANS = pathlib.Path(os.environ.get("SHARDPROOF_SHARED", ROOT.parent / "s
 class Run:
     """One process: seconds, peak_mb (of it or any child that it waited for), code.
 
-    Started by a small process of its own: the kernel counts what a process held before `exec` towards its peak, and this one may hold large reports.
+    It is started by a small process: the kernel counts what a process held before `exec` towards its
+    peak, and this process may hold large reports.
     """
 
     def __init__(self, command):

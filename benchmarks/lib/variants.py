@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants of generated plans: one rank with a program and a defect of its own; one layer changed in model and plan."""
+"""Variants of generated plans: one rank with its own program and defect, or one layer changed."""
 
 import copy
 
 
 def explicit_rank(plan, coordinates, defect):
-    """The plan with a program for the one rank at `coordinates` (axis -> coordinate), whose nodes `defect(nodes)` changes.
+    """The plan with its own program for one rank, whose nodes `defect(nodes)` changes.
 
-    Each rank is covered by exactly one program, so the program that covered the rank is split: along each of the mesh's further axes into one program for
-    each other coordinate.
+    `coordinates` (axis -> coordinate) names the rank. Exactly one program covers each rank, so the
+    program that covered this one is split: along each further mesh axis into one program for each other
+    coordinate.
     """
     sizes = dict(plan["mesh"])
     at = next(
@@ -39,7 +40,10 @@ def replace_operator(old, new, place):
 
 
 def edit_layer(model, plan, layer, eps):
-    """Another epsilon in the norms of one layer, in model and plan alike. Returns how many nodes changed."""
+    """Another epsilon in the norms of one layer, in model and plan.
+
+    Returns the number of changed nodes.
+    """
     changed = 0
     for graph in [model] + plan["programs"]:
         for node in graph["nodes"]:

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Llama-3 at full size, FSDP2 x tensor, sequence and loss parallel: from the step to the verdict, with times.
+"""Llama-3 at full size: from the training step to the verdict, with times.
 
-usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B] [--mesh dp=32,tp=8 | --mesh replicate=8,dp=32,tp=8] [--layers N] [--vocab N] [--kv-heads N] [--ranks classes|all] [--jobs N]
+FSDP2 with tensor, sequence and loss parallelism.
+
+usage: PYTHONPATH=python:examples/torch python benchmarks/pytorch/llama3.py [--size 8B|70B|405B]
+           [--mesh dp=32,tp=8 | --mesh replicate=8,dp=32,tp=8] [--layers N] [--vocab N]
+           [--kv-heads N] [--ranks classes|all] [--jobs N]
 """
 
 import argparse

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPT cut by hand over tp, sequence parallel: tied vocabulary-parallel embedding, attention with grouped keys and rotary positions, loss by scatter_add_."""
+"""A GPT cut by hand over tp, with sequence parallelism.
+
+The vocabulary-parallel embedding is tied. Attention has grouped keys and rotary positions. The loss
+uses scatter_add_.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor- and sequence-parallel plan of a Llama, as torchtitan writes it, and its training step."""
+"""The tensor- and sequence-parallel plan of a Llama as in torchtitan, and its training step."""
 
 from __future__ import annotations
 

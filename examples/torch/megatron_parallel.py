@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallelism by hand, in the manner of Megatron-LM: autograd functions around torch.distributed, plain tensors."""
+"""Tensor parallelism by hand as in Megatron-LM.
+
+Autograd functions around torch.distributed, on ordinary tensors.
+"""
 
 from __future__ import annotations
 
@@ -204,7 +207,11 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """sequence: sequence parallel. shift: an error in the vocabulary's windows. copy: whether column-parallel layers sum their input's gradient."""
+    """One step.
+
+    `sequence`: sequence parallelism. `shift`: an error in the vocabulary's windows. `copy`: whether
+    column-parallel layers sum their input's gradient.
+    """
 
     def __init__(self, c: Config, group, sequence=False, shift=0, copy=True):
         super().__init__()

@@ -55,7 +55,7 @@ class RMSNorm(nn.Module):
 
 
 def attend(layer: nn.Module, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Causal attention with the projections `wq`, `wk`, `wv` and `wo` of the layer, over the heads that they give."""
+    """Causal attention over the heads that the projections `wq`, `wk`, `wv` and `wo` give."""
     b, s, _ = x.shape
     q, k, v = (w(x).view(b, s, -1, layer.head_dim) for w in (layer.wq, layer.wk, layer.wv))
     q, k = rotate(q, table), rotate(k, table)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running statistics of activations in a buffer, which do not change the loss: their mean is that of all ranks' samples."""
+"""Running statistics of activations in a buffer.
+
+They do not change the loss. Their mean is that of all ranks' samples.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adafactor (whose step size is made of numbers that depend on data), and a loss that is divided by the number of all ranks' tokens, as a number: `loss / count.item()`."""
+"""Adafactor, and a loss divided by the token count of all ranks.
+
+The count is a Python number: `loss / count.item()`. Adafactor's step size depends on data, too.
+"""
 
 import torch
 import torch.distributed as dist

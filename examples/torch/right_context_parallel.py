@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context parallel by hand: each rank has a stretch of the sequence, keys and values are gathered, gradients averaged over cp."""
+"""Context parallelism by hand.
+
+Each rank has a contiguous piece of the sequence. Keys and values are gathered. Gradients are
+averaged over cp.
+"""
 
 import torch
 import torch.distributed as dist

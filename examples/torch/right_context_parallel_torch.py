@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed.tensor.experimental.context_parallel: causal ring attention, keys and values gathered, each rank with an early and a late piece of the sequence."""
+"""Context parallelism with torch.distributed.tensor.experimental.context_parallel.
+
+Causal ring attention with gathered keys and values. Each rank has an early and a late piece of the
+sequence.
+"""
 
 import torch
 import torch.distributed as dist

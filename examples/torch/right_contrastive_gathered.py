@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contrastive loss over the whole batch (CLIP): features of all ranks are gathered, with gradients, under DistributedDataParallel."""
+"""Contrastive loss over the whole batch (CLIP) under DistributedDataParallel.
+
+Features of all ranks are gathered, with gradients.
+"""
 
 import torch
 import torch.distributed as dist
@@ -11,7 +14,11 @@ MESH, EXPECT = {"dp": 2}, "EQUIVALENT"
 
 
 class Gather(torch.autograd.Function):
-    """All ranks' rows. Each rank computes the whole loss, so their gradients add up to as many times that of one device, which averaging takes back."""
+    """All ranks' rows.
+
+    Each rank computes the whole loss, so the gradients add up to a multiple of the single device's.
+    Averaging over the ranks removes the factor.
+    """
 
     @staticmethod
     def forward(ctx, x, group, summed):

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel with a communication hook, buckets as gradients and a static graph; convolutions, group normalisation, smoothed labels."""
+"""DistributedDataParallel with a communication hook.
+
+Gradients are views of buckets, the graph is static. The model has convolutions, group normalisation
+and smoothed labels.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel with find_unused_parameters: one branch is used by the first microbatch only, another never."""
+"""DistributedDataParallel with find_unused_parameters.
+
+Only the first microbatch uses one branch; nothing uses another.
+"""
 
 import contextlib
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo with one inner step: what the inner SGD took from the weights is averaged over dp and is the gradient of an outer step with Nesterov's momentum."""
+"""DiLoCo with one inner step.
+
+The inner SGD step's difference is averaged over dp. It is the gradient of an outer step with
+Nesterov momentum.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout behind a row-parallel layer: all ranks draw from generators in one state, so they drop the same elements, which are those of one device."""
+"""Dropout behind a row-parallel layer.
+
+All ranks draw from generators in one state, so they drop the same elements as the single device.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables of unequal widths, one on each rank: columns are exchanged for rows of the batch by an all-to-all with unequal split sizes."""
+"""Embedding tables of unequal widths, one on each rank.
+
+An all-to-all with unequal split sizes exchanges columns for rows of the batch.
+"""
 
 import torch
 import torch.distributed as dist

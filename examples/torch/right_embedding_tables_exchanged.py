@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recommender: each rank has some of the embedding tables, for the whole batch; an all-to-all gives each its part of the batch, of all tables, and back in backward."""
+"""A recommender with embedding tables spread over ranks.
+
+Each rank has some tables for the whole batch. An all-to-all gives each rank all tables for its part
+of the batch, and goes back in backward.
+"""
 
 import torch
 import torch.distributed as dist

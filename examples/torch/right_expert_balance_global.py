@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Top-1 experts with a loss for balance: shares and probabilities are those of the tokens of all ranks."""
+"""Top-1 experts with a load-balancing loss.
+
+Shares and probabilities are those of all ranks' tokens.
+"""
 
 import torch
 import torch.distributed as dist

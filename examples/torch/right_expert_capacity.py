@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixture of experts with a capacity (GShard): the first tokens of each expert are kept, by one-hot matrices; single device and ranks are different code."""
+"""Mixture of experts with a capacity (GShard).
+
+One-hot matrices keep the first tokens of each expert. Single device and ranks run different code.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP's first version with parameters under their own names, each layer by itself: a rank's stretch of a flat buffer ends in the middle of a row. Clipping by its own method."""
+"""FSDP1 with use_orig_params, each layer wrapped.
+
+A rank's piece of a flat buffer ends in the middle of a row. Clipping uses FSDP1's own method.
+"""
 
 import torch
 import torch.nn.functional as F

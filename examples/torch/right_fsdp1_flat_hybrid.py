@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP's first version as it is by default: the optimizer sees one flat parameter. Sharded in a node, replicated over nodes, with accumulation."""
+"""FSDP1 with its defaults: the optimizer sees one flat parameter.
+
+Sharded within a node, replicated over nodes, with gradient accumulation.
+"""
 
 import contextlib
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipping by the largest gradient under FSDP2, whose parameters are cut along their second dimension and stay gathered after forward; accuracy as a metric."""
+"""Clipping by the largest gradient under FSDP2.
+
+Parameters are sharded along their second dimension and stay gathered after forward. Accuracy is a
+metric.
+"""
 
 import torch
 import torch.distributed as dist

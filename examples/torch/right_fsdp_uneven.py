@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 with shapes that the ranks do not divide: the last rank's pieces are shorter, one is empty."""
+"""FSDP2 with shapes that the ranks do not divide.
+
+The last rank's pieces are shorter, one is empty.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-query attention, tensor parallel by hand: the one key and value head is on all ranks, so its gradient is summed over them."""
+"""Multi-query attention, tensor parallel by hand.
+
+All ranks have the one key and value head, so its gradient is summed over them.
+"""
 
 import torch
 import torch.distributed as dist

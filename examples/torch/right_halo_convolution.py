@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions over an image that is cut along its height: neighbours exchange rows, and gradients of those rows go back."""
+"""Convolutions over an image that is cut along its height.
+
+Neighbours exchange rows; gradients of those rows go back.
+"""
 
 import torch
 import torch.distributed as dist
@@ -10,7 +13,10 @@ MESH, EXPECT = {"sp": 2}, "EQUIVALENT"
 
 
 def exchange(top, bottom, rank, size, group):
-    """Sends the first and last row (dimension 2) to the neighbours; what they sent, zero at the border."""
+    """Sends the first and last row (dimension 2) to the neighbours.
+
+    Returns the rows received, zero at the border.
+    """
     above, below = torch.zeros_like(top), torch.zeros_like(bottom)
     messages = []
     if rank > 0:

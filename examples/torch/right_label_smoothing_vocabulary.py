@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label smoothing over logits that are cut along the vocabulary: the largest logit, the sum of exponentials, the label's logit and the mean of all logits go over tp."""
+"""Label smoothing over logits that are cut along the vocabulary.
+
+The largest logit, the sum of exponentials, the label's logit and the mean logit are reduced over
+tp.
+"""
 
 import torch
 import torch.distributed as dist

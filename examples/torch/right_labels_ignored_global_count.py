@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of some tokens do not count: the sum of losses is divided by the number of labels of all ranks."""
+"""Labels of some tokens are ignored.
+
+The sum of losses is divided by the label count of all ranks.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LAMB's trust ratio by hand under FSDP2: norms of whole parameters and gradients, by an all-reduce of the parts' squares."""
+"""LAMB's trust ratio by hand under FSDP2.
+
+Norms of whole parameters and gradients come from an all-reduce of the parts' squares.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with a latent for keys and values (DeepSeek's MLA), tensor parallel by hand: the latent and the key that carries positions are whole on each rank, heads are cut."""
+"""Attention with a latent for keys and values (DeepSeek's MLA), tensor parallel by hand.
+
+The latent and the key that carries positions are whole on each rank; heads are cut.
+"""
 
 import math
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causal linear attention with the sequence cut over ranks: each starts from the states that the ranks before it ended with."""
+"""Causal linear attention with the sequence cut over ranks.
+
+Each rank starts from the states at the end of the ranks before it.
+"""
 
 import torch
 import torch.distributed as dist
@@ -28,7 +31,10 @@ def step(world, own=0):
     x, y = (world.input(name, (8, 8), shard={"sp": 0}) for name in "xy")
 
     def before(last):
-        """What the ranks before this one end with, in all. All ranks gather, and take part in backward."""
+        """The sum of the final states of the ranks before this one.
+
+        All ranks gather, and take part in backward.
+        """
         if world.single:
             return torch.zeros_like(last)
         every = torch.distributed.nn.all_gather(last.contiguous())

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel with rotary tables as buffers, tied embeddings, checkpointed layers and microbatches without synchronisation."""
+"""DistributedDataParallel with gradient accumulation under no_sync.
+
+Rotary tables are buffers, embeddings are tied, layers use activation checkpointing.
+"""
 
 import contextlib
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama whose rotation is written with halves, as in transformers, FSDP2 over dp, tensor, sequence and loss parallel over tp, with clipping."""
+"""A Llama that rotates halves, as transformers does.
+
+FSDP2 over dp; tensor, sequence and loss parallelism over tp; with clipping.
+"""
 
 import models
 import torch

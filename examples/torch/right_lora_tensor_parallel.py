@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA on a column- and a row-parallel layer: the factors that are on all ranks have partial gradients, which are summed."""
+"""LoRA on a column- and a row-parallel layer.
+
+Factors that are on all ranks have partial gradients, which are summed.
+"""
 
 import torch
 import torch.distributed as dist

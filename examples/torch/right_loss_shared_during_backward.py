@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pipeline stages: the last one begins to tell the loss to all while the first one still waits for its gradient, and joins afterwards."""
+"""Two pipeline stages share the loss during backward.
+
+The last stage begins the collective while the first one waits for its gradient and joins
+afterwards.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of two microbatches are added up in buffers of their own by hooks (Megatron's main_grad), and reduced by a coalesced all-reduce."""
+"""Hooks add up the gradients of two microbatches in separate buffers (Megatron's main_grad).
+
+A coalesced all-reduce reduces them.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron style by hand: column, row, vocabulary-parallel embedding and loss; clipping by the norm over tp."""
+"""Megatron's tensor parallelism by hand.
+
+Column- and row-parallel layers, vocabulary-parallel embedding and loss, clipping by the norm over
+tp.
+"""
 
 import megatron_parallel as megatron
 from megatron_parallel import single  # noqa: F401

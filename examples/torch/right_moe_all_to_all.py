@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixture of experts with expert parallelism: top-2 routing, every expert sees every token, static all-to-all."""
+"""Mixture of experts with expert parallelism.
+
+Top-2 routing, every expert sees every token, static all-to-all.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Muon: each rank orthogonalises the updates of the parameters that it owns, and sends them to the others."""
+"""Muon with owned parameters.
+
+Each rank orthogonalises the updates of its own parameters and broadcasts them.
+"""
 
 import torch
 import torch.distributed as dist

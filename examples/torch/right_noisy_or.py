@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors that are cut over tp and combined by "noisy or": what none of them has seen is multiplied over the ranks; a factor's gradient has the others' factors."""
+"""Detectors that are cut over tp and combined by "noisy or".
+
+The probabilities of having seen nothing are multiplied over ranks. A factor's gradient has the
+others' factors.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer norm over features that are cut: sums and squares of the parts are all-reduced, forward and backward."""
+"""A layer norm over features that are cut.
+
+Sums and squares of the parts are all-reduced, forward and backward.
+"""
 
 import torch
 import torch.distributed as dist

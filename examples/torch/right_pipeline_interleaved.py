@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved 1F1B with two stages on each rank; nobody says their shapes, which the stages tell each other."""
+"""Interleaved 1F1B with two stages on each rank.
+
+The stages exchange their shapes, which the program does not give.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurrent network whose hidden units are cut over ranks: gathered after each step, with the gradient of a gather."""
+"""A recurrent network whose hidden units are cut over ranks.
+
+They are gathered after each step, with the gradient of a gather.
+"""
 
 import torch
 import torch.distributed as dist

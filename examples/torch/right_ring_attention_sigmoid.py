@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ring attention merged by sigmoids, as ring-flash-attention does: each block's result and log-sum-exp, no running maximum."""
+"""Ring attention merged by sigmoids, as in ring-flash-attention.
+
+It uses each block's result and log-sum-exp, without a running maximum.
+"""
 
 import torch
 import torch.distributed as dist

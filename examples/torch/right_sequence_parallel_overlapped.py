@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's overlapped linear layer: backward gathers the sequence again while the input's gradient is computed, and scatters that while the weight's is."""
+"""Megatron's linear layer with overlap.
+
+Backward gathers the sequence again while it computes the input's gradient. It scatters that
+gradient while it computes the weight's.
+"""
 
 import torch
 import torch.distributed as dist

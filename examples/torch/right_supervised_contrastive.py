@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A supervised contrastive loss over the batch of all ranks: pairs of equal labels attract. Embeddings and labels are gathered."""
+"""A supervised contrastive loss over all ranks' batch: pairs of equal labels attract.
+
+Embeddings and labels are gathered.
+"""
 
 import torch
 import torch.distributed as dist

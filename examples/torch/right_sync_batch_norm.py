@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SyncBatchNorm: a convolutional network in DistributedDataParallel whose batch normalisation takes the samples of all ranks, as torch converts it."""
+"""SyncBatchNorm in a convolutional network under DistributedDataParallel.
+
+Batch normalisation takes the samples of all ranks, as torch converts it.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two losses weighed by learned variances, which are no parameters of the module that DistributedDataParallel wraps: their gradient is averaged by hand."""
+"""Two losses weighed by learned variances.
+
+The variances are outside of the module that DistributedDataParallel wraps. Their gradient is
+averaged by hand.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulation with padded labels: losses are summed and divided by the number of tokens that count, over all microbatches and ranks; as DistributedDataParallel averages, times the ranks."""
+"""Gradient accumulation with padded labels.
+
+Losses are summed and divided by the token count over all microbatches and ranks. As
+DistributedDataParallel averages, the loss is multiplied by the number of ranks.
+"""
 
 import contextlib
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence parallel attention in the manner of Ulysses: all-to-all from sequence shards to head shards and back."""
+"""Sequence parallel attention as in Ulysses.
+
+All-to-all from sequence shards to head shards and back.
+"""
 
 import torch
 import torch.distributed as dist

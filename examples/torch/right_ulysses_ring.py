@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences cut twice (USP): along `ul` all_to_all gives each rank some heads of its ring's piece, along `ring` keys and values are gathered."""
+"""Sequences cut twice (USP).
+
+Along `ul` all_to_all gives each rank some heads of its ring's piece. Along `ring` keys and values
+are gathered.
+"""
 
 import torch
 import torch.distributed as dist

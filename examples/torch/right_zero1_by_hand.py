@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZeRO-1 by hand: reduce-scatter of flat gradients, each rank updates its half, all-gather of the parameters."""
+"""ZeRO-1 by hand.
+
+Flat gradients are reduce-scattered, each rank updates its half, parameters are all-gathered.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZeRO-3 by hand: parameters are gathered where they are used, gradients reduce-scattered, the norm summed over ranks before clipping."""
+"""ZeRO-3 by hand.
+
+Parameters are gathered where they are used and gradients reduce-scattered. The norm is summed over
+ranks before clipping.
+"""
 
 import torch
 import torch.distributed as dist

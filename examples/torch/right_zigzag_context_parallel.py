@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context parallelism, zigzag: each rank has an early and a late piece of the sequence; keys and values are gathered; rotary tables by position."""
+"""Context parallelism, zigzag.
+
+Each rank has an early and a late piece of the sequence. Keys and values are gathered. Rotary tables
+go by position.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient accumulation: the loss of a microbatch is not divided by their number (A11: transformers 34191)."""
+"""Gradient accumulation does not divide a microbatch's loss by their number.
+
+A11: transformers 34191.
+"""
 
 import right_accumulation_ddp
 from right_accumulation_ddp import single  # noqa: F401

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running statistics of activations of each rank's own samples: loss and gradients are right, what is saved with the model is not."""
+"""Running statistics of activations come from each rank's own samples.
+
+Loss and gradients are right; what is saved with the model is not.
+"""
 
 import right_activation_statistics
 

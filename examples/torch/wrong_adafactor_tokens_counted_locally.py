@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rank divides by the number of its own tokens, and gradients are added up (A11: transformers 34191 and others)."""
+"""Each rank divides by its own token count, and gradients are summed.
+
+A11: transformers 34191 and others.
+"""
 
 import right_adafactor_tokens_counted
 

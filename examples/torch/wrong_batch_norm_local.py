@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BatchNorm2d under DistributedDataParallel normalises by the statistics of each rank's own samples."""
+"""BatchNorm2d under DistributedDataParallel uses the statistics of each rank's own samples."""
 
 import right_convolutions
 from torch import nn

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The norm for clipping is not summed over tp: each rank clips by its own (C7: NeMo Automodel 576)."""
+"""The norm for clipping is not summed over tp: each rank clips by its own.
+
+C7: NeMo Automodel 576.
+"""
 
 import megatron_parallel as megatron
 from megatron_parallel import single  # noqa: F401

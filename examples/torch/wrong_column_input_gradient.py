@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Column-parallel layers do not sum their input's gradient over tp: below them every rank has its own share (B4: torchtitan 4054)."""
+"""Column-parallel layers do not sum their input's gradient over tp.
+
+Below them every rank has a partial gradient. B4: torchtitan 4054.
+"""
 
 import megatron_parallel as megatron
 from megatron_parallel import single  # noqa: F401

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""context_parallel gives each rank an early and a late piece of the sequence; the targets are cut in the order of the ranks."""
+"""context_parallel gives each rank an early and a late piece; targets are cut in rank order."""
 
 import right_context_parallel_torch
 

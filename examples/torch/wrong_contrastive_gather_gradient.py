@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gather's gradient is each rank's own share: what other ranks' losses say about its features is missing."""
+"""The gradient of a gather is each rank's own share.
+
+What the other ranks' losses add to its features is missing.
+"""
 
 import right_contrastive_gathered
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook adds gradients up and does not divide: DistributedDataParallel leaves that to it."""
+"""A communication hook sums gradients and does not divide.
+
+DistributedDataParallel leaves the division to the hook.
+"""
 
 import right_ddp_communication_hook
 import torch.distributed as dist

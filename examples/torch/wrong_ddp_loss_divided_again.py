@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss is divided by the number of ranks, though DistributedDataParallel takes the mean of gradients."""
+"""The loss is divided by the number of ranks, though DistributedDataParallel averages gradients."""
 
 import right_ddp_transformer
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DiLoCo with two inner steps between outer ones is another algorithm than the single device's two steps of the whole batch: the second local gradient is taken at weights of the rank's own."""
+"""DiLoCo with two inner steps between outer ones.
+
+It differs from two steps of the single device on the whole batch. Each rank takes its second
+gradient at its own weights.
+"""
 
 import right_diloco_outer_step as diloco
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss for balance is made of each rank's own tokens: a mean of products, not the product of means."""
+"""The load-balancing loss comes from each rank's own tokens.
+
+This is a mean of products, not the product of means.
+"""
 
 import right_expert_balance_global
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP's first version with accumulation: the losses of the microbatches are added up, not averaged."""
+"""FSDP1 with gradient accumulation: losses of microbatches are summed, not averaged."""
 
 import right_fsdp1_flat_hybrid
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 is told to divide gradients by 1 instead of by the number of ranks (J6, A9: gradients are summed)."""
+"""FSDP2 divides gradients by 1 instead of by the number of ranks: they are summed. J6, A9."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias that is added after the scatter sees a part of the sequence only, as the norms do; its gradient is not summed over tp (the class of G1)."""
+"""The gradient of a bias is not summed over tp.
+
+The bias is added after the scatter and sees a part of the sequence only, as the norms do. The class
+of G1.
+"""
 
 import gpt_parallel
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients are averaged over tp, whose ranks have the same batch, and not over dp (B16: the wrong process group)."""
+"""Gradients are averaged over tp, whose ranks share a batch, not over dp.
+
+B16: the wrong process group.
+"""
 
 import right_ddp_by_hand
 from right_ddp_by_hand import single  # noqa: F401

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean of all logits is taken over the classes that one rank has: their sum over tp is divided by the size of a part of the vocabulary."""
+"""The mean of all logits is taken over one rank's classes.
+
+Their sum over tp is divided by the size of a part of the vocabulary.
+"""
 
 import right_label_smoothing_vocabulary as smoothing
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rank divides by the number of its own labels that count: ranks with few of them weigh as much as the others."""
+"""Each rank divides by its own label count. Ranks with few labels weigh as much as the others."""
 
 import right_labels_ignored_global_count as right
 

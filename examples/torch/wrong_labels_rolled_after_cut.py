@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context parallel: labels are the tokens of the rank's stretch, rolled: its last label comes from its own beginning (E2: verl 4250)."""
+"""Context parallelism that rolls labels after the cut.
+
+A rank's last label comes from the beginning of its own piece. E2: verl 4250.
+"""
 
 import right_context_parallel
 import torch

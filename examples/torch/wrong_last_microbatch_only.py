@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients are cleared between microbatches: only the last one trains (I1: NeMo Automodel 3530)."""
+"""Gradients are cleared between microbatches: only the last one trains. I1: NeMo Automodel 3530."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key that carries positions is used by the heads of all ranks, but its gradient is that of the rank's own heads (B7)."""
+"""The key that carries positions is used by the heads of all ranks.
+
+Its gradient is that of the rank's own heads. B7.
+"""
 
 import right_latent_attention
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rotation by halves with the sign of the other half: positions turn keys and queries apart instead of together."""
+"""The rotation by halves has the wrong sign.
+
+Positions turn keys and queries apart instead of together.
+"""
 
 import right_llama_half_rotation_fsdp_tp as right
 import torch

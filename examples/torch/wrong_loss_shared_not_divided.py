@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two pipeline stages that share the loss during backward: a microbatch's is not divided by their number."""
+"""Two pipeline stages share the loss during backward.
+
+A microbatch's loss is not divided by their number.
+"""
 
 import right_loss_shared_during_backward
 

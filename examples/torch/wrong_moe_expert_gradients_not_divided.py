@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts have the gradients of the tokens of all ranks, each of a local mean: they are too large by the number of ranks."""
+"""Expert gradients are too large by the number of ranks.
+
+They come from the tokens of all ranks, each with a local mean.
+"""
 
 import right_moe_all_to_all
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no detector has seen is added up over the ranks, as the default reduction does, where it is a product."""
+"""The probabilities of having seen nothing are summed over ranks, not multiplied.
+
+The sum is the default reduction.
+"""
 
 import right_noisy_or as noisy_or
 from megatron_parallel import ReduceFromGroup

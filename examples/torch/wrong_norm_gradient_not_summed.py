@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence parallel by hand: the norms' weight gradients, each from a part of the sequence, are not summed over tp (G1: Megatron 1446)."""
+"""Sequence parallelism by hand: weight gradients of norms are not summed over tp.
+
+Each comes from a part of the sequence. G1: Megatron 1446.
+"""
 
 import megatron_parallel as megatron
 from megatron_parallel import single  # noqa: F401

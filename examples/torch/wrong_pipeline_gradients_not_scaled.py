@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline schedule that does not divide gradients by the number of microbatches (A9: torchtitan 2972)."""
+"""The pipeline schedule does not divide gradients by the microbatch count. A9: torchtitan 2972."""
 
 import right_pipeline_1f1b
 from right_pipeline_1f1b import single  # noqa: F401

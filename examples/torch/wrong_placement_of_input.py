@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan says that the input is cut over tp (Shard(0)), but every rank gives the whole batch: outputs and loss are right, gradients twice too large."""
+"""The input is declared as cut over tp (Shard(0)), but every rank gives the whole batch.
+
+Outputs and loss are right, gradients twice too large.
+"""
 
 import torch
 import torch.nn.functional as F

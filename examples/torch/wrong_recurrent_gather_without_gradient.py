@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is gathered from other ranks is a constant to autograd: gradients through their units are lost."""
+"""Values gathered from other ranks are constants to autograd.
+
+Gradients through their units are lost.
+"""
 
 import right_recurrent_hidden_parallel
 import torch

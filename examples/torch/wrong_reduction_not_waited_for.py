@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients are divided while they are still being reduced. On a busy machine the reduction may have ended in time, so that numbers alone show nothing."""
+"""Gradients are divided while they are still being reduced.
+
+On a busy machine the reduction may have ended in time, so numbers alone show nothing.
+"""
 
 import time
 

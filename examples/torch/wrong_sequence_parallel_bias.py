@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequence parallel: the gradient of the bias behind the row-parallel layer is of the rank's own part of the sequence, and is not summed as the norm's is."""
+"""The gradient of the bias behind a row-parallel layer is not summed over tp.
+
+With sequence parallelism it comes from the rank's own part of the sequence, as the norm's does.
+"""
 
 import right_sequence_parallel_overlapped as overlapped
 

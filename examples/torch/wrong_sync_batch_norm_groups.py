@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SyncBatchNorm in groups of two of four ranks: statistics of half of the batch, where the single device takes all of it."""
+"""SyncBatchNorm in groups of two of four ranks.
+
+Statistics come from half of the batch, where the single device takes all of it.
+"""
 
 import right_sync_batch_norm
 import torch.distributed as dist

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learned variances of two losses outside of the module that DistributedDataParallel wraps: nobody averages their gradient, and they drift apart."""
+"""Learned variances of two losses are outside of the module that DistributedDataParallel wraps.
+
+Nothing averages their gradient, so they drift apart.
+"""
 
 import right_task_weights
 

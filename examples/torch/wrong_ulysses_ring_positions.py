@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The causal mask counts positions from the ring's own piece: the second half of the sequence does not see its predecessors (E3)."""
+"""The causal mask counts positions from the start of the ring's own piece.
+
+The second half of the sequence does not see its predecessors. E3.
+"""
 
 import right_ulysses_ring
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the library, builds the program of this directory against it as a user would, and runs it: installed_library.py CMAKE BUILD PROGRAM."""
+"""Installs the library, builds this directory's program against it as a user would, and runs it.
+
+usage: installed_library.py CMAKE BUILD PROGRAM
+"""
 
 import pathlib
 import subprocess

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of the fuzz targets: small models and plans that together use every operator and every field of the format.
+"""Writes the seeds of the fuzz targets.
+
+They are small models and plans that together use every operator and every field of the format.
 
 usage: seeds.py DIRECTORY PROGRAM
-writes DIRECTORY/TARGET/NAME. PROGRAM is shardproof: it verifies the plans, which must be equivalent, and so makes a proof cache; its stages are seeds too.
-What the fuzzer has found to be worth keeping besides is in corpus/TARGET.
+writes DIRECTORY/TARGET/NAME. PROGRAM is shardproof. It verifies the plans, which must be
+equivalent, and so makes a proof cache; its stages are seeds too. Inputs that the fuzzer found, and
+that are worth keeping, are in corpus/TARGET.
 """
 
 import gzip
@@ -58,7 +61,7 @@ def on_one_rank(m):
 
 
 def on_two_ranks(m):
-    """Rows of the batch on two ranks, as one program of a free axis; per microbatch if there is no free axis wanted."""
+    """Rows of the batch on two ranks, as one program of a free axis, else per microbatch."""
 
     def cut(t):
         shape = t["shape"]
@@ -348,7 +351,7 @@ OTHERS = {
 
 
 def communication():
-    """One plan of four ranks with every kind of communication, each after the other on the same value."""
+    """One plan of four ranks with every kind of communication in sequence on the same value."""
     m = model(
         {"x": ([4, 4], X), "y": [4, 4], "s": [4, 4]},
         [node("identity", ["x"], ["y"]), node("mul", ["y"], ["s"], scalar=4)],
@@ -543,7 +546,10 @@ def prove(program, problems):
 
 
 def hlo_programs():
-    """(name, bytes) of the programs of tests/plans/hlo: of single operators, and pairs of whole steps; without what they say of their sources."""
+    """(name, bytes) of the programs of tests/plans/hlo, without source locations.
+
+    Single operators, and pairs of whole steps.
+    """
 
     def short(program):
         return re.sub(

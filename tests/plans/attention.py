@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded attention in six spellings (lib/attention_plans.py), without lineage inside: those of real sizes, which have to be proved in seconds; `--write` makes the small ones, tests/plans/small/attention_*.json."""
+"""Sharded attention in six forms (lib/attention_plans.py), without lineage inside.
+
+Plans of real sizes must be proved in seconds. `--write` makes the small ones,
+tests/plans/small/attention_*.json.
+"""
 
 import json
 import pathlib
@@ -26,7 +30,10 @@ WRONG = {
 
 
 def small():
-    """(name, case) of each small plan. Model and plan are fused or written out by turns, so that each spelling meets all four."""
+    """(name, case) of each small plan.
+
+    Model and plan are fused or written out in turn, so each form meets all four combinations.
+    """
     turn = 0
     for spelling in SPELLINGS:
         for backward in (False, True):
@@ -66,7 +73,10 @@ def small():
 
 
 def proved():
-    """Spelling, fused in the model, fused in the plan, mask, backward: all that there are (with a running maximum a plan is written out)."""
+    """All combinations of form, fused in the model, fused in the plan, mask, backward.
+
+    With a running maximum a plan is written out.
+    """
     for spelling in SPELLINGS:
         for backward in (False, True):
             for mask in MASKS:
@@ -76,7 +86,11 @@ def proved():
 
 
 def in_reach(spelling, model, plan, mask, backward):
-    """Proved at real sizes; the gradient of blocks that are merged by sigmoids multiplies too much where a block's own gradient is taken, or for positions of a causal mask: those are small here."""
+    """Plans that must be proved at real sizes.
+
+    The gradient of blocks that sigmoids merge multiplies too much in two cases, which are small
+    here: where a block's own gradient is taken, and for positions of a causal mask.
+    """
     return not (spelling == "sigmoid" and backward and (plan or mask == "causal"))
 
 

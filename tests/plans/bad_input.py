@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input that cannot be read as a problem: exit code 2 and a message with the file and the place; or, where the format says that it is a defect of the
-plan, exit code 10. Never a crash, a hang or a pass.
+"""Input that cannot be read as a problem: exit code 2 and a message with the file and the place.
+
+Where the format calls it a defect of the plan, exit code 10. Never a crash, a hang or a pass.
 """
 
 import copy
@@ -51,7 +52,10 @@ def long_message(text):
 
 
 def expect_input_error(result, file, pointer):
-    """`pointer`: a JSON pointer that the message has to hold, None where the input has no place; or several that are all good."""
+    """`pointer`: the JSON pointer expected in the message, or several that are all good.
+
+    None: the input has no place.
+    """
     if result.code != INPUT_ERROR:
         raise Failure(f"expected exit {INPUT_ERROR}: {result.summary()}")
     if result.out.strip():
@@ -450,7 +454,8 @@ def edits(runner):
             add(f"field_missing.{field}", which, lambda root, field=field: root.pop(field), [""])
         add("field_unknown", which, lambda root: root.update(extra=1), "/extra")
 
-    # Operators and attributes. An attribute's place may be its node: then the message says which attribute.
+    # Operators and attributes. An attribute's place may be its node: then the message names the
+    # attribute.
     power = next(i for i, n in enumerate(model["nodes"]) if n["op"] == "pow")
     for which, node in (("plan", "/programs/0/nodes/5"), ("model", f"/nodes/{power}")):
         add_put("operator_unknown", which, f"{node}/op", "frobnicate")
@@ -501,7 +506,7 @@ def edits(runner):
         0,
         [f"/programs/0/nodes/{chunk}"],
     )
-    # A dimension out of range depends on the operand, so it is a defect of the plan and not an input error.
+    # A dimension out of range depends on the operand: a defect of the plan and not an input error.
     add_put(
         "gather_dim_out_of_range",
         "plan",
@@ -719,7 +724,8 @@ def edits(runner):
     )
     add_put("sum_and_step", "plan", "/lineage/2/shards/0/sum", ["dp"], ["/lineage/2/shards/0"])
     add_put("no_shards", "plan", "/lineage/2/shards", [], ["/lineage/2"])
-    # Declared with too few dimensions for the node that reads it: no program can run that, while a size that does not fit is a defect.
+    # Declared with too few dimensions for the node that reads it. No program can run that, while a
+    # size that does not fit is a defect.
     add(
         "dimension_beyond_the_rank",
         "plan",
@@ -889,7 +895,8 @@ def defects(runner):
         swap(root, 1, reductions[0], reductions[1])
 
     def tensor_parallel_crossed(root):
-        # Two gathers that do not depend on one another: rank 0 issues them in one order, rank 1 in the other.
+        # Two gathers that do not depend on one another: rank 0 issues them in one order, rank 1 in
+        # the other.
         gathers = [i for i, n in enumerate(nodes(root, 3)) if n["op"] == "all_gather"]
         n = nodes(root, 3)
         moved = [n[i] for i in (gathers[0] - 1, gathers[0], gathers[1] - 1, gathers[1])]
@@ -974,7 +981,9 @@ def large(runner):
 def main():
     runner = Runner(sys.argv[1])
     texts(runner)
-    if REAL:  # these name places of the real plan; tests/reader/hostile_test.cpp has such edits of small ones
+    if REAL:
+        # These name places of the real plan; tests/reader/hostile_test.cpp has such edits of small
+        # ones.
         edits(runner)
         defects(runner)
     large(runner)

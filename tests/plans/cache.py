@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof cache and runs over several plans, as a user has them: generated plans, real processes, files in every state."""
+"""The proof cache and runs over several plans.
+
+Generated plans, real processes, files in every state.
+"""
 
 import concurrent.futures
 import json
@@ -354,7 +357,10 @@ def bytes_changed(runner, times):
 
 
 def read_only(runner):
-    """A cache that may be read but not written still answers. Root may write everything, so the run gives up root's rights."""
+    """A cache that is readable but not writable still answers.
+
+    Root may write everything, so the run drops root's rights.
+    """
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     other = generate(runner, *MLP, "--batch", 64)
@@ -443,7 +449,10 @@ def locked(runner):
 
 
 def forged_proof(runner):
-    """Rows that say of a wrong plan's stages that they are proved, with every check sum right: `cache verify` proves them again, and sees."""
+    """Rows that record a wrong plan's stages as proved, with every check sum right.
+
+    `cache verify` proves them again, and finds the forgery.
+    """
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     with sqlite3.connect(cache) as database:
@@ -458,7 +467,8 @@ def forged_proof(runner):
                 zlib.crc32(head.encode() + shapes.encode() + form) == check_sum,
                 "the check sum is computed in another way",
             )
-            # A 1 that becomes a 2, from the end: a part of the last assumption that is counted twice, a tensor that is another.
+            # A 1 that becomes a 2, from the end: a part of the last assumption that is counted
+            # twice, a tensor that is another.
             for at in range(len(form) - 1, -1, -1):
                 if form[at] != 2:
                     continue

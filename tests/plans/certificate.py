@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof logs as a user has them: written by `verify --certify`, replayed by `check-log`, and refused when they, the plan or the model are not what they were."""
+"""Proof logs: written by `verify --certify`, replayed by `check-log`.
+
+They are refused when they, the plan or the model have changed.
+"""
 
 import gzip
 import json
@@ -89,7 +92,8 @@ def true_logs(runner):
             f"no evidence for {[c for c in classes if not c['evidence']][:2]}",
         )
         expect(not any("differs_at" in c["execution"] for c in classes), done.out)
-        # The directory as a whole may move; the log alone not, unless it is told where plan and model are.
+        # The whole directory may move. The log alone may not, unless it is given the places of plan
+        # and model.
         moved = plan.parent.with_name(plan.parent.name + "-moved")
         plan.parent.rename(moved)
         plan, log = moved / plan.name, moved / log.name
@@ -286,7 +290,8 @@ def forged_cache(runner):
             "SELECT version, checker, method, form, shapes, form_length, created, used, hits "
             "FROM proofs"
         ).fetchall()
-        # What a form says of an all_reduce between two: the reduction (0, a sum), two dimensions that it does not have, a member's place, and that each counts once.
+        # What a form has for an all_reduce between two: the reduction (0, a sum), two dimensions
+        # that it does not have, a member's place, and that each counts once.
         computed = re.compile(rb"\x00(\x00\x00[\x00\x02]\x04\x02\x02)")
         for version, checker, method, form, shapes, _, created, used, hits in rows:
             other = computed.sub(b"\x02\\1", zlib.decompress(form))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same input gives the same report, whatever the number of jobs: text and JSON are compared whole, but for times and memory."""
+"""The same input gives the same report, for every number of jobs.
+
+Text and JSON are compared whole, but for times and memory.
+"""
 
 import json
 import pathlib
@@ -141,7 +144,7 @@ def wrong(runner, what, *bugs):
 
 
 def undecided(runner):
-    """x x / x in the place of x: as many stages as there are copies, none of which can be decided."""
+    """x x / x in the place of x: as many stages as copies, none of which can be decided."""
     names = [f"x{i}" for i in range(9)]
     model, plan = runner.path("m.json"), runner.path("p.json")
     shape = {"shape": [4, 2]}

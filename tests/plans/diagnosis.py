@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the diagnosis says of known bugs (scripts/diagnosis_table.py has the measuring): the first cause names the edited node or a neighbour, the sentence too, and a mend
-is found and proved; and where it must say nothing."""
+"""The diagnosis of known bugs; scripts/diagnosis_table.py measures it.
+
+The first cause and its sentence name the edited node or a neighbour. A fix is found and proved.
+Where the diagnosis must report nothing, it does not.
+"""
 
 import importlib.util
 import json
@@ -55,7 +58,8 @@ WORDS = {
 }
 
 
-# Without lineage inside. In the second, what follows the first layer is nothing of the model where that is wrong; a rank that is unlike others has a program of its own, also when it is mended.
+# Without lineage inside. In the second plan, what follows a wrong first layer is nothing of the
+# model. A rank that differs from the others has its own program, also after the fix.
 WITHOUT_CHECKPOINTS = {
     "torch/llama_2layers_dp2_tp2": {
         "missing_all_reduce": "an all_reduce over tp is missing",
@@ -71,7 +75,8 @@ WITHOUT_CHECKPOINTS = {
         "constant_on_one_rank": "has scalar 22.6",
     },
 }
-# Microbatches that the schedule names: the smaller plan that is looked at has fewer, and so other places of nodes.
+# The schedule names microbatches. The smaller plan that is examined has fewer, so its nodes have
+# other places.
 NAMED_MICROBATCHES = (
     "llama3 --size 8B --layers 4 --dp 4 --tp 2 --pp 2 --microbatches 8 --vocab-parallel "
     "--sequence-parallel --zero 1 --schedule 1f1b --recompute"
@@ -113,7 +118,10 @@ def refuted_in(runner, model, plan, bug):
 
 
 def bug_without_checkpoints(runner, name, bug):
-    """The first cause is the mistake and not a lemma that was guessed, and its mend is proved: where what is computed stops being the model's is found, and changed first."""
+    """The first cause is the mistake and not a guessed lemma, and its fix is proved.
+
+    Where the plan stops computing the model's tensors is found, and changed first.
+    """
     plan = table.load(SHARED / "plans" / f"{name}.plan.json")
     plan["lineage"] = [entry for entry in plan["lineage"] if entry["role"] != "checkpoint"]
     bare, wrong = runner.path("bare.json"), runner.path("wrong.json")
@@ -141,7 +149,10 @@ def right_plan(runner, model, plan):
 
 
 def repaired(runner, model, plan):
-    """A mended plan is written only where it was proved, and then verify says so too; nothing is written of a right plan, nor without the diagnosis."""
+    """A fixed plan is written only where the fix was proved, and verify proves it.
+
+    Nothing is written for a right plan, nor without the diagnosis.
+    """
     wrong, mended = runner.path("wrong.json"), runner.path("mended.json")
     table.run(runner.program, "mutate", plan, "--bug", "missing_all_reduce", "-o", wrong)
     expect_code(
@@ -276,7 +287,8 @@ def main():
     runner.case(
         "large_reduce_scatter_for_all_reduce.L1", refuted_in, *made, "reduce_scatter_for_all_reduce"
     )
-    # 64 and 2,048 ranks whose image as a whole is too large: a shift keeps a dimension whole, a window a vocabulary, a `cat` of 64 pieces all ranks.
+    # 64 and 2,048 ranks, whose whole image is too large. A shift keeps a dimension whole, a window
+    # a vocabulary, a `cat` of 64 pieces all ranks.
     for name in EXCERPTS["plans"]:
         plan = SHARED / "plans" / f"{name}.plan.json.gz"
         if plan.exists():

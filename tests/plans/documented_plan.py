@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The complete plan of docs/format.md is equivalent, without its all_reduce it is not, and lint says of it and of its mistakes what it has to."""
+"""The complete plan of docs/format.md is equivalent; without its all_reduce it is not.
+
+Its lint findings, and those of its mistakes, are the expected ones.
+"""
 
 import json
 import pathlib

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain executor, `shardproof run`, on whole plans: the truth of each small plan, of generated plans and of these with bugs; and the command itself."""
+"""The executor, `shardproof run`, on whole plans.
+
+It gives the truth of each small plan, of generated plans and of these with bugs. The command itself
+is tested, too.
+"""
 
 import json
 import pathlib
@@ -30,7 +34,11 @@ ALLOWED = {
     "undecided": {EQUIVALENT, NOT_EQUIVALENT, UNDECIDED},
     "input-error": {INPUT_ERROR},
 }
-# "executed" in a case: numbers that a double cannot hold leave it open; a difference that none of the inputs shows which are drawn (a logarithm's argument is positive); memory that is used too early (the executor has values only); a difference that is approved, which `run` executes.
+# "executed" in a case, one of these:
+#   * numbers that a double cannot hold leave it open;
+#   * none of the drawn inputs shows the difference (a logarithm's argument is positive);
+#   * memory is used too early (the executor has values only);
+#   * the difference is approved, and `run` executes it.
 EXECUTED = {"open": {UNDECIDED}, "agrees": {EQUIVALENT}, "differs": {NOT_EQUIVALENT}}
 SIZES = ("--layers", "2", "--dim", "16", "--heads", "4", "--seq", "8", "--vocab", "16")
 LLAMA = ("llama3", *SIZES, "--hidden", "24", "--kv-heads", "2")
@@ -138,7 +146,8 @@ def generated(runner, name):
     plan, model = f"{prefix}.plan.json", f"{prefix}.model.json"
     for options in (["--trials", "2"], ["--no-checkpoints", "--seed", "9"]):
         run(runner, "run", "-p", plan, *options, expected={EQUIVALENT})
-    # Norms are roots that are squared, and vocabulary-parallel cross entropy moves a maximum out of an exponential: no laws modulo a prime.
+    # Norms are squared roots, and vocabulary-parallel cross entropy moves a maximum out of an
+    # exponential: these laws do not hold modulo a prime.
     run(
         runner,
         "run",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exporters get wrong: each mistake, put into the demo's files, is an input error whose message has the place and the mend. And several at once: all are told, each file named once.
+"""What exporters get wrong: each mistake in the demo's files is an input error with place and fix.
+
+Several mistakes at once are all reported, with each file named once.
 
 exporter_mistakes.py PROGRAM [--table]    # --table: the messages, for people
 """
@@ -397,7 +399,8 @@ def main():
                 raise SystemExit(f"{name}: changes nothing")
             check(name, {"plan": changed, "model": texts["model"]}, "plan", [place, mend])
 
-        # Several mistakes at once, in both files: all told, each file named once, and no more than 20.
+        # Several mistakes at once, in both files: all reported, each file named once, and no more
+        # than 20.
         edited = copy.deepcopy(right)
         for edit in (
             put(*N, 3, "group", "tp"),

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong around a run: full disks, directories that cannot be written, signals, readers that go away, workers that die or never return, too little
-memory, many runs on one file. After each: the run has ended, its exit code says what happened, and what is on the disk is whole: the old file or the
-new one, and nothing beside it. docs/reliability.md has the table; faults of the proof cache's file are in cache.py, of long runs in workers.py.
+"""What can go wrong around a run.
+
+Full disks, directories that cannot be written, signals, readers that go away, workers that die or
+never return, too little memory, many runs on one file. After each the run has ended and its exit
+code names the fault. The file on the disk is whole, the old or the new one, with nothing beside it.
+docs/reliability.md has the table. Faults of the proof cache's file are in cache.py, of long runs in
+workers.py.
 """
 
 import concurrent.futures
@@ -127,7 +131,10 @@ def expect_gone(pids):
 
 
 def bound_by_permissions(program):
-    """The command for a program that permissions bind: for root without the rights that pass over them. None where those cannot be given up."""
+    """The command for a program that permissions bind.
+
+    For root it drops the rights that override permissions; None where that is impossible.
+    """
     if os.geteuid() != 0:
         return [program]
     command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -176,7 +183,10 @@ def commands(place):
 
 
 def full_disk(runner, name, bytes_left):
-    """A limit on the size of files: writing fails in the middle, as on a full disk. Once where there is no file yet, once where there is an old one."""
+    """A limit on the size of files: writing fails in the middle, as on a full disk.
+
+    Once with no file there, once with an old one.
+    """
     place = Place(runner)
     arguments, files = commands(place)[name]
     for old in (None, "old"):
@@ -221,7 +231,7 @@ def full_cache(runner):
 
 
 def full_file_system(runner):
-    """A real one of 256 KB, where mounting is allowed: the report, a plan and the cache do not fit."""
+    """A real full disk of 256 KB, where mounting is allowed: report, plan and cache do not fit."""
     script = (
         'mount -t tmpfs -o size=256k none "$1" || exit 99; cd "$1"; dd if=/dev/zero of=fill '
         "bs=1k count=250 2>/dev/null; shift; "
@@ -387,7 +397,10 @@ def nobody_reads(runner):
 
 
 def has_unnamed_files(directory):
-    """Whether the file system has files without a name: otherwise a process that is killed while it writes leaves one with a temporary name."""
+    """Whether the file system has files without a name.
+
+    Otherwise a process that is killed while it writes leaves one with a temporary name.
+    """
     try:
         os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY))
     except OSError:
@@ -468,7 +481,8 @@ def signalled(runner, number, expected, arguments, files):
         if process.returncode == EQUIVALENT:
             expect(new == len(files), "exit 0 without the files")
         temporary = [f for f in place.files() - place.before if f.endswith(".tmp")]
-        # Without unnamed files a process that ends while it writes leaves what it wrote; with them SIGKILL may come between the two calls that replace a file.
+        # Without unnamed files a process that ends while it writes leaves what it wrote. With them
+        # SIGKILL may come between the two calls that replace a file.
         whole_ones = number == signal.SIGKILL and all(
             is_whole(place.directory / t) for t in temporary
         )
@@ -503,7 +517,10 @@ MUTATE = (
 
 
 def killed_with_cache(runner):
-    """SIGKILL at any moment of a run that writes its cache, or of a prune: the cache is as good as before, and later runs use it."""
+    """SIGKILL at any moment of a run that writes its cache, or of a prune.
+
+    The cache stays good, and later runs use it.
+    """
     place = Place(runner, *GPT)
     cache = place.directory / "c.db"
     command = ("verify", "-q", "--plan", place.plan, "--cache", cache, "--jobs", 2)
@@ -561,7 +578,10 @@ def waiting_for_input(runner, number):
 
 
 def one_large_proof(runner, size):
-    """A model as its own plan, with a single stage that takes a while: the values of a constant are told apart, hence all elements are."""
+    """A model as its own plan, with a single stage that takes a while.
+
+    The values of a constant are distinguished, hence all elements are.
+    """
     place = Place(runner)
     square = {"shape": [size, size]}
     constant = {
@@ -681,7 +701,10 @@ def expect_undecided(done, report, reason):
 
 
 def worker_stopped(runner):
-    """A worker that never returns, here because it was stopped, is killed when its time is over; its stage is undecided, and so is the plan."""
+    """A worker that never returns, here because it was stopped, is killed at its timeout.
+
+    Its stage is undecided, and so is the plan.
+    """
     return expect_undecided(
         *run_and(
             one_large_proof(runner, 40),
@@ -720,7 +743,10 @@ def worker_without_memory(runner):
 
 
 def no_memory(runner, jobs, limits):
-    """The whole program with ever less memory: done, undecided, or an error that says so. Never a crash, never another verdict."""
+    """The whole program with ever less memory.
+
+    Each run is done, undecided, or reports an error; no crash, no other verdict.
+    """
     place = Place(runner, *(LARGE if jobs == 1 else GPT))
     codes = {}
     for megabytes in limits:
@@ -736,7 +762,8 @@ def no_memory(runner, jobs, limits):
             jobs,
             preexec_fn=limited(AS=megabytes << 20),
         )
-        # Not even enough to load the program and its libraries, which comes before main(): then it cannot say its version either.
+        # Not enough even to load the program and its libraries, which comes before main(): then it
+        # cannot print its version either.
         if done.code == 127 or "shared lib" in done.err:
             version = execute(runner, "--version", preexec_fn=limited(AS=megabytes << 20))
             expect(

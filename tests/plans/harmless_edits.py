@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits that change nothing of what a plan computes: the verdict must stay "equivalent". And wrong checkpoints on a right plan: equivalent as
-well, with that lineage reported as wrong.
+"""Edits that change nothing of what a plan computes: the verdict must stay "equivalent".
+
+Wrong checkpoints on a right plan: equivalent as well, with that lineage reported as wrong.
 """
 
 import copy
@@ -108,7 +109,10 @@ def programs_shuffled(plan, seed):
 
 
 def fresh_like(plan, p, tensor, node):
-    """A tensor for what a node computes beside this one: once per microbatch if the node runs so, also where the operand exists once."""
+    """A tensor for a node's additional result.
+
+    Once per microbatch if the node runs so, also where the operand exists once.
+    """
     new = plan.new_tensor(p, tensor)
     if node.get("mb") == "*":
         plan.tensor(p, new)["per_mb"] = True
@@ -148,7 +152,10 @@ def result_detour(plan, p, node, slot, *operators):
 
 
 def not_real(plan, p):
-    """Tensors of indices and of complex numbers. The dtype stands where a tensor is given; copies and choices of experts follow from there."""
+    """Tensors of indices and of complex numbers.
+
+    The dtype is written where a tensor is given; copies and choices of experts follow from it.
+    """
     found = {
         t
         for t, d in plan.programs[p]["tensors"].items()
@@ -304,7 +311,10 @@ def checkpoints_of_one_phase(plan, first_half):
 
 
 def without_checkpoints(runner, plan_name):
-    """How far that goes depends on how large the one remaining stage is; but it must end, and never be refuted."""
+    """How far it gets depends on the size of the remaining stage.
+
+    It must end, and never be refuted.
+    """
     plan = Plan(plan_name)
     checkpoints_removed(plan, 0, 0)
     result = runner.verify_plan(plan, "--timeout", 20)
@@ -363,7 +373,7 @@ def all_reduce_in_two(plan, axis):
 
 
 def all_reduce_in_two_uneven(plan, axis, first):
-    """The same with pieces of which the first is of length `first`; 0: the first member gets and gives none."""
+    """The same with pieces of which the first has length `first`; 0: the first member has none."""
     members = dict(map(tuple, plan.json["mesh"]))[axis]
     for p, program in enumerate(plan.programs):
         place = program["at"][axis]
@@ -691,7 +701,7 @@ def check_wrong_lineage(runner, plan_name, edit, *arguments):
 
 
 def gate_attribute(plan, name, value):
-    """Two experts for each token, no bias: the two best always lie in the two best groups, however many compete."""
+    """Two experts for each token, no bias: the two best are always in the two best groups."""
     for p, program in enumerate(plan.programs):
         for node in plan.nodes(p, "moe_gate") + plan.nodes(p, "moe_gate_backward"):
             assert node["attrs"]["topk"] == 2 and len([t for t in node["in"] if t]) <= 4

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
+"""Programs of JAX before and after partitioning: right ones are proved, broken ones are not.
 
-hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/, made by hlo/make.py.
+hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/,
+written by hlo/make.py.
 """
 
 import concurrent.futures
@@ -27,7 +28,8 @@ LEAST_BROKEN = {
 }  # of each program; of the others:
 LEAST_BROKEN_OTHERS = 5
 
-# Ranks that look up their part of the rows and mask the others: zeros where the model's index is out of bounds, or wrapped.
+# Ranks that look up their part of the rows and mask the others: zeros where the model's index is
+# out of bounds, or wrapped.
 IN_BOUNDS = {"shard_map_vocabulary", "log_softmax_by_vocabulary"}
 
 # Integers of which it is not known that they fit their type: the verdict is conditional.
@@ -35,8 +37,9 @@ OVERFLOW = {"functions_of_elements"}
 
 # Edits after which a program still computes the same for indices in bounds: {program: {edit}}.
 HARMLESS = {
-    # The wrapping of indices below 0, of which there are none; the difference of what is 0; a choice between zeros and
-    # zeros; a sum of exponentials compared with 0; a bound that no index reaches; an index into one row.
+    # The wrapping of indices below 0, of which there are none. The difference of what is 0. A
+    # choice between zeros and zeros. A sum of exponentials compared with 0. A bound that no index
+    # reaches. An index into one row.
     "language_model_tp": {
         "minus 0",
         "minus 7",
@@ -57,7 +60,8 @@ HARMLESS = {
     "attention_by_heads": {"constant 1"},
     # Where the first position is: only whether a rank has it matters.
     "shifted_sequence": {"integer 0"},
-    # Which columns a rank takes of those that are all added up; the start of a slice along a whole dimension.
+    # Which columns a rank takes of those that are all added up. The start of a slice along a whole
+    # dimension.
     "uneven": {"position 0", "integer 1"},
     # 0 subtracted.
     "dropout": {"minus 25"},
@@ -65,10 +69,11 @@ HARMLESS = {
     "convolutions_by_rows": {"minus 0", "bounds 0", "bounds 2", "integer 3"},
     # The wrapping again, and rows out of the rank's window, which are masked.
     "shard_map_vocabulary": {"minus 0", "integer 2"},
-    # The derivative by what is added to all chosen ones alike, of which softmax makes nothing; the start of a slice along a
-    # whole dimension.
+    # The derivative by what is added to all chosen ones, which softmax removes. The start of a
+    # slice along a whole dimension.
     "top_k_experts": {"tanh 4", "integer 0"},
-    # Places of the greatest are never equal; the first place, which no number takes; a start that is moved into bounds.
+    # Places of the greatest are never equal. The first place, which no number takes. A start that
+    # is moved into bounds.
     "experts_of_limited_capacity": {"bounds 0", "integer 0", "integer 1"},
     # The wrapping again; a row that is masked.
     "log_softmax_by_vocabulary": {"minus 3", "integer 1"},
@@ -81,13 +86,15 @@ HARMLESS = {
     "rate_schedule": {"bounds 0"},
     # Places are never equal; the first place, which no number takes.
     "greatest_by_vocabulary": {"bounds 0", "bounds 2", "integer 1"},
-    # The remainder below 0, where it only matters that it is not 0; a divisor below 0, which is not 0.
+    # The remainder below 0, where it only matters that it is not 0. A divisor below 0, which is not
+    # 0.
     "functions_of_elements": {"bounds 0", "bounds 1"},
     # 0 subtracted.
     "noise_by_rbg": {"minus 0"},
     # The wrapping of indices.
     "gaussian_likelihood": {"minus 2", "integer 1"},
-    # Rows counted from the end and wrapped; an exchange in both directions; a choice between zeros and zeros; equal places.
+    # Rows counted from the end and wrapped. An exchange in both directions. A choice between zeros
+    # and zeros. Equal places.
     "loss_and_accuracy": {
         "minus 0",
         "direction 0",
@@ -99,12 +106,16 @@ HARMLESS = {
 }
 
 
-# Edits that are given up: a random number compared by <=, after minutes, which nothing could show; the norm of the
-# gradients through a tanh that is 1 for all gradients that are drawn, where 1/1 is neither above nor below the bound 1; a
-# greater capacity, where what is beyond it has no place anyway; another score of what is masked; a gradient that only the
-# optimiser uses, in which every evaluation meets a tie; a function of which nothing is known that is not called any more,
-# of which the message names the model's call; a sum of exponentials compared with 0 by <=, which is harmless and undecided
-# after minutes; the power of a step count, which is any integer, so that few of those that are drawn are small.
+# Edits that are left out:
+#   * A random number compared by <=: takes minutes, and nothing could show it.
+#   * The norm of the gradients through a tanh that is 1 for all gradients that are drawn: 1/1 is
+#     neither above nor below the bound 1.
+#   * A greater capacity, where what is beyond it has no place anyway.
+#   * Another score of what is masked.
+#   * A gradient that only the optimiser uses, in which every evaluation meets a tie.
+#   * An opaque function that is no longer called: the message names the model's call.
+#   * A sum of exponentials compared with 0 by <=: harmless, and undecided after minutes.
+#   * The power of a step count, which is any integer, so few of those that are drawn are small.
 LEFT_OUT = {
     "fsdp_language_model": {"bounds 6"},
     "dropout": {"bounds 2"},
@@ -268,7 +279,8 @@ def check(shardproof, name):
     with gzip.open(plan, "rt") as file:
         text = file.read()
     refuted = 0
-    # A plan that is wrong otherwise (layer_norm_adamw: the loss times 1.1, which shows only where the optimiser is not evaluated).
+    # A plan that is wrong otherwise (layer_norm_adamw: the loss times 1.1, which shows only where
+    # the optimiser is not evaluated).
     wrong = os.path.join(HERE, name + ".broken.hlo.gz")
     if os.path.exists(wrong):
         code, output = verify(shardproof, model, wrong)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on a folder of JAX programs that is not part of the project; skipped (77) where there is none.
+"""Verdicts on a folder of JAX programs that is not part of the project; skipped (77) without it.
 
-hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo in the folder `shared` beside the project)
-each case has single.hlo, sharded.spmd.hlo and case.json, whose `expect` is the verdict; one in edited/ takes the model of
-the case that its `base` names.
+hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo in the folder
+`shared` beside the project) each case has single.hlo, sharded.spmd.hlo and case.json, whose
+`expect` is the verdict. One in edited/ takes the model of the case that its `base` names.
 """
 
 import concurrent.futures
@@ -18,7 +18,8 @@ CODES = {"equivalent": 0, "not equivalent": 10}
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The model is the same for every way of sharding: a base that is not there has another's.
 OTHER_BASES = {"llama_dp2_tp4_gspmd": "llama_dp2_tp4", "llama_tp4": "llama_dp2_tp4"}
-# A hand-written lookup in a part of the vocabulary: other rows than the model's where an index is out of bounds.
+# A hand-written lookup in a part of the vocabulary: other rows than the model's where an index is
+# out of bounds.
 IN_BOUNDS = {"sm_vocab_tp4"}
 # Not settled yet; that the opposite is said would be wrong.
 UNDECIDED = {"sm_ring_attention4"}

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Indices that are out of bounds or negative, and integers that overflow: HLO says what happens, and so must both programs.
+"""Indices out of bounds or negative, and integers that overflow, where HLO defines the result.
 
-Each opcode that takes indices has a model, right plans for two devices, and plans that are wrong only for indices that are
-out of bounds: another clamping, another wrapping, an update that is left out.
+Each opcode that takes indices has a model, right plans for two devices, and wrong plans. Those are
+wrong only for indices out of bounds: another clamping, another wrapping, an update that is left
+out.
 
 hlo_indices.py PROGRAM: shardproof's path.
 """
@@ -106,7 +107,8 @@ def numbers(n, name="ids", size=5):
     return f"  %b{n} = s32[{size}] broadcast(%n{n}), dimensions={{}}\n"
 
 
-# Rows of w by ids, which are moved into bounds; where they are out of bounds not a number, or not looked up at all.
+# Rows of w by ids, which are moved into bounds. Where they are out of bounds: not a number, or not
+# looked up at all.
 LOOKUP = f"  %index = s32[5,1] reshape(%ids)\n  ROOT %y = f32[5,3] gather(%w, %index), {ROWS}\n"
 INSIDE = (
     numbers(0)
@@ -330,7 +332,8 @@ CASES = {
         "  ROOT %y = f32[2,3] select(%all, %made, %zeros)\n",
         {NOT_EQUIVALENT},
     ),
-    # gather: out of bounds is moved into bounds (mode "clip", and what "promise_in_bounds" comes to).
+    # gather: out of bounds is moved into bounds (mode "clip", and the effect of
+    # "promise_in_bounds").
     "rows, clamped first": ("found", LOOKUP, DEVICE + BOUNDED + own_rows("%bounded"), {EQUIVALENT}),
     "rows, zeros out of bounds": ("found", LOOKUP, DEVICE + own_rows(), {NOT_EQUIVALENT}),
     "rows, clamped to the row before the last": (

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that are right only because of what is true of known numbers (a sine and a cosine of one angle, a number that is an
-integer, an index within bounds) are not called wrong; those that are wrong with the true numbers are.
+"""Plans that are right only because of facts about known numbers are not called wrong.
+
+Such facts: a sine and a cosine of one angle, a number that is an integer, an index within bounds.
+Plans that are wrong with the true numbers are refuted.
 
 hlo_known_numbers.py PROGRAM: shardproof's path.
 """
@@ -14,7 +16,8 @@ import tempfile
 
 EQUIVALENT, REFUSED, UNDECIDED, NOT_EQUIVALENT = 0, 2, 5, 10
 
-# Both programs have the same parameters and one result of x's shape; the plan's two devices compute all of it.
+# Both programs have the same parameters and one result of x's shape; the plan's two devices compute
+# all of it.
 PARAMETERS = """  %x = f32[4,8] parameter(0){replicated}
   %ids = s32[4] parameter(1){replicated}
   %w = f32[6,8] parameter(2){replicated}
@@ -201,7 +204,8 @@ CASES = {
     ),
 }
 
-# Choices of which one branch need not have a value: n is any number, and where it is not positive x / n and its logarithm do not count.
+# Choices of which one branch need not have a value: n is any number, and where it is not positive x
+# / n and its logarithm do not count.
 POSITIVE = """  %n = f32[4,8] slice(%w), slice={[0:4], [0:8]}
   %z = f32[] constant(0)
   %zs = f32[4,8] broadcast(%z), dimensions={}
@@ -345,7 +349,8 @@ for bits in (8, 16):
         {REFUSED},
     )
 
-# What is taken at a place needs a value, what is not taken need not; all of a product must have one.
+# What is taken at a place needs a value, what is not taken need not. All of a product must have
+# one.
 LOGARITHM = ZEROS + "  %l = f32[4,8] log(%x)\n"
 PLACE = (
     "  %i1 = s32[1] slice(%ids), slice={[0:1]}\n  %at = s32[] reshape(%i1)\n"
@@ -426,7 +431,8 @@ for name, (taken, multiplied) in {
         {EQUIVALENT},
     )
 
-# Each device moves the indices by its own number before all have those of all: what comes from the second one is moved by 1.
+# Each device moves the indices by its own number before all are gathered: those of the second
+# device are moved by 1.
 SHIFTED = """  %pid = u32[] partition-id()
   %own = s32[] convert(%pid)
   %owns = s32[4] broadcast(%own), dimensions={}

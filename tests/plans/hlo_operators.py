@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What HLO instructions are read as, executed, against what jax computed (hlo/operators.json.gz, made by hlo/make_operators.py).
+"""How HLO instructions are read, executed and compared with what jax computed.
 
-hlo_operators.py PROGRAM: shardproof's path.
+hlo_operators.py PROGRAM: shardproof's path. The cases are hlo/operators.json.gz, which
+hlo/make_operators.py writes.
 """
 
 import ast
@@ -97,7 +98,11 @@ def converted(shardproof, program, directory):
 
 
 def integers(tensors, name, entry):
-    """The input as the model has it: moved, so that it is not negative; an index that is used as others are is the next lower one, or the least; and the numbers, if they count."""
+    """The inputs that the model has for one of the HLO program.
+
+    Integers are moved so that they are not negative. An index that is used as others are becomes
+    the next lower one, or the least. The numbers are added if they count.
+    """
     found = re.compile(re.escape(name) + r"( \+ (\d+))?")
     index = next((n for n in tensors if found.fullmatch(n)), name)
     moved = int(found.fullmatch(index).group(2) or 0)

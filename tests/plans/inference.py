@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans with input and output lineage only: what lies between is found, and right plans are proved nearly as quickly as with all of it. Wrong ones
-are refuted as they are with it, and every way of asking for it gives the same verdict.
+"""Plans with input and output lineage only: what is between is found.
+
+Right plans are proved nearly as quickly as with all lineage. Wrong ones are refuted as they are
+with it. Every way to request it gives the same verdict.
 """
 
 import json
@@ -48,8 +50,9 @@ GENERATED = {
         "--dp 2 --tp 2 --recompute --microbatches 2"
     ),
 }
-# Thousands of ranks with all options: rows that no token of the small image names, sums of some microbatches that look like the whole, and layers whose
-# proofs are too large without what lies inside.
+# Thousands of ranks with all options. Rows that no token of the small image names, sums of some
+# microbatches that look like the whole, and layers whose proofs are too large without lineage
+# inside.
 LARGE = {
     "4 microbatches": (
         "llama3 --size 405B --dp 64 --tp 8 --pp 4 --microbatches 4 --layers 4",

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python/shardproof/jax, from JAX source to the verdict; skipped (77) without jax.
 
-jax_package.py PROGRAM: shardproof's path. SHARDPROOF_JAX_PYTHON names a Python that has jax, if this one has not.
+jax_package.py PROGRAM: shardproof's path. SHARDPROOF_JAX_PYTHON names a Python that has jax, if
+this one has not.
 """
 
 import os

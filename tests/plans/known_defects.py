@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects put into real plans one at a time: each must be refuted, and the report must point at what was edited.
+"""Defects put into real plans one at a time: each must be refuted, at the edited place.
 
-A case passes when the program exits with 10 and one of the first three defects that it reports names a node that the edit touched or a
-direct consumer of it.
+A case passes when the program exits with 10 and one of the first three reported defects names a
+node that the edit touched or a direct consumer of it.
 """
 
 import pathlib
@@ -48,7 +48,9 @@ def check(runner, plan_name, edit, *arguments):
     )
 
 
-# ---- what the edits are about. Programs: those of one pipeline stage, in the order of tp; `which` says on which of them the edit is made. ----
+# ---- What the edits are about. ----
+# Programs: those of one pipeline stage, in the order of tp. `which`: on which of them the edit is
+# made.
 
 
 def stage_programs(plan, pp, which="all"):
@@ -663,9 +665,9 @@ def cases(runner):
         gathers = 3 if pp == 0 else 4
         for nth in range(gathers):
             add(f"all_gather_to_all_reduce.pp{pp}.{nth}", all_gather_to_all_reduce, pp, nth, False)
-            if (
-                (pp, nth) != (1, 0)
-            ):  # a causal mask added to itself is the same mask: that one is among the harmless edits
+            if (pp, nth) != (1, 0):
+                # A causal mask added to itself is the same mask: that one is among the harmless
+                # edits.
                 add(
                     f"all_gather_to_all_reduce_whole.pp{pp}.{nth}",
                     all_gather_to_all_reduce,
@@ -901,7 +903,8 @@ def cases(runner):
             "moe_gate_backward",
             plan=MOE,
         )
-        # The best group alone holds the best expert, not both of the two; two groups and more do, so other numbers are among the harmless edits.
+        # The best group alone holds the best expert, not both of the two. Two groups and more do,
+        # so other numbers are among the harmless edits.
         add(f"moe.topk_groups.tp_{which}", gate_attribute, "topk_groups", 1, which, plan=MOE)
         add(f"moe.topk.tp_{which}", gate_attribute, "topk", 1, which, plan=MOE)
         add(f"moe.score_func.tp_{which}", gate_attribute, "score_func", "softmax", which, plan=MOE)
@@ -935,7 +938,8 @@ def main():
     runner = Runner(sys.argv[1])
     cases(runner)
     runner.slow("tp8.gather_members_exchanged")
-    # Windows shifted in a vocabulary: the difference shows with a shortened mask only, which refutes nothing any more.
+    # Windows shifted in a vocabulary: the difference shows with a shortened mask only, which no
+    # longer refutes anything.
     return runner.run(most_open=25 if SLOW else 0)
 
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bug of `shardproof mutate` in generated plans of every architecture: the plan is equivalent, the plan with the bug is not, and the report names
-a node that the bug touched, one that reads what it makes, or, where it is communication, one that makes what it sends.
+"""Every bug of `shardproof mutate` in generated plans of every architecture.
 
-`--write docs/bugs.md` (behind the program's path) writes the outcomes into the table of that file, from whatever was run.
+The plan is equivalent, the plan with the bug is not. The report names a node that the bug touched,
+one that reads its results, or, for communication, one that produces what it sends.
+
+`--write docs/bugs.md` (behind the program's path) writes the outcomes into the table of that file,
+from whatever was run.
 """
 
 import collections
@@ -30,7 +33,8 @@ from plan_edit import (
 DEFECTS_LOOKED_AT = 3
 SEEDS = 6 if SLOW else 1
 MOST_OPEN = 1 if SLOW else 0  # undecided, or not in time; only ever lowered
-# Where a whole layer is one lemma a report cannot always name the node: it lists the nearest 32 of a hundred. The table says how often it does.
+# Where a whole layer is one lemma a report cannot always name the node: it lists the nearest 32 of
+# a hundred. The table has how often it does.
 COARSE = "--checkpoints layers"
 
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
@@ -38,7 +42,7 @@ MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
 GPT = "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32"
 ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT}
 
-# What a combination is for; `*` marks those of every run, the others are behind SHARDPROOF_SLOW_TESTS=1.
+# What a combination is for. `*` marks those of every run; the others need SHARDPROOF_SLOW_TESTS=1.
 COMBINATIONS = {
     "mlp": {
         "all*": MANY,
@@ -172,7 +176,8 @@ def mutated(runner, files, outcomes, combination, bug, seed):
     plan = Plan(plan_file)
     plan.touch(*map(plan.at, touched))
     accepted = plan.accepted() | producers(plan, touched)
-    # A wrong stage that is too large for a check of its own goes to the end-to-end evaluation when its time is up.
+    # A wrong stage that is too large for a check of its own goes to the end-to-end evaluation when
+    # its time is up.
     try:
         result = runner.verify(plan_file, files["model"], "--timeout", 5)
     except Failure:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans whose tensors lie otherwise than the model's - transposed, halves exchanged, multiplied, padded - with lineage of parts that says so (docs/format.md, "Parts of local tensors"). Right
-ones stay equivalent, and are refuted when the lineage says it wrongly.
+"""Plans with another layout than the model's: transposed, halves exchanged, multiplied, padded.
+
+Their lineage describes the parts (docs/format.md, "Parts of local tensors"). Right plans stay
+equivalent, and are refuted when that lineage is wrong.
 """
 
 import pathlib
@@ -66,7 +68,10 @@ def node(op, source, result, attributes, more):
 
 
 def moves(way, source, result, shape, back, more):
-    """Nodes from one to the other, and tensors between them. `back`: from how the tensor lies to what it is."""
+    """Nodes from one layout to the other, and tensors between them.
+
+    `back`: from the layout to the tensor.
+    """
     if way == "transposed":
         return [node("transpose", source, result, {"dim0": 0, "dim1": 1}, more)], {}
     if way == "multiplied":
@@ -94,7 +99,10 @@ def part(way, shape):
 
 
 def lay(plan, choose):
-    """Every local tensor of lineage with one part lies as `choose` says. Returns the shards that changed."""
+    """Gives every local tensor of one-part lineage the layout `choose`.
+
+    Returns the changed shards.
+    """
     issue = any(p.get("order") == "issue" for p in plan["programs"])
     single = {}
     for entry in plan["lineage"]:

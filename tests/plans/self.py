@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each model against itself: as a plan of one rank it must be equivalent, whatever lineage says which is true, and not after a change of one node."""
+"""Each model against itself, as a plan of one rank.
+
+It must be equivalent with any true lineage, and not after a change of one node.
+"""
 
 import copy
 import pathlib
@@ -55,7 +58,10 @@ def generated(runner, architecture):
 
 
 def dropped_out(model):
-    """What dropout is applied to, and what comes out: masks have positions only where lineage tells them (docs/soundness.md, assumption 2)."""
+    """Operands and results of dropout.
+
+    Masks have positions only where lineage has them (docs/soundness.md, assumption 2).
+    """
     return {
         t
         for n in model["nodes"]
@@ -134,7 +140,8 @@ def main():
         models[path.split(".")[0]] = PLANS / path
     for name, model in models.items():
         runner.case(f"{name}_with_checkpoints", itself, model, True)
-        # A whole training step at once takes its time at real sizes: 4 to 10 seconds for the shared models.
+        # A whole training step at once takes its time at real sizes: 4 to 10 seconds for the shared
+        # models.
         if SLOW or callable(model) or name.endswith("_small"):
             runner.case(f"{name}_from_the_inputs", itself, model, False)
     runner.case("changed_node_with_checkpoints", changed_node, True)

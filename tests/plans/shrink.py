@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shardproof shrink`: generated plans (and the real ones beside the repository, where they are) become smaller plans that are equivalent as they were, and plans with a
-bug of `shardproof mutate` are still not. SHARDPROOF_SLOW_TESTS=1 takes every bug at several places, and all real plans."""
+"""`shardproof shrink`: plans become smaller ones with the same verdict.
+
+Generated plans, and the real ones beside the repository if they exist, stay equivalent. Plans with
+a bug of `shardproof mutate` stay wrong. SHARDPROOF_SLOW_TESTS=1 takes every bug at several places,
+and all real plans.
+"""
 
 import json
 import pathlib
@@ -78,7 +82,8 @@ BUGS = [
     "exchanged_pipeline_peers",
     "pad_slice_mismatch",
 ]
-# Plans of pipelines take some ten seconds each at full size, so they get the bugs that others have no place for.
+# Plans of pipelines take some ten seconds each at full size, so they get the bugs that others have
+# no place for.
 MUTATED = {
     "mlp": BUGS,
     "llama_zero2": BUGS,

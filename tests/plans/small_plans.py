@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small plans with their verdicts, each of which once had another: tests/plans/small, one file for each, with why."""
+"""Small plans with their verdicts.
+
+Each once had another: tests/plans/small, one file for each, with why.
+"""
 
 import json
 import pathlib

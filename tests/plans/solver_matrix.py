@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three checkers on the same obligations: `--checker auto`, `--checker z3`, and cvc5 on what `--smt2` writes.
+"""Three checkers on the same obligations: `--checker auto`, `--checker z3`, cvc5 on `--smt2` files.
 
-Plans that are right (the first real plan where it is there, generated ones) and plans with the bugs of `shardproof mutate`. No two checkers may contradict
-each other: one proves what another refutes. What one could not decide, or not in its time, is counted as such. docs/solvers.md says what is comparable.
+Right plans (the first real plan where it exists, generated ones) and plans with the bugs of
+`shardproof mutate`. No two checkers may contradict each other: one proves what another refutes.
+What one could not decide, or not in its time, is counted as such. docs/solvers.md defines what is
+comparable.
 
-`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever was run. SHARDPROOF_SLOW_TESTS=1: more plans and all
-bugs. SHARDPROOF_QUERY_SECONDS: how long a solver may take for one obligation.
+`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever
+was run. SHARDPROOF_SLOW_TESTS=1: more plans and all bugs. SHARDPROOF_QUERY_SECONDS: how long a
+solver may take for one obligation.
 """
 
 import collections
@@ -42,7 +45,7 @@ QUERY_SECONDS = int(
 STAGE_SECONDS = max(QUERY_SECONDS, 2)  # for Z3, one stage
 RUN_SECONDS = max(6 * QUERY_SECONDS, 30)  # for a run of `verify --checker z3`
 
-# As small as the architecture allows: what is looked at is whether solvers agree, and they need time.
+# As small as the architecture allows: the question is whether solvers agree, and they need time.
 PLANS_OF = {
     "mlp.all": ["mlp", "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2"],
     "mlp.zero1_clipped": [
@@ -74,7 +77,8 @@ SLOW_PLANS = {
         ),
     ],
 }
-# Of the larger plan a few bugs in every run: those of operators and of their order, which the small plans have less of.
+# A few bugs of the larger plan in every run: those of operators and of their order, which the small
+# plans have fewer of.
 LLAMA_BUGS = (
     "rope_offset",
     "norm_weight_not_reduced",
@@ -111,7 +115,10 @@ class Cvc5:
         )
 
     def answer(self, file, tally):
-        """sat, unsat, unknown or time-out; the same for scripts that differ in comments and in what they expect."""
+        """sat, unsat, unknown or time-out.
+
+        Scripts that differ only in comments and expectations share it.
+        """
         kept = [
             line.split("  ;")[0]
             for line in file.read_text().splitlines()
@@ -148,10 +155,10 @@ class Cvc5:
 
 
 def contradiction(obligation, answer):
-    """Why cvc5's answer contradicts what our checker said of an obligation; None if it does not.
+    """Why cvc5's answer contradicts our checker's verdict on an obligation; None if it does not.
 
-    A proof is contradicted by sat only where the script states every law that normal forms know of its functions; a refutation, in numbers that are defined
-    on both sides, is contradicted by unsat.
+    sat contradicts a proof only where the script states every law that normal forms know of its
+    functions. unsat contradicts a refutation in numbers that are defined on both sides.
     """
     if (
         obligation["verdict"] == "proved"

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans whose programs and lineage name stretches of an axis have the verdict of the same plans with a program, and lineage, for each coordinate: those of tests/plans/small, and small changes of them."""
+"""Plans whose programs and lineage name stretches of an axis.
+
+Their verdict is that of the same plans with a program, and lineage, for each coordinate. The plans
+are those of tests/plans/small, and small changes of them.
+"""
 
 import copy
 import itertools

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shardproof sweep` as a nightly job has it: whole runs, killed and gone on with, compared, and read by a CI system."""
+"""`shardproof sweep` in a nightly job.
+
+Whole runs, killed and continued, compared, and read by a CI system.
+"""
 
 import json
 import os
@@ -49,7 +52,7 @@ def expect(condition, message):
 
 
 class Sweep:
-    """A directory with a config, where everything that the runs write is found; TMPDIR is a directory of it too."""
+    """A directory with a config and everything that the runs write; TMPDIR is inside of it, too."""
 
     def __init__(self, runner, **fields):
         self.program, self.directory = runner.program, runner.path("sweep")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of docs/tutorial.md, one after the other, and compares what they print with what the page says; --write puts there what they print.
+"""Runs the commands of docs/tutorial.md in order and compares their output with the page.
 
-A command is a line `    $ ...`; lines after it that are indented as far are its output, but for times and memory, and `...` stands for any lines.
+--write puts the output there. A command is a line `    $ ...`. The lines after it with the same
+indentation are its output, but for times and memory. `...` stands for any lines.
 """
 
 import json

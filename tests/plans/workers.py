@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes that are killed, run out of time or are interrupted: the run ends by itself, and never claims what it did not prove."""
+"""Worker processes that are killed, run out of time or are interrupted.
+
+The run ends by itself, and never claims what it did not prove.
+"""
 
 import json
 import os
@@ -98,7 +101,10 @@ def expect_equivalent(code, err, report):
 
 
 def killed(runner, jobs, kills, pause, number):
-    """Kills one worker at a time. A class may be hit twice only if its retry is killed too, so the kills are apart."""
+    """Kills one worker at a time.
+
+    A class may be hit twice only if its retry is killed too, so the kills are spaced out.
+    """
     plan, *options = LONG
     with Running(runner, PLANS / plan, *options, "--jobs", jobs) as run:
         done = 0
@@ -139,7 +145,10 @@ def all_killed_at_once(runner):
 
 
 def every_worker_killed(runner, seconds):
-    """For a while whatever is started is killed: the run still ends, and what could not be proved is not claimed."""
+    """For a while every started worker is killed.
+
+    The run still ends, and claims nothing that it could not prove.
+    """
     with Running(runner, PLANS / LLAMA, "--no-classes", "--jobs", 2) as run:
         kills, end = 0, time.monotonic() + seconds
         while run.process.poll() is None and time.monotonic() < end:
@@ -165,7 +174,8 @@ def every_worker_killed(runner, seconds):
 
 def no_time(runner, plan_name):
     result = runner.verify(PLANS / plan_name, None, "--timeout", "0.001", "--no-classes")
-    # Stages of a millisecond may be proved all the same, and a checkpoint may fail; with all outputs proved, 0 is right.
+    # Stages of a millisecond may be proved all the same, and a checkpoint may fail; with all
+    # outputs proved, 0 is right.
     expect_code(result, UNDECIDED, EQUIVALENT)
     undecided = [s for s in result.report["stages"] if s["verdict"] == "undecided"]
     if result.code == EQUIVALENT and any(s["role"] == "output" for s in undecided):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations, losses and `torch.func` where ranks have parts of the batch: verdicts, right and wrong."""
+"""Activations, losses and `torch.func` where ranks have parts of the batch.
+
+Verdicts, right and wrong.
+"""
 
 import unittest
 
@@ -66,7 +69,10 @@ LOSSES = {
 
 
 def train_operator(world, operator, loss_of, wrong):
-    """Data parallel; wrong: on ranks the operator's result is twice what it should be, or its gradient has the other sign."""
+    """A data-parallel step.
+
+    Wrong: on ranks the operator's result is doubled, or its gradient has the other sign.
+    """
     model = torch.nn.Linear(3, 4)
     x, y, t = (
         world.input("x", (4, 3), shard={"dp": 0}),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's context_parallel on a CPU: how keys and values go round, masks, more ranks, and steps that are wrong."""
+"""torch's context_parallel on a CPU.
+
+How keys and values go round, masks, more ranks, and wrong steps.
+"""
 
 import unittest
 from functools import partial

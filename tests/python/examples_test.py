@@ -54,7 +54,10 @@ class Verdicts(unittest.TestCase):
 
 
 class Truth(unittest.TestCase):
-    """Real gloo processes: right steps agree with one device, wrong ones do not (where it is a race, they need not)."""
+    """Real gloo processes.
+
+    Right steps agree with one device, wrong ones do not (where it is a race, they need not).
+    """
 
     def test_real_processes(self):
         found = numeric.compare(

@@ -239,7 +239,10 @@ class Orders(Verdicts):
         self.right_and_wrong(step)
 
     def test_stages_of_a_model_that_all_make(self):
-        """A stage is put together of the model's layers; what a rank has of others stays as it is."""
+        """A stage consists of layers of the model.
+
+        A rank leaves those of other stages as they are.
+        """
 
         def step(world, right):
             layers = nn.ModuleList([nn.Linear(4, 4, bias=False) for _ in range(4)])

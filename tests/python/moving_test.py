@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that differ only in numbers that follow each other evenly are one, and so is their lineage."""
+"""Programs that differ only in evenly spaced numbers are one program, and so is their lineage."""
 
 import copy
 import gzip

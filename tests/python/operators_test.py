@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each line of the table of operators against ATen: random arguments, values and shapes, by the executor (`shardproof run`).
+"""Each lowering of the operator table against ATen, by the executor (`shardproof run`).
 
-All calls are one step, recorded once and run once with real numbers. A line that no call reaches fails.
+Arguments, values and shapes are random. All calls are one step, recorded once and run once with
+real numbers. A lowering that no call reaches fails.
 """
 
 import math
@@ -897,9 +898,8 @@ class Operators(unittest.TestCase):
             inputs.update(
                 {name: numpy.ones(captured.model["tensors"][name]["shape"]) for name in results}
             )
-            for _ in range(
-                3
-            ):  # what opaque functions make of their arguments, which may be made of the results of others
+            for _ in range(3):
+                # Results of opaque functions, whose arguments may be results of others.
                 numpy.savez(f"{folder}/in.npz", **inputs)
                 done = subprocess.run(
                     [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorder fails closed: what it does not know makes an error, never a verdict; views and in-place writes; scripts."""
+"""The recorder fails closed: what it does not know is an error, never a verdict."""
 
 import array
 import cmath
@@ -41,7 +41,7 @@ MESH = {"dp": 2}
 
 
 def train(world, change, shard={"dp": 0}):
-    """A step of data parallelism by hand; `change` does something to the gradients after they were averaged."""
+    """Data parallelism by hand. `change` changes the averaged gradients."""
     model = MLP()
     x, y = (world.input(name, (8, 16), shard=shard) for name in "xy")
     loss = F.mse_loss(model(x), y)
@@ -113,7 +113,10 @@ class Compiled(unittest.TestCase):
 
 
 class Kept(unittest.TestCase):
-    """What a step keeps beside parameters and optimizer state: buffers, parameters that took the place of others, single numbers."""
+    """What a step keeps beside parameters and optimizer state.
+
+    Buffers, parameters that replaced others, single numbers.
+    """
 
     class Net(torch.nn.Module):
         def __init__(self, track):
@@ -651,7 +654,10 @@ class Leaves(unittest.TestCase):
                     )
 
     def test_copies_that_are_made_too_early(self):
-        """An average of weights begins with a copy of them, which is what they were before the step where it is made before it."""
+        """An average of weights begins with a copy of them.
+
+        It equals the weights before the step where it is made before it.
+        """
 
         def step(world, early):
             model = torch.nn.Linear(8, 4)
@@ -760,7 +766,10 @@ class Apart(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(step))
 
     def test_another_process_has_what_it_makes(self):
-        """Right in real processes, each of which makes its own: tensors are kept, and what is computed once."""
+        """Right in real processes, each of which makes its own.
+
+        Tensors are kept, and results that are computed once.
+        """
 
         def step(world):
             if "mask" not in left_behind:
@@ -1062,7 +1071,7 @@ class NotFollowed(unittest.TestCase):
             sp.capture(step, mesh=mesh)
 
     def test_memory_of_any_layout_that_nothing_wrote(self):
-        """ATen's decompositions of these make memory under other names: what happens to lie there is no constant."""
+        """ATen's decompositions allocate memory under other names: its content is no constant."""
         for how in (
             lambda x: torch.empty_strided((4, 4), (4, 1)),
             lambda x: x.new_empty_strided((4, 4), (4, 1)),
@@ -1757,7 +1766,7 @@ class FailClosed(unittest.TestCase):
                 )
 
     def test_an_opaque_function_of_other_arguments(self):
-        """What is not reduced goes into it: that its arguments differ does not show that its results do."""
+        """Its arguments are not reduced. That they differ does not show that its results do."""
 
         def step(world):
             grad = train_alone(world)
@@ -1919,7 +1928,10 @@ class FailClosed(unittest.TestCase):
         )
 
     def dropout(self, seed=None, place="out"):
-        """A column- and a row-parallel layer with dropout between or behind them; seed: of the generator that draws, from the rank."""
+        """A column- and a row-parallel layer with dropout between or behind them.
+
+        `seed`: the generator's seed, from the rank.
+        """
 
         def step(world):
             n = world.sizes["tp"]
@@ -2123,7 +2135,7 @@ class FailClosed(unittest.TestCase):
                 self.refuse(change, "depends on data")
 
     def test_constants_and_a_number_that_depends_on_data(self):
-        """ATen would compute with not-a-number, of which comparisons are false whatever the data."""
+        """ATen would compute with NaN, for which comparisons are false whatever the data."""
         eight = torch.arange(8.0)
         masks = {
             "number of rows": lambda n, count: eight * 8 < count,
@@ -2258,7 +2270,11 @@ class FailClosed(unittest.TestCase):
         sp.assert_equivalent(step, mesh=MESH)
 
     def test_a_number_that_depends_on_data_comes_back(self):
-        """`loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of one: as the tensors that they stand for."""
+        """Numbers that depend on data are the tensors that they stand for.
+
+        `loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of
+        one.
+        """
 
         def step(world, reduced=True):
             model = torch.nn.Linear(8, 8)
@@ -3020,7 +3036,7 @@ class Operators(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
     def test_writes_to_diagonals(self):
-        """Where no order of the view's dimensions is that of memory, as the gradient of a diagonal is made."""
+        """No order of the view's dimensions is that of memory, as in the gradient of a diagonal."""
 
         def step(world, right=True):
             v = world.input("v", (2, 3))
@@ -3182,7 +3198,7 @@ class Operators(unittest.TestCase):
             )
 
     def test_constants_that_were_rounded(self):
-        """0.7 / 12, and half of 0.7 / 6: of each position, and of some (where zeros are joined with them)."""
+        """0.7 / 12, and half of 0.7 / 6: for each position, and for some (joined with zeros)."""
 
         def step(world, weight=0.7):
             model = torch.nn.Linear(5, 4)
@@ -3287,7 +3303,10 @@ class Operators(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, False)))
 
     def test_gradients_of_attention_by_its_result(self):
-        """Kernels, and rings that put the softmax together from parts, have the sum of result * gradient where autograd has that of weights * their gradients."""
+        """The sum of result * gradient equals autograd's sum of weights * their gradients.
+
+        Kernels use the former, and rings that join the softmax from parts.
+        """
 
         class ByHand(torch.autograd.Function):
             @staticmethod
@@ -3361,7 +3380,10 @@ class Operators(unittest.TestCase):
 
 
 class NotNumbers(unittest.TestCase):
-    """What is compared or multiplied needs a value, what is not taken needs none: NaN on the ranks where the single device has a number is a difference."""
+    """What is compared or multiplied needs a value, what is not taken needs none.
+
+    NaN on the ranks where the single device has a number is a difference.
+    """
 
     def verdict(self, single, ranks):
         def step(world):
@@ -3477,7 +3499,10 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
         self.assertIn("norm.weight.grad", self.first(lambda world: step(world, False)))
 
     def test_a_bias_that_is_added_to_a_sum_over_ranks(self):
-        """What a layer cut by rows gives is whole then, so that nothing is said of it but of the gradient that was not reduced."""
+        """The result of a layer cut by rows is whole then.
+
+        Only the gradient that was not reduced is reported.
+        """
 
         def step(world, reduced=True, scattered=False):
             group = world.group("tp")
@@ -3703,7 +3728,10 @@ print(len(captured.recorded), torch.get_num_threads())
 
 class Forked(unittest.TestCase):
     def test_plans_are_those_of_one_process(self):
-        """Programs are made where ranks are recorded; some have to be made again, with what other ranks have."""
+        """Programs are made where ranks are recorded.
+
+        Some are made a second time, with other ranks' data.
+        """
 
         def replicas(world):
             model = MLP()

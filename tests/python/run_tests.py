@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of the Python package with the interpreter that has PyTorch: run_tests.py ENVIRONMENT PROGRAM [arguments of unittest].
+"""Runs the tests of the Python package with the interpreter that has PyTorch.
 
-ENVIRONMENT: the virtual environment that scripts/setup_pytorch makes, or scripts/setup_packages; PROGRAM: shardproof. Exit code 77 (skipped) if there is none and
-SHARDPROOF_NO_PYTORCH=1, or it is that of the packages.
+    run_tests.py ENVIRONMENT PROGRAM [arguments of unittest]
+
+ENVIRONMENT: the virtual environment of scripts/setup_pytorch or scripts/setup_packages. PROGRAM:
+shardproof. The exit code is 77 (skipped) if the environment does not exist and
+SHARDPROOF_NO_PYTORCH=1, or if it is that of the packages.
 """
 
 import os

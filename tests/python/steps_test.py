@@ -115,7 +115,7 @@ def always_reduced(world):
 
 
 def gradient_left(world):
-    """The first step's gradient is reduced once more with the second's, as it is never set to zero."""
+    """The first step's gradient is reduced again with the second's, as it is never set to zero."""
     model = nn.Linear(3, 2)
     optimizer = momentum(model.parameters())
     for number in (1, 2):

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 over more ranks than there are rows: which ranks are recorded, stretches of an axis in plans, and verdicts, the same as where all ranks are recorded, and as real processes say."""
+"""FSDP2 over more ranks than there are rows.
+
+Which ranks are recorded, stretches of an axis in plans, and verdicts. They equal those with all
+ranks recorded, and those of real processes.
+"""
 
 import functools
 import json
@@ -58,7 +62,10 @@ def train(world, hidden, change=nothing, after=None):
 
 
 def train_table(world, after=None):
-    """FSDP2 over dp of a table of which tp has windows: of the 4 rows of each 8 ranks along dp have one or none."""
+    """FSDP2 over dp of a table with windows over tp.
+
+    Of 4 rows, each of 8 ranks along dp has one or none.
+    """
     model = torch.nn.Module()
     model.table, model.out = torch.nn.Embedding(16, 6), torch.nn.Linear(6, 8)
     model.forward = lambda ids: model.out(model.table(ids))
@@ -146,7 +153,10 @@ class UnevenShards(unittest.TestCase):
         self.assertEqual(json.dumps(one.plan), json.dumps(two.plan))
 
     def test_ranks_are_recorded_once(self):
-        """Programs of ranks without rows have shapes of their own, for which those of all are made again: out of what was kept of them."""
+        """Programs of ranks without rows have their own shapes.
+
+        The programs of all ranks are made a second time, from what was kept of them.
+        """
         module = sys.modules["shardproof.torch.capture"]
         with unittest.mock.patch.object(
             module, "recorded_ranks", wraps=module.recorded_ranks
@@ -178,7 +188,7 @@ class UnevenShards(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(captured))
 
     def test_another_program_far_from_the_first(self):
-        """The last rank of a stretch is looked at in the last coordinates of all other axes, too."""
+        """The last rank of a stretch is examined in the last coordinates of all other axes, too."""
 
         def changed(world, has_rows, loss):
             return loss * 2 if world.coordinates == {"dp": 4, "tp": 1} else loss
@@ -187,7 +197,11 @@ class UnevenShards(unittest.TestCase):
             self.capture({"dp": 8, "tp": 2}, 10, change=changed)
 
     def test_ranks_that_follow_others_evenly(self):
-        """Along tp windows of the vocabulary move: between its ends only the first ranks along dp are recorded, and the plan is what it is where all are."""
+        """Windows of the vocabulary move along tp.
+
+        Between its ends only the first ranks along dp are recorded; the plan equals the one with
+        all ranks recorded.
+        """
         few = sp.capture(train_table, mesh={"dp": 8, "tp": 4}, ranks="classes")
         self.assertEqual({0, 1, 2, 3, 4, 12, 15, 16, 17, 19, 20, 28, 31}, set(few.recorded))
         self.assertTrue(any("move evenly" in a.text for a in few.assumptions), few.assumptions)

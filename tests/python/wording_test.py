@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user called has its own words: the verdict's first paragraph, options of the command, warnings."""
+"""Reports use the names of the user's call.
+
+The verdict's first paragraph, options of the command, warnings.
+"""
 
 import functools
 import os

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and plans run by the plain executor, `shardproof run`. Arrays go through NumPy's .npz format, read and written here with the standard library, so that
-another hand than the project's also reads what it writes.
+"""Models and plans run by the executor, `shardproof run`.
+
+Arrays go through NumPy's .npz format. The standard library reads and writes it here, so an
+independent reader also checks what the project writes.
 """
 
 import ast
@@ -62,7 +64,11 @@ def read_npz(file):
 
 
 def execute(model, inputs, plan=None):
-    """Runs model and plan (JSON; without a plan the model as a plan of one rank), which must agree. Returns every tensor: "model/NAME", "rank0/NAME", ..."""
+    """Runs model and plan, which must agree.
+
+    Both are JSON; without a plan the model is a plan of one rank. Returns every tensor:
+    "model/NAME", "rank0/NAME", ...
+    """
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
         if plan is None:

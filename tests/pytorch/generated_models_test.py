@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated
-parameters and optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
+"""Models of `shardproof generate` against independent PyTorch models (reference_models.py).
+
+Compared in doubles: loss, gradients, gradient norm, clipped gradients, updated parameters and
+optimizer states. PyTorch's come from autograd, clip_grad_norm_ and its optimizers.
 """
 
 import json
@@ -41,7 +43,8 @@ SIZES = {
         "dropout": 0.1,
     },
 }
-# What replaces these sizes, and further options. Degrees of parallelism do not change what the model computes, but they change how it is written.
+# What replaces these sizes, and further options. Degrees of parallelism do not change what the
+# model computes, but how it is written.
 TRAINING = [
     [],
     ["--optimizer", "sgd", "--clip", "0"],
@@ -117,7 +120,10 @@ class Step:
     """One training step in PyTorch, from the same values as the model."""
 
     def __init__(self, architecture, sizes, options, graph, r, evaluate=support.evaluate):
-        """`graph`: of it, only the names of parameters, their gradients and dropouts are used. `evaluate`: whose dropout masks they are."""
+        """`graph`: only the names of parameters, their gradients and dropouts are used.
+
+        `evaluate`: gives the dropout masks.
+        """
         self.model = ARCHITECTURES[architecture](
             **{key.replace("-", "_"): n for key, n in sizes.items()}
         )
@@ -213,7 +219,7 @@ class GeneratedModelsTest(unittest.TestCase):
             self.assertIsNone(problem, f"{name}: {problem}")
 
     def compare_executed(self, architecture, sizes, options):
-        """The plain executor: the model computes what PyTorch computes, and so does the plan, rank by rank."""
+        """The executor: model and plan compute what PyTorch computes, rank by rank."""
         with tempfile.TemporaryDirectory() as directory:
             prefix = pathlib.Path(directory) / "g"
             given = [f"--{key}={n}" for key, n in sizes.items()]
@@ -269,7 +275,7 @@ class GeneratedModelsTest(unittest.TestCase):
             self.assertTrue(hasattr(self, f"test_{architecture}"), architecture)
 
     def test_another_architecture_is_noticed(self):
-        """Neighbouring values of what the generator writes as constants: each changes some result."""
+        """Neighbouring values of the generator's constants: each changes some result."""
         for wrong in (
             {"eps": 1e-4},
             {"scalar": 0.25},

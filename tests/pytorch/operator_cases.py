@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """For every operator: random operands and attributes, and what PyTorch computes from them.
 
-Where PyTorch has the operator it is called; where it has not (windows of an embedding, rotary embedding, mixture of experts, ...) the reference is
-docs/operators.md written with other operations of PyTorch. Gradients are PyTorch's autograd through the reference in every case.
+PyTorch's own operator is called where it exists. Where it does not (windows of an embedding, rotary
+embedding, mixture of experts, ...) the reference is docs/operators.md, written with other
+operations of PyTorch. Gradients are PyTorch's autograd through the reference in every case.
 """
 
 import dataclasses
@@ -212,7 +213,11 @@ def power(r, op):
 
 @cases("dropout")
 def dropout(r, op):
-    """With p of 0 or 1, or with a given mask. Other masks are opaque: operators_test.py compares with PyTorch's formula for the mask that was drawn."""
+    """Dropout with p of 0 or 1, or with a given mask.
+
+    Other masks are opaque: operators_test.py compares with PyTorch's formula for the mask that was
+    drawn.
+    """
     shape = r.shape()
     if r.chance():
         p = r.choice([0.1, 0.5, r.number(0.01, 0.99)])

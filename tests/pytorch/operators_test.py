@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator of the registry, forward and backward, in doubles, at random shapes and attributes, against PyTorch and its autograd.
+"""Every operator of the registry against PyTorch and its autograd, forward and backward.
 
-Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/interpret/).
+In doubles, at random shapes and attributes. Both implementations are compared: the operators of
+ops/, which proofs use, and the executor's (src/interpret/).
 
-An operator without a generator in operator_cases.py fails, so does an attribute that no case sets or leaves out. What is not compared:
+An operator without a generator in operator_cases.py fails, as does an attribute that no case sets
+or leaves out. Not compared:
 
-    dropout with 0 < p < 1    the mask is an opaque function of seed, p and position, not PyTorch's generator. Compared is PyTorch's formula for the mask
-                              that was drawn, forward and backward, and that the mask depends on the seed and on nothing else that it should not
+    dropout with 0 < p < 1    the mask is an opaque function of seed, p and position, not PyTorch's
+                              generator. Compared is PyTorch's formula for the mask that was drawn,
+                              forward and backward, and that the mask depends on the seed only
     communication             no operator of the registry: tests/stages/
 """
 
@@ -154,7 +157,7 @@ class OperatorsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.registry = json.loads(support.run(support.EVALUATE_MODEL, "--operators"))
         cls.model, cls.comparisons = Model(), []
-        # A generator of its own for each operator: a new operator does not change the others' cases.
+        # A generator for each operator: a new operator does not change the others' cases.
         for op, generator in operator_cases.GENERATORS.items():
             r = Random(zlib.crc32(op.encode()) ^ SEED)
             for _ in range(CASES):

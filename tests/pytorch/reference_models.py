@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The architectures that `shardproof generate` knows, written as anyone would in PyTorch, from their papers and not from the generator.
+"""The architectures of `shardproof generate` in PyTorch, written from their papers.
 
-Parameters have the generator's names, so that a state dict fits. `forward` takes the inputs by name and returns the loss; `random_inputs` makes them. Another
-architecture has its place in ARCHITECTURES, and its sizes and options in generated_models_test.py.
+Parameters have the generator's names, so a state dict fits. `forward` takes the inputs by name and
+returns the loss; `random_inputs` makes them. A new architecture goes into ARCHITECTURES, its sizes
+and options into generated_models_test.py.
 """
 
 import math
@@ -37,7 +38,11 @@ class Mlp(nn.Module):
 
 
 class Llama3(nn.Module):
-    """arXiv 2407.21783, section 3.2: pre-normalised transformer with RMSNorm, grouped-query attention, rotary embedding (theta 500,000) and SwiGLU."""
+    """Llama 3: arXiv 2407.21783, section 3.2.
+
+    Pre-normalised transformer with RMSNorm, grouped-query attention, rotary embedding (theta
+    500,000) and SwiGLU.
+    """
 
     class Attention(nn.Module):
         def __init__(self, dim, heads, kv_heads):
@@ -124,7 +129,10 @@ class Llama3(nn.Module):
 
 
 class GivenDropout(nn.Module):
-    """Dropout whose mask somebody sets: 1 where an element is kept. They are created in the order in which they are called."""
+    """Dropout with a given mask: 1 where an element is kept.
+
+    Created in the order in which they are called.
+    """
 
     def __init__(self, p):
         super().__init__()
@@ -139,8 +147,9 @@ class GivenDropout(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2 and GPT-3 (arXiv 2005.14165) with the parameters of Megatron-LM: query, key and value of a head beside one another in one projection, the
-    embedding's table as the head.
+    """GPT-2 and GPT-3 (arXiv 2005.14165) with the parameters of Megatron-LM.
+
+    Query, key and value of a head are adjacent in one projection. The embedding's table is the head.
     """
 
     class Attention(nn.Module):

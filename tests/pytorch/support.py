@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests against PyTorch share: the way into its environment, models run by the project's operators, and the comparison.
+"""What the tests against PyTorch share: its environment, running models, comparing results.
 
-Import this first: it changes to the interpreter of the virtual environment that has PyTorch (scripts/setup_pytorch), or says why it cannot.
+Import this first: it changes to the interpreter of the virtual environment that has PyTorch
+(scripts/setup_pytorch), or reports why it cannot.
 """
 
 import json
@@ -67,7 +68,10 @@ def to_numbers(tensor):
 
 
 def evaluate(model, inputs, wanted=()):
-    """Runs a model (the JSON, or a file) with {name: tensor}; returns {name: tensor of float64}, complex ones with a last dimension of 2."""
+    """Runs a model (the JSON, or a file) with {name: tensor}.
+
+    Returns {name: tensor of float64}; complex ones have a last dimension of 2.
+    """
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
         if isinstance(model, dict):
@@ -86,7 +90,10 @@ def evaluate(model, inputs, wanted=()):
 
 
 def difference(found, expected, relative=1e-9, absolute=1e-11):
-    """None where both are the same but for rounding, else a sentence. Infinities must be equal; a nan is never right."""
+    """None where both are equal but for rounding, else a sentence.
+
+    Infinities must be equal; NaN is never right.
+    """
     if expected.is_complex():
         expected = torch.view_as_real(expected)
     expected = expected.detach().to(torch.float64)

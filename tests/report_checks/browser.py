@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTML report in a browser as its readers use it: browser.py PROGRAM [SCREENSHOTS]. Opened from a file, filtered, a failing stage opened by keyboard, its operators walked through; light
-and dark; no message on the console. Names with markup and control characters, 10,000 causes, and the report of a large plan, with how long it takes to open.
+"""The HTML report in a browser: browser.py PROGRAM [SCREENSHOTS].
+
+It is opened from a file and filtered, a failing stage is opened by keyboard, and its operators are
+followed; light and dark; without messages on the console. Names have markup and control characters.
+There are reports of 10,000 causes, and of a large plan, with the time it takes to open.
 """
 
 import base64
@@ -338,7 +341,8 @@ def large_plan(pages, directory):
         capture_output=True,
         timeout=300,
     )
-    # Whether so large a plan is refuted, or left undecided with the place as a suspect, is no matter here.
+    # Whether so large a plan is refuted, or left undecided with the place as a suspect, does not
+    # matter here.
     html = pages.verify(
         directory,
         directory / "l3wrong.plan.json",

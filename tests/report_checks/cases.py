@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the program that leave each kind of report: right and wrong plans, such that cannot run, undecided ones, several, and files that cannot be read."""
+"""Runs of the program that leave each kind of report.
+
+Right and wrong plans, plans that cannot run, undecided ones, several, and unreadable files.
+"""
 
 import json
 import pathlib

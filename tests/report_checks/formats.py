@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SARIF and JUnit XML against their schemas, for each kind of report; annotations; standard output and input. formats.py PROGRAM ENVIRONMENT"""
+"""SARIF and JUnit XML against their schemas; annotations; standard output and input.
+
+formats.py PROGRAM ENVIRONMENT
+"""
 
 import json
 import pathlib

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one of the checks with the interpreter that has what they need: run.py ENVIRONMENT CHECK PROGRAM. ENVIRONMENT: what scripts/setup_report_checks makes."""
+"""Runs one of the checks with the interpreter that has its packages.
+
+    run.py ENVIRONMENT CHECK PROGRAM
+
+ENVIRONMENT: the virtual environment of scripts/setup_report_checks.
+"""
 
 import pathlib
 import subprocess

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The completions in their shells, the manual page in man, and the screens of docs/reading-reports.md: shells.py PROGRAM ENVIRONMENT"""
+"""Completions in their shells, the manual page in man, the screens of docs/reading-reports.md.
+
+shells.py PROGRAM ENVIRONMENT
+"""
 
 import pathlib
 import subprocess

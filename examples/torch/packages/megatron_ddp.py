@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""megatron-core 0.16.1: its DistributedDataParallel (with overlap and several buckets), finalize_model_grads and get_megatron_optimizer (plain and distributed).
+"""megatron-core 0.16.1: DistributedDataParallel, finalize_model_grads, get_megatron_optimizer.
+
+DistributedDataParallel with overlap and several buckets; the optimizer ordinary and distributed.
 
 usage: PYTHONPATH=python python examples/torch/packages/megatron_ddp.py
 """

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""megatron-core 0.16.1: its GPTModel from local (not Transformer Engine's) layers, tensor and sequence parallel, tied embeddings, its vocabulary-parallel loss.
+"""megatron-core 0.16.1: GPTModel with tensor and sequence parallelism.
 
-Its layer norm for sequence parallelism comes with Transformer Engine or Apex: torch's takes its place, marked as theirs are.
+The layers are the local ones, not Transformer Engine's. Embeddings are tied, the loss is
+vocabulary-parallel. Megatron's layer norm for sequence parallelism needs Transformer Engine or
+Apex: torch's replaces it, marked as theirs are.
+
 usage: PYTHONPATH=python python examples/torch/packages/megatron_gpt.py
 """
 

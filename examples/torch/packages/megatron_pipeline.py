@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""megatron-core 0.16.1: its GPTModel cut into pipeline stages, by its own schedules (1F1B, and interleaved with two chunks of the model on each rank) and its own messages.
+"""megatron-core 0.16.1: GPTModel cut into pipeline stages, with Megatron's schedules and messages.
+
+The schedules are 1F1B, and interleaved 1F1B with two chunks of the model on each rank.
 
 usage: PYTHONPATH=python python examples/torch/packages/megatron_pipeline.py
 """
@@ -18,7 +20,7 @@ VOCABULARY, SEQUENCE, BATCH, COUNT, LAYERS = 32, 8, 8, 4, 4
 
 
 def named_as_whole(chunks):
-    """Layers under the numbers that they have in the whole model: Megatron counts each chunk's from 0."""
+    """Layers numbered as in the whole model: Megatron counts those of each chunk from 0."""
     named = nn.Module()
     named.decoder = nn.Module()
     named.decoder.layers = nn.ModuleDict(
@@ -134,7 +136,8 @@ CASES = {
         "NOT EQUIVALENT",
     ),
     "interleaved": (functools.partial(train, interleaved=True), {"pp": 2}, "EQUIVALENT"),
-    # without overlap_p2p_comm one batch has a gradient and an activation for the same rank: Megatron's own training script asserts that there are more than two stages then
+    # Without overlap_p2p_comm one batch has a gradient and an activation for the same rank.
+    # Megatron's own training script asserts that there are more than two stages then.
     "interleaved, messages of two stages in one batch": (
         functools.partial(train, interleaved=True, overlap=False),
         {"pp": 2},

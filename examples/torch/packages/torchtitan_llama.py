@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan 0.3.0: its Llama with its own parallelize_llama (FSDP2, tensor, sequence and loss parallel, backend partial_dtensor), its loss, token count and clipping.
+"""torchtitan 0.3.0: its Llama with its own parallelize_llama, loss, token count and clipping.
 
-Attention is torchtitan's ScaledDotProductAttention: the default needs a compiler. usage: PYTHONPATH=python python examples/torch/packages/torchtitan_llama.py
+FSDP2, tensor, sequence and loss parallelism, backend partial_dtensor. Attention is torchtitan's
+ScaledDotProductAttention: the default needs a compiler.
+
+usage: PYTHONPATH=python python examples/torch/packages/torchtitan_llama.py
 """
 
 import types

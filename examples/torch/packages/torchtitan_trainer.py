@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan 0.3.0: its Trainer, constructed from its Config and stepped (train_step): two microbatches, FSDP2, tensor and sequence parallel, clipping, optimizer and scheduler containers, metrics.
+"""torchtitan 0.3.0: its Trainer, constructed from its Config and stepped (train_step).
 
-Data and tokenizer are made here. Attention is torchtitan's ScaledDotProductAttention: the default needs a compiler. usage: PYTHONPATH=python python examples/torch/packages/torchtitan_trainer.py
+Two microbatches, FSDP2, tensor and sequence parallelism, clipping, containers of optimizers and
+schedulers, metrics. Data and tokenizer are defined here. Attention is torchtitan's
+ScaledDotProductAttention: the default needs a compiler.
+
+usage: PYTHONPATH=python python examples/torch/packages/torchtitan_trainer.py
 """
 
 import os

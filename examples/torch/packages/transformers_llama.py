@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers 5.23: LlamaForCausalLM by its own tensor-parallel plan, under DistributedDataParallel, and with FSDP2.
+"""transformers 5.23: LlamaForCausalLM with tensor parallelism, DistributedDataParallel and FSDP2.
+
+Tensor parallelism follows the model's own plan.
 
 usage: PYTHONPATH=python python examples/torch/packages/transformers_llama.py
 """

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the programs of this folder with jax: make.py [NAME ...].
 
-Each is one training step (or one forward pass), written once for one device and once for several: NAME.single.hlo.gz is
-the program before any pass, NAME.spmd.hlo.gz each device's after spmd-partitioning, with shardings kept. Needs jax and
-optax; no accelerator. ../hlo.py reads the files, so that nothing of this is needed for the tests.
+Each is one training step (or one forward pass), written once for one device and once for several.
+NAME.single.hlo.gz is the program before any pass, NAME.spmd.hlo.gz each device's after
+spmd-partitioning, with shardings kept. Needs jax and optax; no accelerator. ../hlo.py reads the
+files, so the tests need none of this.
 """
 
 import glob
@@ -618,7 +619,7 @@ def experts_of_limited_capacity():
 
 @program
 def log_softmax_by_vocabulary():
-    """The model looks up in a table of logarithms, the ranks subtract what they look up from one."""
+    """The model looks up in a table of logarithms; ranks subtract what they look up from one."""
 
     def single(p, x, y):
         scores = jnp.tanh(p["e"][x] @ p["w"]) @ p["e"].T
@@ -726,7 +727,8 @@ def loss_and_accuracy():
 
 @program
 def llama_scan():
-    # Rotary embedding, grouped queries, causal attention, gates, a vocabulary on tp; layers by scan, weights on both axes.
+    # Rotary embedding, grouped queries, causal attention, gates, a vocabulary on tp; layers by
+    # scan, weights on both axes.
     heads, groups, size, length, layers = 8, 4, 4, 8, 2
 
     def norm(x, g):
@@ -835,7 +837,8 @@ def matmul_in_a_ring():
 
 @program
 def gaussian_likelihood():
-    # LAPACK by custom calls, each device its matrices of the batch; the mean goes through all of them.
+    # LAPACK by custom calls, on each device for its matrices of the batch. The mean goes through
+    # all of them.
     def step(x, y):
         s = jnp.einsum("bij,bkj->bik", x, x) + 4 * jnp.eye(x.shape[1])
         f = jnp.linalg.cholesky(s)
@@ -873,7 +876,8 @@ def eigenvalues_in_shard_map():
 
 @program
 def greatest_by_vocabulary():
-    # Of each device's part of the vocabulary the greatest with its place, and of these the greatest.
+    # The greatest of each device's part of the vocabulary with its place, and the greatest of
+    # these.
     def step(p, x, y):
         scores = jnp.tanh(x @ p["a"]) @ p["b"]
         return jnp.mean((jnp.argmax(scores, -1) == y).astype(jnp.float32)), jnp.argmin(scores, -1)

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes operators.json.gz with jax: small programs, inputs, and what jax computes from them. ../hlo_operators.py reads it."""
+"""Makes operators.json.gz with jax.
+
+It has small programs, inputs, and what jax computes from them. ../hlo_operators.py reads it.
+"""
 
 import glob
 import gzip

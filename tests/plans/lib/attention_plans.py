@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention sharded along the sequence, with no lineage but of inputs and outputs, in spellings that people really use:
+"""Attention sharded along the sequence, with lineage of inputs and outputs only.
+
+The forms are those in real use:
 
     gathered  keys and values are gathered, each rank has the attention of its own queries
     maximum   a ring: running maximum, sum and product, rescaled at each step, divided at the end
-    lse       a ring: each block's result and log-sum-exp, merged with exp(lse of the block - lse of all)
-    sigmoid   the same, merged as ring-flash-attention does (github.com/zhuzilin): out - sigmoid(block_lse - lse) (out - block_out), lse - logsigmoid(lse - block_lse)
+    lse       a ring: each block's result and log-sum-exp, merged with exp(block_lse - lse of all)
+    sigmoid   the same, merged as in ring-flash-attention (github.com/zhuzilin):
+              out - sigmoid(block_lse - lse) (out - block_out), lse - logsigmoid(lse - block_lse)
     largest   the same, merged by weights exp(lse - the larger lse), divided by their sum
     heads     all ranks exchange sequence for heads and back
 
-The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the whole row (arXiv 2205.14135, algorithm 4), with keys, values and their gradients going round.
-`fused` is about what a side does with the scores: `attention` and its gradient in one operator, or written out.
+The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the
+whole row (arXiv 2205.14135, algorithm 4). Keys, values and their gradients go round the ring.
+`fused`: whether a side computes scores by `attention` and its gradient, or written out.
 
-Mistakes: `rescale` (a block is not rescaled, with sigmoids the two log-sum-exps are exchanged, or its gradient is taken with a block's own sum; where nothing is rescaled the scores are not), `step` (the last step of a ring is not taken, or blocks of values come in another order),
-`mask` (of another block, or transposed).
+Mistakes:
+
+    rescale   a block is not rescaled; with sigmoids the two log-sum-exps are exchanged, or its
+              gradient is taken with a block's own sum; where nothing is rescaled the scores are not
+    step      the last step of a ring is missing, or blocks of values come in another order
+    mask      of another block, or transposed
 """
 
 SPELLINGS = ("gathered", "maximum", "lse", "heads", "sigmoid", "largest")
@@ -32,7 +40,10 @@ class Side:
         return self.tensors[name]["shape"]
 
     def op(self, op, operands, *shapes, names=None, **attrs):
-        """One node; its results' names (one: not in a list). A shape of None: a result that nobody wants."""
+        """One node.
+
+        Returns the names of its results (one: not in a list). A shape of None: an unused result.
+        """
         out = []
         for i, shape in enumerate(shapes):
             if shape is None:
@@ -260,7 +271,10 @@ class Plan:
     # --- rings ---
 
     def blocks(self):
-        """Step by step: the block's number, its keys, values and mask; no block where all of it is masked."""
+        """Step by step: the block's number, its keys, values and mask.
+
+        No block where all of it is masked.
+        """
         k, v = "k", "v"
         for i in range(self.ranks):
             if i > 0 and not (self.is_("step") and i == self.ranks - 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a report's first cause is about the node that a bug changed: one judgement for all tables."""
+"""Whether a report's first cause is about the node that a bug changed, for all tables."""
 
 
 def stem(operand):
@@ -29,7 +29,11 @@ def near(plan, pointers):
 
 
 class FirstCause:
-    """`named`: the first three nodes of the first cause have a changed one or one next to it. `told`: its sentence has one, or such a tensor. `proved`: with its mend the plan is equivalent."""
+    """How a first cause relates to the changed nodes.
+
+    `named`: its first three nodes have a changed one or a neighbour of one. `told`: its sentence has
+    one, or such a tensor. `proved`: with its fix the plan is equivalent.
+    """
 
     def __init__(self, report, plan, changed):
         causes = report["causes"]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of the plan runners: plans as dictionaries that are edited in place, the program run on them, and its report checked.
+"""Helpers of the plan runners: plans as dictionaries, edited in place, verified, reports checked.
 
-A runner is called with the program's path, prints one line per case and a summary, and exits with 0 when every case passed.
+A runner takes the program's path, prints one line per case and a summary, and exits with 0 when
+every case passed.
 """
 
 import atexit
@@ -29,7 +30,8 @@ MOE = "moe_dp2_pp2_tp2_nm2_ly2_e16.plan.json"
 LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
 MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
-SKIPPED = 77  # the exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed
+# The exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed.
+SKIPPED = 77
 # What stands for the real plans where they are not there, made by the program under test.
 GENERATED = {
     LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
@@ -135,7 +137,10 @@ def skip_unless_shared(*names):
 
 
 class Plan:
-    """A plan and what an edit touched in it. Nodes are remembered by identity, so that inserting others does not misplace them."""
+    """A plan and what an edit touched in it.
+
+    Nodes are remembered by identity, so inserting others does not misplace them.
+    """
 
     def __init__(self, name):
         self.name = name
@@ -160,7 +165,10 @@ class Plan:
         return next(i for i, p in enumerate(self.programs) if p["at"] == at)
 
     def nodes(self, program, op=None, **fields):
-        """The program's nodes with this operator and these fields (`comm_prefix` for the beginning of a communication's name)."""
+        """The program's nodes with this operator and these fields.
+
+        `comm_prefix`: the beginning of a communication's name.
+        """
         prefix = fields.pop("comm_prefix", "")
         return [
             n
@@ -236,7 +244,10 @@ class Plan:
     # ---- what the report has to name ----
 
     def accepted(self):
-        """Pointers of the touched nodes and of their direct consumers; the partners of a communication consume what it sends."""
+        """Pointers of the touched nodes and of their direct consumers.
+
+        The partners of a communication consume what it sends.
+        """
         where = {
             id(n): (p, i)
             for p, program in enumerate(self.programs)
@@ -282,7 +293,10 @@ def peers(plan, program, axis):
 
 
 def split_axis(plan, axis):
-    """Writes a free axis out as explicit programs, one for each coordinate. Returns nothing: indices of programs change."""
+    """Replaces a free axis by explicit programs, one for each coordinate.
+
+    Indices of programs change.
+    """
     size = dict(map(tuple, plan.json["mesh"]))[axis]
     made = []
     for program in plan.programs:
@@ -351,10 +365,10 @@ def plan_pointers(defect):
 
 
 def parent_of(pid):
-    """The parent of a process that still does anything, from /proc; None where it has ended.
+    """The parent of a process that still runs, from /proc; None where it has ended.
 
-    One that has ended may stay listed for as long as its parent does not ask for it, which for orphans is the system's first process, in a container often one
-    that never does.
+    A process that has ended stays listed until its parent waits for it. For orphans this is the
+    system's first process, which in a container often never waits.
     """
     try:
         # The name may hold spaces and parentheses; the fields that count follow the last one.
@@ -379,7 +393,11 @@ class Failure(Exception):
 
 
 def default_signals():
-    """For the programs that are run: a shell that runs tests in the background has them ignore signals, nohup another one, and so on to children."""
+    """Restores signals for the programs that are run.
+
+    A shell that runs tests in the background has them ignore signals, nohup another one, and
+    children inherit that.
+    """
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -434,7 +452,7 @@ class Runner:
         return Result(done.returncode, done.stdout, done.stderr, made, seconds)
 
     def verify_plan(self, plan, *options, **keywords):
-        """Runs `verify` on an edited plan and the model that lies beside the plan it comes from, which must not change."""
+        """Runs `verify` on an edited plan and the unchanged model beside the plan it comes from."""
         model = model_of(plan.name)
         before = hashlib.sha256(model.read_bytes()).digest()
         file = write_json(self.path("plan.json"), plan.json)
@@ -451,7 +469,7 @@ class Runner:
         self._cases.append((name, run, arguments))
 
     def slow(self, *families):
-        """These take so long that on a busy machine they may come near the limit for one run: not in the default set."""
+        """Cases that may reach the limit for one run on a busy machine: not in the default set."""
         unknown = set(families) - {family(name) for name, _, _ in self._cases}
         assert not unknown, unknown
         if not SLOW:
@@ -460,8 +478,9 @@ class Runner:
     def run(self, parallel=True, most_open=0):
         """Runs all cases and returns the exit code.
 
-        A case that ends undecided or not in time is open: listed as such, never counted as passed. At most `most_open` may be, a number that
-        is only ever lowered. A wrong verdict, a crash or a report that does not lead to the place is a failure.
+        A case that ends undecided or not in time is open: listed as such, never counted as passed. At most
+        `most_open` may be open, a number that is only ever lowered. A wrong verdict, a crash or a report
+        that does not lead to the place is a failure.
         """
         wanted = sys.argv[2:]
         cases = [c for c in self._cases if not wanted or any(w in c[0] for w in wanted)]

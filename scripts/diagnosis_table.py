@@ -66,8 +66,7 @@ def run(*command, timeout=120):
 
 
 def load(path):
-    opened = gzip.open(path, "rt") if str(path).endswith(".gz") else open(path)
-    with opened as f:
+    with gzip.open(path, "rt") if str(path).endswith(".gz") else open(path) as f:
         return json.load(f)
 
 
@@ -107,7 +106,6 @@ def by_rank(plan):
         for r in (all_of if ranks <= COMPARED_WHOLE else {all_of[0], all_of[-1]})
     ]:
         at, program = coordinates[rank], plan["programs"][p]
-        given = {t for t, v in program["tensors"].items() if v.get("kind")}
         alias = {}
         for node in program["nodes"]:
             if node["op"] in COPIES and node["out"][0] not in mentioned and len(node["in"]) == 1:
@@ -122,7 +120,7 @@ def by_rank(plan):
             ):
                 renamed[stem(node["in"][0])] = node["out"][0]
 
-        def name(operand):
+        def name(operand, alias=alias, renamed=renamed):
             if operand is None:
                 return None
             base, _, mb = operand.partition("#")
@@ -301,11 +299,13 @@ def main():
         for name, of in by_plan.items():
             times = [m.seconds for m in of]
             open_ones = collections.Counter(m.bug for m in of if m.code != REFUTED or not m.named)
+            named = ", ".join(f"`{b}`" + (f" {n}" if n > 1 else "") for b, n in open_ones.items())
             lines.append(
                 f"| {name} | {len(of)} | {sum(m.code == REFUTED for m in of)} | "
                 f"{right[name]:.1f} s | {statistics.median(times):.1f} s, {max(times):.1f} s | "
                 f"{sum(m.named for m in of)} | "
-                f"{sum(m.told for m in of)} | {sum(m.proved for m in of)} | {sum(m.inverse for m in of)} | {', '.join(f'`{b}`' + (f' {n}' if n > 1 else '') for b, n in open_ones.items())} |"
+                f"{sum(m.told for m in of)} | {sum(m.proved for m in of)} | "
+                f"{sum(m.inverse for m in of)} | {named} |"
             )
         if arguments.write:
             write_between(arguments.write, "measured on large plans", lines)

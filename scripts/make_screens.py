@@ -215,7 +215,9 @@ def main():
                 f"{file} makes it anew"
             )
             for a, b in zip(
-                without_times(old.strip()).splitlines(), without_times(page.strip()).splitlines()
+                without_times(old.strip()).splitlines(),
+                without_times(page.strip()).splitlines(),
+                strict=False,
             ):
                 if a != b:
                     print(f"- {a}\n+ {b}")

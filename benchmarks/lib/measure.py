@@ -20,8 +20,8 @@ SHARED_PLANS = pathlib.Path(os.environ.get("SHARDPROOF_SHARED", ROOT.parent / "s
 class Run:
     """One process: seconds, peak_mb (of it or any child that it waited for), code.
 
-    It is started by a small process: the kernel counts what a process held before `exec` towards its
-    peak, and this process may hold large reports.
+    It is started by a small process: the kernel counts what a process held before `exec` towards
+    its peak, and this process may hold large reports.
     """
 
     def __init__(self, command):
@@ -48,7 +48,7 @@ def launch(command):
 
 
 class Verified:
-    """`verify` on one plan: `runs` cold processes that are timed, and one before them that writes the report."""
+    """`verify` on one plan: one process that writes the report, then `runs` cold, timed ones."""
 
     def __init__(self, binary, plan, directory, runs=3, jobs=2, options=()):
         report_file = pathlib.Path(directory) / "report.json"
@@ -80,10 +80,10 @@ def machine(jobs, runs):
     """One line that says where the figures come from."""
     processor = platform.processor() or platform.machine()
     try:
-        for line in open("/proc/cpuinfo"):
-            if line.startswith("model name"):
-                processor = line.split(":", 1)[1].strip()
-                break
+        with open("/proc/cpuinfo") as file:
+            names = [line for line in file if line.startswith("model name")]
+        if names:
+            processor = names[0].split(":", 1)[1].strip()
         memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB"
     except (OSError, ValueError):
         memory = "unknown memory"

@@ -8,8 +8,8 @@ def explicit_rank(plan, coordinates, defect):
     """The plan with its own program for one rank, whose nodes `defect(nodes)` changes.
 
     `coordinates` (axis -> coordinate) names the rank. Exactly one program covers each rank, so the
-    program that covered this one is split: along each further mesh axis into one program for each other
-    coordinate.
+    program that covered this one is split: along each further mesh axis into one program for each
+    other coordinate.
     """
     sizes = dict(plan["mesh"])
     at = next(

@@ -160,7 +160,10 @@ SHARD = {
 
 
 def step(world, summed=("norm", "bias")):
-    """summed: names of parameters of which each rank saw a part of the sequence, and whose gradients are added up."""
+    """`summed`: names of parameters whose gradients are summed.
+
+    Each rank saw a part of the sequence only.
+    """
     group = world.group("tp")
     model = world.parameters(GPT(group), SHARD)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

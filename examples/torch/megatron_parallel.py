@@ -260,7 +260,10 @@ def clip(
     counted=lambda name, rank: is_sharded(name) or rank == 0,
     reduce=True,
 ):
-    """By the norm of all gradients: sharded ones are counted on every rank, replicated ones on rank 0."""
+    """Clips by the norm of all gradients.
+
+    Sharded ones count on every rank, replicated ones on rank 0.
+    """
     square = torch.zeros(())
     for name, p in model.named_parameters():
         if counted(name, dist.get_rank(group)):

@@ -20,7 +20,7 @@ def step(world, waits=True):
             dist.all_reduce(p.grad, group=world.group("dp"), async_op=True)
             for p in model.parameters()
         ]
-        for p, work in zip(model.parameters(), works):
+        for p, work in zip(model.parameters(), works, strict=True):
             if waits:
                 work.wait()
             p.grad /= world.size

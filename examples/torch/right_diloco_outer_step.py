@@ -25,7 +25,7 @@ def step(world, inner_steps=1):
         inner.step()
         inner.zero_grad()
     with torch.no_grad():
-        for p, old in zip(model.parameters(), start):
+        for p, old in zip(model.parameters(), start, strict=True):
             taken = old - p
             if not world.single:
                 dist.all_reduce(taken)

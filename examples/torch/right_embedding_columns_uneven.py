@@ -50,9 +50,8 @@ class Model(nn.Module):
 def step(world, order=(0, 1, 2)):
     model = Model(range(len(WIDTHS)) if world.single else [world.rank])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    categories = world.input(
-        "categories", (BATCH, len(WIDTHS)), torch.long, high=ROWS
-    )  # every rank looks up its table for the whole batch
+    # Every rank looks up its table for the whole batch.
+    categories = world.input("categories", (BATCH, len(WIDTHS)), torch.long, high=ROWS)
     clicks = world.input("clicks", (BATCH, 1), shard={"mp": 0})
     loss = F.mse_loss(model(categories, order, None if world.single else world.group("mp")), clicks)
     loss.backward()

@@ -44,9 +44,8 @@ def step(world, ordered=True):
     first = world.rank * (TABLES // ranks)
     rows = torch.stack([F.embedding(ids[first + i], table) for i, table in enumerate(model.tables)])
     if not world.single:
-        rows = Exchange.apply(
-            rows.unflatten(1, (ranks, BATCH // ranks)).transpose(0, 1)
-        )  # first by whose part of the batch, then by whose tables
+        # First by whose part of the batch, then by whose tables.
+        rows = Exchange.apply(rows.unflatten(1, (ranks, BATCH // ranks)).transpose(0, 1))
         rows = (rows if ordered else rows.flip(0)).flatten(0, 1)
     loss = F.binary_cross_entropy_with_logits(
         model.top(rows.transpose(0, 1).flatten(1)), clicked.to(rows.dtype)

@@ -26,7 +26,7 @@ def step(world, scale=0.5):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = (world.input(name, (16, 6), shard={"node": 0, "gpu": 0}) for name in "xy")
     total = 0
-    for i, (part, target) in enumerate(zip(x.chunk(2), y.chunk(2))):
+    for i, (part, target) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
         with model.no_sync() if i == 0 and not world.single else contextlib.nullcontext():
             loss = F.mse_loss(model(part), target)
             (loss * (0.5 if world.single else scale)).backward()

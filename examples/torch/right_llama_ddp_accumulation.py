@@ -35,7 +35,7 @@ def step(world, divide=True):
         for name in ("tokens", "labels")
     )
     total = 0
-    for i, (x, y) in enumerate(zip(tokens.chunk(COUNT), labels.chunk(COUNT))):
+    for i, (x, y) in enumerate(zip(tokens.chunk(COUNT), labels.chunk(COUNT), strict=True)):
         with contextlib.nullcontext() if world.single or i == COUNT - 1 else wrapped.no_sync():
             loss = F.cross_entropy(wrapped(x).flatten(0, 1), y.flatten())
             (loss / COUNT if divide or world.single else loss).backward()

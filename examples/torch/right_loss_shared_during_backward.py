@@ -25,7 +25,7 @@ def step(world, microbatches=2, divide=True):
     else:
         group = world.group("pp")
         loss = torch.zeros(())
-        for part, labels in zip(x.chunk(microbatches), y.chunk(microbatches)):
+        for part, labels in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
             if stage == 0:
                 h = stages[0](part).relu()
                 dist.send(h.detach(), dst=1)

@@ -28,7 +28,7 @@ def step(world, add=True):
         p.register_post_accumulate_grad_hook(keep)
     x, y = (world.input(name, (8, 16), shard={"dp": 0}) for name in "xy")
     total = 0
-    for part, target in zip(x.chunk(2), y.chunk(2)):
+    for part, target in zip(x.chunk(2), y.chunk(2), strict=True):
         loss = F.mse_loss(model(part), target) / 2
         loss.backward()
         total = total + loss.detach()

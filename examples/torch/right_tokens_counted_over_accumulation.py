@@ -26,7 +26,7 @@ def step(world, times_ranks=True):
     if not world.single:
         dist.all_reduce(count, group=world.group("dp"))
     total = 0.0
-    for k, (tokens, labels) in enumerate(zip(x.chunk(2), y.chunk(2))):
+    for k, (tokens, labels) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
         with model.no_sync() if k == 0 and not world.single else contextlib.nullcontext():
             loss = (
                 F.cross_entropy(

@@ -47,7 +47,7 @@ class Gather(torch.autograd.Function):
 
 
 def heads_of(x, group):
-    """[batch, a piece of the sequence, heads, dim] -> [batch, the group's piece, some heads, dim]."""
+    """[batch, own piece of the sequence, heads, dim] -> [batch, group's piece, some heads, dim]."""
     size, (batch, length, heads, dim) = dist.get_world_size(group), x.shape
     x = Exchange.apply(
         x.reshape(batch, length, size, heads // size, dim).permute(2, 0, 1, 3, 4), group

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipping FSDP's first version with torch.nn.utils.clip_grad_norm_, which sees a rank's part of the gradients only."""
+"""FSDP1 clipped with torch.nn.utils.clip_grad_norm_, which sees a rank's part of gradients."""
 
 import right_fsdp1
 

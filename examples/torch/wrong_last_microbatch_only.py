@@ -16,7 +16,7 @@ def step(world, clear=True, count=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = (world.input(name, (16, 16), shard={"dp": 0}) for name in "xy")
     total = 0
-    for a, b in zip(x.chunk(count), y.chunk(count)):
+    for a, b in zip(x.chunk(count), y.chunk(count), strict=True):
         if clear:
             optimizer.zero_grad()
         loss = F.mse_loss(model(a), b) / count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of experts go back in the order in which they were computed, not in that in which tokens were sent."""
+"""Expert results go back in the order of computation, not in that of the tokens sent."""
 
 import right_moe_all_to_all
 

@@ -14,7 +14,7 @@ RACE = True  # real processes may be right
 
 def step(world):
     if world.rank == 1:
-        time.sleep(
-            0.5
-        )  # real ranks are late now and then: the other one's gradients are not reduced yet when it divides them
+        # This rank is late, as real ones are now and then: the other one's gradients are not
+        # reduced yet when it divides them.
+        time.sleep(0.5)
     return right_asynchronous_reduction.step(world, waits=False)

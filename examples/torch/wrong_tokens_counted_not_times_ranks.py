@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss is divided by the number of all ranks' tokens, and DistributedDataParallel divides by the ranks once more (A11: transformers 34191 and others)."""
+"""The loss is divided by all ranks' token count, and by the ranks once more.
+
+The second division is DistributedDataParallel's. A11: transformers 34191 and others.
+"""
 
 import right_tokens_counted_over_accumulation
 

@@ -566,10 +566,10 @@ def hlo_programs():
             yield f"operator{k}", short(case["hlo"]).encode()
     for single in sorted(folder.glob("*.single.hlo.gz")):
         name = single.name.removesuffix(".single.hlo.gz")
-        texts = [
-            short(gzip.open(folder / f"{name}.{kind}.hlo.gz", "rt").read())
-            for kind in ("single", "spmd")
-        ]
+        texts = []
+        for kind in ("single", "spmd"):
+            with gzip.open(folder / f"{name}.{kind}.hlo.gz", "rt") as file:
+                texts.append(short(file.read()))
         yield name, "\n%%\n".join(texts).encode()
 
 

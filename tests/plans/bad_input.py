@@ -156,7 +156,6 @@ def defect_case(runner, edit, kind, pointers):
 
 def bounded(runner, file, megabytes, seconds, pointer=None, compressed=False):
     """Runs the program on a large file and measures what it takes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     command = [runner.program, "verify", "--plan", str(file), "--model", str(model_of(LLAMA))]
 
     def limit():
@@ -483,7 +482,6 @@ def edits(runner):
     add_put("backward_of_nothing", "plan", "/programs/0/nodes/5/op", "frobnicate_backward")
     add_put("communication_in_model", "model", "/nodes/4/op", "all_reduce", ["/nodes/4"])
     chunk = next(i for i, n in enumerate(plan["programs"][0]["nodes"]) if n["op"] == "chunk")
-    softmax = next(i for i, n in enumerate(plan["programs"][0]["nodes"]) if n["op"] == "softmax")
     gather = next(i for i, n in enumerate(plan["programs"][0]["nodes"]) if n["op"] == "all_gather")
     add_put(
         "chunk_index_out_of_range",

@@ -156,7 +156,10 @@ def warm_run(runner):
 
 
 def edited_layer(runner):
-    """Another epsilon in the first layer of model and plan: what does not depend on it is not proved again."""
+    """Another epsilon in the first layer of model and plan.
+
+    What does not depend on it keeps its proof.
+    """
     plan, cache = generate(runner, *SMALL), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
 
@@ -396,7 +399,7 @@ def read_only(runner):
 
 
 def full_disk(runner):
-    """A limit on the size of files stands for a full disk: writing fails in the middle of the transaction."""
+    """A limit on the size of files, as on a full disk: writing fails amid the transaction."""
     plan, other, cache = generate(runner, *MLP), generate(runner, *SMALL), runner.path("cache.db")
     first = verify(runner, plan, options=("--cache", cache))
     size = cache.stat().st_size

@@ -281,9 +281,8 @@ def forged_cache(runner):
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     log = plan.with_name("log.json")
-    verify(
-        runner, plan, options=("--cache", cache, "--certify", log)
-    )  # from the cache: a true log all the same
+    # From the cache: a true log all the same.
+    verify(runner, plan, options=("--cache", cache, "--certify", log))
     check(runner, log)
     with sqlite3.connect(cache) as database:
         rows = database.execute(

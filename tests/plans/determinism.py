@@ -81,6 +81,7 @@ def agree(runner, expected, plans, options, jobs=JOBS):
     first = None
     for j in (*jobs, jobs[-1]):
         report = runner.path("report.json")
+        # How far it comes depends on the time.
         done = run(
             runner,
             "verify",
@@ -92,7 +93,7 @@ def agree(runner, expected, plans, options, jobs=JOBS):
             "--confirm",
             "off",
             *options,
-        )  # how far it comes depends on the time
+        )
         if done.returncode != expected:
             raise Failure(
                 f"expected exit {expected}, got {done.returncode} with {j} jobs: "

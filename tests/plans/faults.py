@@ -41,10 +41,11 @@ GPT = (
     "gpt",
     *shlex.split("--layers 2 --dim 16 --heads 2 --seq 4 --vocab 16 --dp 2 --tp 2 --microbatches 2"),
 )
+# A plan of some megabytes.
 LARGE = (
     "gpt",
     *shlex.split("--layers 16 --dp 2 --tp 2 --pp 2 --microbatches 4 --schedule 1f1b"),
-)  # a plan of some megabytes
+)
 
 
 class Done:
@@ -303,7 +304,6 @@ def unwritable(runner):
             ("generate", *GPT, "-o", bad / "g"),
             ("mutate", place.plan, "--bug", "missing_all_reduce", "-o", bad / "m.json"),
         ):
-            start = time.monotonic()
             done = execute(runner, *first, *arguments, program=program)
             expect(done.code == INTERNAL, f"{arguments[0]} to {bad}: exit {done.code}: {done.err}")
             expect(
@@ -340,7 +340,7 @@ def unwritable(runner):
 
 
 def nobody_reads(runner):
-    """Standard output is a pipe whose other end is closed: exit code 6, and files are written all the same."""
+    """Standard output is a closed pipe: exit code 6, and files are still written."""
     place = Place(runner, *GPT)
     cache = place.directory / "c.db"
     execute(runner, "verify", "-q", "--plan", place.plan, "--cache", cache)
@@ -818,7 +818,7 @@ def no_descriptors(runner):
 
 
 def one_report_file(runner, runs):
-    """Runs with different results write one report file, while it is read again and again: every reader finds a whole one."""
+    """Runs with different results write one report file: every reader finds a whole one."""
     place = Place(runner)
     plans = [
         (place.plan, EQUIVALENT),

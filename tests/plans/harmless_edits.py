@@ -52,7 +52,7 @@ def renamed(plan, seed):
         new = {old: f"x{p}_{i}" if seed % 2 else f"p{i:04}" for i, old in enumerate(order)}
         program["tensors"] = {new[t]: program["tensors"][t] for t in order}
 
-        def name(t):
+        def name(t, new=new):
             if t is None:
                 return None
             base, mark, k = t.partition("#")
@@ -342,7 +342,7 @@ def microbatches_written_out(plan):
 
 def tokens_named(plan):
     """Each microbatch's embedding reads its own tokens by name."""
-    for p, program in enumerate(plan.programs):
+    for p in range(len(plan.programs)):
         for node in plan.nodes(p, "embedding"):
             for k, each in enumerate(split_microbatches(plan, p, node)):
                 each["in"][0] += f"#{k}"
@@ -527,7 +527,10 @@ def vocabulary_in_shards(plan, cut):
 
 
 def mask_added_to_itself(plan):
-    """The causal mask is sent whole and summed over tp, where its halves were gathered: 0 + 0 and -inf + -inf change nothing."""
+    """The causal mask is sent whole and summed over tp, where its halves were gathered.
+
+    0 + 0 and -inf + -inf change nothing.
+    """
     known_defects.all_gather_to_all_reduce(plan, 1, 0, True)
 
 
@@ -570,7 +573,7 @@ def silu_written_out(plan):
 
 
 def forward_checkpoint(plan, nth=0):
-    """A checkpoint about one local tensor on each tensor-parallel rank that moves with dp and mb."""
+    """A checkpoint about one local tensor on each tp rank, for each dp and microbatch."""
     return [
         e
         for e in plan.lineage
@@ -702,7 +705,7 @@ def check_wrong_lineage(runner, plan_name, edit, *arguments):
 
 def gate_attribute(plan, name, value):
     """Two experts for each token, no bias: the two best are always in the two best groups."""
-    for p, program in enumerate(plan.programs):
+    for p in range(len(plan.programs)):
         for node in plan.nodes(p, "moe_gate") + plan.nodes(p, "moe_gate_backward"):
             assert node["attrs"]["topk"] == 2 and len([t for t in node["in"] if t]) <= 4
             node["attrs"][name] = value

@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
+# How many broken copies must be refuted at least.
 LEAST_BROKEN = {
     "factor_of_rows": 4,
     "eigenvalues_in_shard_map": 3,
@@ -25,8 +26,8 @@ LEAST_BROKEN = {
     "decoding_step": 3,
     "llama_scan": 3,
     "layer_norm_adamw": 1,
-}  # of each program; of the others:
-LEAST_BROKEN_OTHERS = 5
+}
+LEAST_BROKEN_OTHERS = 5  # of each other program
 
 # Ranks that look up their part of the rows and mask the others: zeros where the model's index is
 # out of bounds, or wrapped.
@@ -213,9 +214,7 @@ def edits(text):
             r"source_target_pairs=\{(.*?\})\}",
             lambda m: (
                 "source_target_pairs={"
-                + ",".join(
-                    "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))
-                )
+                + ",".join(f"{{{b},{a}}}" for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1)))
                 + "}"
             ),
             s,
@@ -338,7 +337,7 @@ def main():
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         for name, (refuted, problems) in zip(
-            names, pool.map(lambda n: check(shardproof, n), names)
+            names, pool.map(lambda n: check(shardproof, n), names), strict=True
         ):
             print(
                 f"{name}: proved, {refuted} broken copies refuted"

@@ -83,7 +83,7 @@ def main():
         return 77
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for name, right, line, done in pool.map(lambda c: run(shardproof, folder, c), cases):
+        for _, right, line, done in pool.map(lambda c: run(shardproof, folder, c), cases):
             print(line if right else f"WRONG {line}\n{done.stdout}{done.stderr}")
             failed = failed or not right
     return 1 if failed else 0

@@ -144,7 +144,8 @@ def own_rows(ids="%ids", sum="ROOT %y"):
   %zero = f32[] constant(0)
   %zeros = f32[5,3] broadcast(%zero), dimensions={{}}
   %mine = f32[5,3] select(%ins, %rows, %zeros)
-  {sum} = f32[5,3] all-reduce(%mine), channel_id=1, replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply=%plus
+  {sum} = f32[5,3] all-reduce(%mine), channel_id=1, replica_groups={{{{0,1}}}}, \
+use_global_device_ids=true, to_apply=%plus
 """
 
 

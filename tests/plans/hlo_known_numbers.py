@@ -48,7 +48,8 @@ NUMBERS = """  %n = f32[4] convert(%ids)
   %nb = f32[4,8] broadcast(%n), dimensions={0}
 """
 LOOKED_UP = """  %index = s32[4,1] reshape(%ids)
-  %rows = f32[4,8] gather(%w, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
+  %rows = f32[4,8] gather(%w, %index), offset_dims={1}, collapsed_slice_dims={0}, \
+start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
 """
 ONE_HOT = """  %i6 = s32[4,6] iota(), iota_dimension=1
   %idsb = s32[4,6] broadcast(%ids), dimensions={0}
@@ -437,7 +438,8 @@ SHIFTED = """  %pid = u32[] partition-id()
   %own = s32[] convert(%pid)
   %owns = s32[4] broadcast(%own), dimensions={}
   %shifted = s32[4] add(%ids, %owns)
-  %all = s32[8] all-gather(%shifted), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true
+  %all = s32[8] all-gather(%shifted), channel_id=1, replica_groups={{0,1}}, \
+dimensions={0}, use_global_device_ids=true
   %second = s32[4] slice(%all), slice={[4:8]}
 """
 ROWS = LOOKED_UP.replace("%rows =", "ROOT %y =")

@@ -62,10 +62,11 @@ def check(shardproof, case, directory):
     with open(program, "w") as file:
         file.write(case["hlo"])
     with zipfile.ZipFile(inputs, "w") as archive:
-        for name, entry in zip(parameters(case["hlo"]), case["inputs"]):
+        for name, entry in zip(parameters(case["hlo"]), case["inputs"], strict=True):
             if entry["integer"]:
-                for name, entry in integers(converted(shardproof, program, directory), name, entry):
-                    archive.writestr(name + ".npy", npy(entry))
+                model = converted(shardproof, program, directory)
+                for model_name, model_entry in integers(model, name, entry):
+                    archive.writestr(model_name + ".npy", npy(model_entry))
             else:
                 archive.writestr(name + ".npy", npy(entry))
     done = subprocess.run(
@@ -81,7 +82,7 @@ def check(shardproof, case, directory):
                 shape, found = values_of(archive.read(f"{side}/out.{k}.npy"))
                 if shape != expected["shape"]:
                     return f"{side}: result {k} has shape {shape}, expected {expected['shape']}"
-                for place, (a, b) in enumerate(zip(found, expected["values"])):
+                for place, (a, b) in enumerate(zip(found, expected["values"], strict=True)):
                     if not math.isclose(a, b, rel_tol=1e-7, abs_tol=1e-9):
                         return f"{side}: result {k}, element {place}: {a}, expected {b}"
     return None

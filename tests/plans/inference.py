@@ -114,7 +114,7 @@ def torch(runner, name):
 
 
 def large(runner, arguments, checkpoints):
-    """By itself, and without evaluating the whole plan in numbers: what was guessed wrongly is left out."""
+    """Without options, and without evaluating the whole plan: wrong guesses are dropped."""
     prefix = runner.path("large")
     subprocess.run(
         [

@@ -98,7 +98,10 @@ def all_reduce_to_identity(plan, pp, nth, which="all"):
 
 
 def all_reduce_dropped(plan, pp, nth, lineage):
-    """`lineage`: what becomes of the entries about the tensor that is gone: they are `removed`, or `moved` to the one that is read in its place."""
+    """`lineage`: the fate of entries about the tensor that is gone.
+
+    They are `removed`, or `moved` to its replacement.
+    """
     for p in stage_programs(plan, pp):
         node = tensor_parallel(plan, p, "all_reduce", nth)
         gone, kept = node["out"][0], node["in"][0]
@@ -179,7 +182,7 @@ def receivers_exchanged(plan, pp, nth, both_ends):
             )
             for r in (a, b)
         ]
-        for send, tp in zip(senders, (1, 0)):
+        for send, tp in zip(senders, (1, 0), strict=False):
             send["to"]["tp"] = tp
         plan.touch(*senders)
         a["from"]["tp"], b["from"]["tp"] = 1, 0
@@ -398,7 +401,7 @@ def shards_exchanged_in_lineage(plan, pp, linear):
     if first["box"] == second["box"]:
         raise RuntimeError("the weight is not cut")
     first["box"], second["box"] = second["box"], first["box"]
-    for p, weight in zip(stage_programs(plan, pp), weights):
+    for p, weight in zip(stage_programs(plan, pp), weights, strict=False):
         plan.touch_readers(p, weight)
 
 
@@ -517,7 +520,7 @@ def accumulates_one_microbatch_twice(plan, pp, nth):
 def tokens_cut_alike(plan, axis):
     """The input's lineage gives the same rows to all coordinates of an axis."""
     entry = next(e for e in plan.lineage if e["role"] == "input" and "step" in e["shards"][0])
-    for shard, p in zip(entry["shards"], stage_programs(plan, 0)):
+    for shard, p in zip(entry["shards"], stage_programs(plan, 0), strict=False):
         shard["step"][axis] = [0] * len(shard["box"])
         plan.touch_readers(p, shard["parts"][0]["local"])
 

@@ -102,7 +102,7 @@ def itself(runner, model_file, with_checkpoints):
 
 
 def changed_node(runner, with_checkpoints):
-    """Plans that must not pass: a node whose first two operands have one shape reads the first one twice."""
+    """Plans that must not pass: a node reads the first of two operands of one shape twice."""
     model_file = generated(runner, "mlp")
     model = read_json(model_file)
     right = self_plan(model, "m.json", lambda name: with_checkpoints)

@@ -183,9 +183,8 @@ def main():
         for bug in BUGS if SLOW else MUTATED[name]:
             runner.case(f"mutation.{name}.{bug}", wrong, PLANS_MADE[name][0], bug)
     for plan in sorted(PLANS.glob("*.plan.json*")) + sorted(PLANS.glob("torch/*.plan.json*")):
-        if (
-            SLOW or plan.stat().st_size < 300_000 and "megatron" not in plan.name
-        ):  # that one takes a minute to be undecided
+        if SLOW or plan.stat().st_size < 300_000 and "megatron" not in plan.name:
+            # That one takes a minute to be undecided.
             runner.case(f"mutation.real.{plan.name.split('.')[0]}", real, plan)
     runner.case("mutation.limit", too_small)
     return runner.run()

@@ -39,9 +39,8 @@ from plan_edit import (
     expect_code,
 )
 
-QUERY_SECONDS = int(
-    os.environ.get("SHARDPROOF_QUERY_SECONDS", 10 if SLOW else 1)
-)  # for cvc5, one obligation
+# For cvc5, one obligation.
+QUERY_SECONDS = int(os.environ.get("SHARDPROOF_QUERY_SECONDS", 10 if SLOW else 1))
 STAGE_SECONDS = max(QUERY_SECONDS, 2)  # for Z3, one stage
 RUN_SECONDS = max(6 * QUERY_SECONDS, 30)  # for a run of `verify --checker z3`
 
@@ -95,9 +94,8 @@ class Tally:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.plans = collections.defaultdict(
-            lambda: collections.defaultdict(collections.Counter)
-        )  # row: checker: outcome
+        # Row: checker: outcome.
+        self.plans = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
         self.obligations = collections.Counter()  # (verdict of auto, comparable, answer of cvc5)
         self.seconds = []
         self.missing = collections.Counter()
@@ -172,7 +170,10 @@ def contradiction(obligation, answer):
 
 
 def ask_cvc5(cvc5, directory, tally):
-    """What cvc5 says of a plan by its obligations: refuted, proved, undecided, time-out, or nothing where the plan has none."""
+    """cvc5's verdict on a plan by its obligations.
+
+    Refuted, proved, undecided, time-out, or none where the plan has no obligations.
+    """
     index = json.loads((directory / "index.json").read_text())
     if not index["complete"]:
         raise Failure("the index is not complete")
@@ -215,7 +216,8 @@ def ask_cvc5(cvc5, directory, tally):
         "time-out",
         "undecided",
         "proved",
-    ):  # one stage that differs is a plan that differs from its lineage
+    ):
+        # One stage that differs is a plan that differs from its lineage.
         if outcome[first]:
             return first
     return None

@@ -25,7 +25,7 @@ def choices(at):
     """The same with single coordinates in the place of each stretch."""
     named = stretches(at)
     for c in itertools.product(*[range(low, high) for low, high in named.values()]):
-        yield {**at, **dict(zip(named, c))}
+        yield {**at, **dict(zip(named, c, strict=True))}
 
 
 def moved(box, step, at):
@@ -121,7 +121,7 @@ def check(runner, name, model, plan, seen):
     # A stretch that is outside of its axis, or empty, cannot be written with single coordinates.
     if ours != theirs and ours != INPUT_ERROR:
         raise Failure(f"exit code {ours} with stretches, {theirs} with single coordinates")
-    if ours == EQUIVALENT or ours == NOT_EQUIVALENT or theirs != EQUIVALENT:
+    if ours in (EQUIVALENT, NOT_EQUIVALENT) or theirs != EQUIVALENT:
         seen.append(ours)
         return str(ours)
     raise Failure(f"exit code {ours}, where the plan with single coordinates is equivalent")

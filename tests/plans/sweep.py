@@ -498,6 +498,7 @@ def kept_files(runner):
     for plan, code in zip(
         sorted((sweep.directory / "kept").glob("*.plan.json")),
         (EQUIVALENT, EQUIVALENT, NOT_EQUIVALENT),
+        strict=True,
     ):
         done = subprocess.run(
             [sweep.program, "verify", "-q", "--plan", str(plan)], capture_output=True, text=True

@@ -30,10 +30,11 @@ from plan_edit import (
     is_running,
 )
 
+# Runs for seconds: every stage for itself.
 LONG = (
     MOE_128 if (PLANS / MOE_128).is_file() else LLAMA_TP8,
     "--no-classes",
-)  # runs for seconds: every stage for itself
+)
 
 
 class Running:
@@ -159,9 +160,8 @@ def every_worker_killed(runner, seconds):
                 except ProcessLookupError:
                     pass
         code, _, err, report = run.end()
-    if (
-        code == EQUIVALENT
-    ):  # a worker may answer before it is hit, and what failed is tried again further up
+    if code == EQUIVALENT:
+        # A worker may answer before it is hit, and what failed is tried again further up.
         if any(s["role"] == "output" and s["verdict"] != "proved" for s in report["stages"]):
             raise Failure("equivalent with an output that is not proved")
         return f"{kills} kills, equivalent all the same"
@@ -186,7 +186,7 @@ def no_time(runner, plan_name):
 
 
 def no_time_for_one_large_proof(runner):
-    """Without checkpoints the outputs are proofs of some size, which cannot be made in a millisecond."""
+    """Without checkpoints the outputs are large proofs: a millisecond is not enough."""
     plan = Plan(LLAMA)
     plan.json["lineage"] = [e for e in plan.lineage if e["role"] != "checkpoint"]
     result = runner.verify_plan(plan, "--timeout", "0.001")

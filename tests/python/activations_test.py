@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Activations, losses and `torch.func` where ranks have parts of the batch.
 
 Verdicts, right and wrong.
@@ -107,7 +108,10 @@ class Activations(unittest.TestCase):
                     self.assertEqual(verdict, report.verdict, report.text)
 
     def test_results_of_opaque_functions_of_other_arguments(self):
-        """The gradient that goes into it is of the rank's own mean: what is computed of the result is no defect."""
+        """The gradient that goes into it is of the rank's own mean.
+
+        What is computed from it is no defect.
+        """
         report = sp.verify(
             lambda world: train_operator(
                 world,
@@ -132,7 +136,7 @@ class Activations(unittest.TestCase):
 
     def test_fractions_that_are_added(self):
         def train_smoothed(world, smoothing):
-            """The backward of label smoothing over 6 classes adds 1/480 on the single device, 1/240 on a rank."""
+            """Label smoothing over 6 classes adds 1/480 on one device, 1/240 on a rank."""
             model = torch.nn.Linear(6, 6)
             x, labels = (
                 world.input("x", (8, 6), shard={"dp": 0}),
@@ -146,7 +150,7 @@ class Activations(unittest.TestCase):
             return loss
 
         for smoothing, verdict in ((0.1, "EQUIVALENT"), (0.2, "NOT EQUIVALENT")):
-            report = sp.verify(lambda world: train_smoothed(world, smoothing), mesh={"dp": 2})  # noqa: B023
+            report = sp.verify(lambda world: train_smoothed(world, smoothing), mesh={"dp": 2})
             self.assertEqual(verdict, report.verdict, report.text)
 
     def test_a_gradient_that_is_a_functions_result(self):
@@ -166,7 +170,7 @@ class Activations(unittest.TestCase):
             return loss
 
         for divisor, verdict in ((2, "EQUIVALENT"), (1, "NOT EQUIVALENT")):
-            report = sp.verify(lambda world: train_functional(world, divisor), mesh={"dp": 2})  # noqa: B023
+            report = sp.verify(lambda world: train_functional(world, divisor), mesh={"dp": 2})
             self.assertEqual(verdict, report.verdict, report.text)
 
 

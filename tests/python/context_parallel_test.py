@@ -49,7 +49,10 @@ def step(world, causal=True, balanced=True, rotation="allgather", reduced=True):
 
 
 def unsharded(world, balanced=True):
-    """The result, put together in the order of the sequence (balanced=False: as if ranks had consecutive pieces)."""
+    """The result in the order of the sequence.
+
+    balanced=False: as if ranks had consecutive pieces.
+    """
     q, k, v = (world.input(name, (2, 4, 8, 4)) for name in "qkv")
     if world.single:
         world.output("out", F.scaled_dot_product_attention(q, k, v, is_causal=True))
@@ -65,9 +68,11 @@ def unsharded(world, balanced=True):
 
 
 MODES = {
-    f"{rotation}{', causal' * causal}{', balanced' * balanced}": dict(
-        rotation=rotation, causal=causal, balanced=balanced
-    )
+    f"{rotation}{', causal' * causal}{', balanced' * balanced}": {
+        "rotation": rotation,
+        "causal": causal,
+        "balanced": balanced,
+    }
     for rotation in ("allgather", "alltoall")
     for causal, balanced in ((False, False), (True, False), (True, True))
 }

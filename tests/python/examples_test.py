@@ -73,7 +73,10 @@ class Truth(unittest.TestCase):
 
 
 def reduced_late(world):
-    """A functional collective that nothing has waited for when the step gives its result; the other rank joins late."""
+    """A functional collective that nothing has waited for at the end of the step.
+
+    The other rank is late.
+    """
     model = torch.nn.Linear(16, 4)
     world.parameters(model)
     y = model(world.input("x", (8, 16), shard={"dp": 0})).detach()

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Which parameter is which, and what of a step is compared: whatever order parts are called in, and
 whether they are called at all."""
 
@@ -167,7 +168,7 @@ class Orders(Verdicts):
             with torch.no_grad():
                 for i in (0, 1) if world.single else (1, 0):
                     source = models[i if right or world.single else 1 - i]
-                    for p, q in zip(averages[i].parameters(), source.parameters()):
+                    for p, q in zip(averages[i].parameters(), source.parameters(), strict=True):
                         p.lerp_(q, 0.1)
             return loss
 
@@ -567,7 +568,7 @@ class Results(Verdicts):
             loss.backward()
             with torch.no_grad():
                 if world.rank == 0 or otherwise is None:
-                    for p, q in zip(average.parameters(), model.parameters()):
+                    for p, q in zip(average.parameters(), model.parameters(), strict=True):
                         p.mul_(0.9).add_(q, alpha=0.1)
                 else:
                     otherwise(average)

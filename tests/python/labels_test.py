@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Labels that equal ignore_index: how many there are is data."""
 
 import unittest
@@ -50,7 +51,8 @@ def step_of(loss_of, high=None, shape=(8, 6), change=lambda labels, world: label
 
 
 class Labels(unittest.TestCase):
-    def verdict(self, step, expected, mesh={"dp": 2}, **options):
+    def verdict(self, step, expected, mesh=None, **options):
+        mesh = mesh or {"dp": 2}
         report = sp.verify(step, mesh=mesh, arguments=["-t", "30", "--diagnose", "off"], **options)
         self.assertEqual(expected, report.verdict, str(report))
         return report
@@ -116,9 +118,8 @@ class Labels(unittest.TestCase):
 
     def test_a_sum(self):
         def loss_of(logits, labels, world):
-            return (
-                F.cross_entropy(logits, labels, reduction="sum") * world.size
-            )  # undone by DistributedDataParallel
+            # Undone by DistributedDataParallel.
+            return F.cross_entropy(logits, labels, reduction="sum") * world.size
 
         def step(world):
             step_of(loss_of)(world)  # the loss itself is its rank's part of the sum
@@ -247,7 +248,7 @@ class Labels(unittest.TestCase):
                 labels = world.input("labels", (8, 3), torch.long, shard={"dp": 0}, high=CLASSES)
                 parts = 4 // world.size if mean else 1
                 wrapped = model if world.single else DistributedDataParallel(model)
-                for a, b in zip(x.chunk(parts), labels.chunk(parts)):
+                for a, b in zip(x.chunk(parts), labels.chunk(parts), strict=True):
                     options = {"ignore_index": -100} if named else {}
                     (
                         F.cross_entropy(wrapped(a).flatten(0, 1), b.flatten(), **options) / parts

@@ -335,7 +335,10 @@ def _attention(world, name, **options):
 
 
 def _ring(world):
-    """The backward of a part of the keys, given the result and the normalisation of all (or of others): what ring attention does."""
+    """The backward of a part of the keys, given result and normalisation of all (or of others).
+
+    Ring attention does this.
+    """
     q, k, v, grad = (world.input(f"ring {n}", (2, 4, 5, 8)) for n in ("q", "k", "v", "grad"))
     other_k, other_v = (world.input(f"ring {n}", (2, 4, 5, 8)) for n in ("other k", "other v"))
     out, lse = A._scaled_dot_product_flash_attention_for_cpu(
@@ -424,7 +427,7 @@ def step(world):
         lambda p: torch.optim.Adagrad([p], lr=0.1, lr_decay=0.1, weight_decay=0.1, fused=True),
     )
     optimized = [torch.nn.Parameter(weights.clone()) for _ in makers]
-    for p, make in zip(optimized, makers):
+    for p, make in zip(optimized, makers, strict=True):
         p.grad = weights * 3
         optimizer = make(p)
         optimizer.step()
@@ -824,13 +827,14 @@ def _unscaled(x):
     return y * scale + found
 
 
+# 0 everywhere; of the last ATen takes logarithms of numbers below all of double precision.
 WITHOUT_GRADIENT: set = {
     "floor",
     "ceil",
     "round",
     "trunc",
     "logcumsumexp",
-}  # 0 everywhere; of the last ATen takes logarithms of numbers below all of double precision
+}
 
 
 def _give(world, name, out, given):
@@ -928,7 +932,9 @@ class Operators(unittest.TestCase):
                         made = OPAQUE[function](*arguments)
                         inputs.update(
                             (name, v.numpy())
-                            for name, v in zip(names, made if isinstance(made, tuple) else [made])
+                            for name, v in zip(
+                                names, made if isinstance(made, tuple) else [made], strict=True
+                            )
                             if name in results
                         )
             self.assertEqual(len(outputs), len(set(captured.model["outputs"])))

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/torch/packages/: code from PyPI, unmodified, right and with a wrong edit. What is not installed is skipped."""
+"""Code from PyPI, unmodified, right and with a wrong edit.
+
+The steps are in examples/torch/packages/. What is not installed is skipped.
+"""
 
 import importlib
 import pathlib

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Random numbers from the start of a step or script: what ranks draw, what their parameters begin
 with, and whose batch it is.
 """

@@ -38,11 +38,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 MESH = {"dp": 2}
+CPU = torch.device("cpu")
 
 
-def train(world, change, shard={"dp": 0}):
+def train(world, change, shard=None):
     """Data parallelism by hand. `change` changes the averaged gradients."""
     model = MLP()
+    shard = {"dp": 0} if shard is None else shard
     x, y = (world.input(name, (8, 16), shard=shard) for name in "xy")
     loss = F.mse_loss(model(x), y)
     loss.backward()
@@ -187,7 +189,7 @@ class Kept(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(self.local))
 
     def test_optimizers_of_which_one_rank_has_another(self):
-        """What is not compared then is said, though the other rank has what the single device has."""
+        """What is not compared then is reported, though the other rank has the right value."""
 
         def step(world):
             torch.manual_seed(0)
@@ -371,10 +373,10 @@ class Kept(unittest.TestCase):
                 torch.nn.Parameter(p.detach().flatten().chunk(world.size)[world.rank].clone())
                 for p in model.parameters()
             ]
-            for main, p in zip(own, model.parameters()):
+            for main, p in zip(own, model.parameters(), strict=True):
                 main.grad = p.grad.flatten().chunk(world.size)[world.rank]
             torch.optim.SGD(own, lr=0.1).step()
-            for main, p in zip(own, model.parameters()):
+            for main, p in zip(own, model.parameters(), strict=True):
                 whole = torch.empty(p.numel())
                 if world.single:
                     whole.copy_(main.detach())
@@ -409,7 +411,7 @@ class Kept(unittest.TestCase):
 
 
 class Beginnings(unittest.TestCase):
-    """Buffers of one real number everywhere begin with any value, but where their number is needed (beginning.py)."""
+    """Buffers of one real number begin with any value, unless that number is needed."""
 
     class Net(torch.nn.Module):
         def __init__(self, track, scale=1.0):
@@ -547,7 +549,9 @@ class Beginnings(unittest.TestCase):
         )
 
     def test_other_numbers_on_ranks(self):
-        after = lambda world, model: world.output("scale", model.scale * world.size, mean=())
+        def after(world, model):
+            world.output("scale", model.scale * world.size, mean=())
+
         report = self.report(lambda world, model, mean: None, after, lambda world: 1.0 / world.size)
         self.assertEqual("NOT EQUIVALENT", report.verdict)  # the loss
         self.assertTrue(
@@ -617,13 +621,15 @@ class Leaves(unittest.TestCase):
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         with torch.no_grad():
             if way == "parameters":
-                for a, p in zip(copy_of.parameters(), model.parameters()):
+                for a, p in zip(copy_of.parameters(), model.parameters(), strict=True):
                     a.mul_(1 - factor(world)).add_(p, alpha=factor(world))
             elif way == "data":
-                for a, p in zip(copy_of.parameters(), model.parameters()):
+                for a, p in zip(copy_of.parameters(), model.parameters(), strict=True):
                     a.data.copy_(a.data * (1 - factor(world)) + factor(world) * p.data)
             elif way == "states":
-                for a, p in zip(copy_of.state_dict().values(), model.state_dict().values()):
+                for a, p in zip(
+                    copy_of.state_dict().values(), model.state_dict().values(), strict=True
+                ):
                     a.lerp_(p, factor(world))
             else:
                 torch._foreach_lerp_(
@@ -788,7 +794,7 @@ class Apart(unittest.TestCase):
             self.verdict(step)
 
     def test_ranges_that_are_found_out(self):
-        """The single device is recorded twice here: the second time, too, nothing was recorded before."""
+        """The single device is recorded twice here, the second time afresh, too."""
 
         def step(world):
             left_behind["runs"] = left_behind.get("runs", 0) + 1
@@ -916,7 +922,10 @@ class StateOfOptimizers(unittest.TestCase):
 
 
 class LeftBehind(unittest.TestCase):
-    """What a rank leaves in other places than the single device, though each tensor that it had is right."""
+    """What a rank leaves in other places than the single device.
+
+    Each of the tensors that it had is right.
+    """
 
     class Late(torch.optim.Optimizer):
         """Makes a part of its state in its second step."""
@@ -1485,10 +1494,10 @@ class FailClosed(unittest.TestCase):
     def test_what_other_code_reads_of_a_number_of_data(self):
         kept = []
         reads = {
-            "text": lambda n: float("%.4f" % n),
+            "text": lambda n: float("%.4f" % n),  # noqa: UP031
             "json": lambda n: json.loads(json.dumps(n)),
             "bytes": lambda n: struct.unpack("d", struct.pack("d", n))[0],
-            "length": lambda n: len("%.3f" % n) - 3,
+            "length": lambda n: len("%.3f" % n) - 3,  # noqa: UP031
             "array": lambda n: array.array("d", [n])[0],
             "decimal": lambda n: float(decimal.Decimal(n)),
             "joined": lambda n: 17 - len("".join([str(n), ""])),
@@ -1516,15 +1525,13 @@ class FailClosed(unittest.TestCase):
                     lambda x, same=same: x * (3 if same(x.sum()) else 1),
                     lambda x, same=same: x * (3 if same(x.sum()) else 1),
                 )
-        report = self.of_x(
-            lambda x: x * 2,
-            lambda x: (
-                kept.append(
-                    (json.dumps(x.sum().item()), "%.3f" % x.sum().item(), str(x.sum().item())[:5])
-                ),
-                x * 2,
-            )[1],
-        )
+
+        def written(x):
+            n = x.sum().item()
+            kept.append((json.dumps(n), "%.3f" % n, str(n)[:5]))  # noqa: UP031
+            return x * 2
+
+        report = self.of_x(lambda x: x * 2, written)
         self.assertEqual("EQUIVALENT", report.verdict)
         with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
             self.of_x(lambda x: x, lambda x: x * (1 if {x.sum().item(): 1} else 2))
@@ -1777,7 +1784,7 @@ class FailClosed(unittest.TestCase):
         self.assertEqual("UNDECIDED", sp.verify(step, mesh=MESH).verdict)
 
     def test_opaque_functions_of_what_a_rank_owns(self):
-        """Each rank takes the roots for one of two weights of the same shape, and gives them to the other (Shampoo's)."""
+        """Each rank takes the roots for one of two weights and gives them away (Shampoo)."""
 
         def step(world, owner=lambda i: i, factor=1.0):
             model = torch.nn.Sequential(
@@ -1858,7 +1865,10 @@ class FailClosed(unittest.TestCase):
         )
 
     def test_parameters_that_were_computed(self):
-        """What torch.func.functional_call puts in the place of parameters is what was computed, with a gradient or without, and no input."""
+        """torch.func.functional_call replaces parameters by computed values.
+
+        They have a gradient or none, and are no inputs.
+        """
 
         def step(world, factor=1, detached=False):
             hyper, main = (
@@ -1903,7 +1913,10 @@ class FailClosed(unittest.TestCase):
             )
 
     def test_a_penalty_on_gradients(self):
-        """Gradients that are differentiated again have not the loss's scale, and nothing is claimed of them."""
+        """Gradients that are differentiated again do not have the loss's scale.
+
+        Nothing is claimed of them.
+        """
 
         def step(world, total=True):
             model = world.parameters(
@@ -1984,9 +1997,8 @@ class FailClosed(unittest.TestCase):
             world.parameters(model)
             x = world.input("x", (8, 8), shard={"dp": 0})
             out = model(x)
-            kept = torch.bernoulli(
-                torch.full((out.shape[0], 1), 0.9)
-            )  # whole rows, as stochastic depth drops them
+            # Whole rows, as stochastic depth drops them.
+            kept = torch.bernoulli(torch.full((out.shape[0], 1), 0.9))
             chosen = torch.bernoulli(torch.sigmoid(out.detach()))
             noise = (
                 torch.normal(out.detach(), torch.full_like(out, 0.5))
@@ -2086,7 +2098,7 @@ class FailClosed(unittest.TestCase):
                 self.refuse(change, "depends on data")
 
     def test_a_branch_on_what_is_computed_of_a_number_that_depends_on_data(self):
-        """Every function of `math` knows these numbers; so do their texts, parts and complex ones."""
+        """Functions of `math` take these numbers; so do their texts, parts and complex ones."""
         branches = {
             "part": lambda n: n.real > 1,
             "conjugate": lambda n: n.conjugate() > 1,
@@ -2122,9 +2134,10 @@ class FailClosed(unittest.TestCase):
                     "comb",
                     "perm",
                 )
+                # As it is while a step is recorded.
                 branches[name] = lambda n, name=name, two=two: (
                     getattr(math, name)(*((n, 2) if two else (n,))) > 1
-                )  # as it is while a step is recorded
+                )
         for name, branch in branches.items():
             with self.subTest(name):
 
@@ -2170,7 +2183,10 @@ class FailClosed(unittest.TestCase):
                     sp.capture(step, mesh=MESH)
 
     def test_collectives_of_tensors_that_lie_in_other_orders(self):
-        """Backends pair the elements by where they lie in memory (seen with gloo): the ranks' tensors have to lie alike."""
+        """Backends pair elements by their offset in memory (seen with gloo).
+
+        So the ranks' layouts must be equal.
+        """
 
         def whole(x, strided):
             return x.t().contiguous().t() if strided else x.clone()
@@ -2207,9 +2223,8 @@ class FailClosed(unittest.TestCase):
         for change, alike in ((reduced, True), (at_one, True), (sent, True), (scattered, False)):
             for ranks in ("all", "classes"):
                 with self.subTest(change.__name__, ranks=ranks):
-                    for one in (
-                        (0, 1, 2) if ranks == "all" else (0, 1, 3)
-                    ):  # of classes rank 2 is not recorded
+                    for one in (0, 1, 2) if ranks == "all" else (0, 1, 3):
+                        # Of classes rank 2 is not recorded.
                         with self.assertRaisesRegex(
                             sp.CaptureError, r"contiguous\(\).* at recorder_test.py"
                         ):
@@ -2233,7 +2248,7 @@ class FailClosed(unittest.TestCase):
                         )
 
     def test_collectives_of_tensors_that_are_not_contiguous(self):
-        """Backends take them in the order of memory (seen with gloo), where the program means that of the tensor."""
+        """Backends take elements in memory order (seen with gloo), the program in tensor order."""
 
         def exchanged(world, model):
             out = torch.empty_like(model.up.weight.grad.t())
@@ -2262,9 +2277,8 @@ class FailClosed(unittest.TestCase):
             model(world.input("x", (4, 16), shard={"dp": 0})).square().mean().backward()
             for p in model.parameters():
                 if not world.single:
-                    dist.all_reduce(
-                        p.grad.t()
-                    )  # dense, and alike on all ranks: each element with its own
+                    # Dense, and alike on all ranks: each element with its own.
+                    dist.all_reduce(p.grad.t())
                     p.grad /= world.size
 
         sp.assert_equivalent(step, mesh=MESH)
@@ -2401,7 +2415,10 @@ class FailClosed(unittest.TestCase):
         sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
 
     def test_methods_of_the_group(self):
-        """They say themselves how they reduce, whatever the call before did, and have to be waited for."""
+        """These calls name their own reduction, whatever the call before did.
+
+        They have to be waited for.
+        """
 
         def change(world, model, wait=True, factor=2):
             if not world.single:
@@ -2422,11 +2439,9 @@ class FailClosed(unittest.TestCase):
             self.assertEqual("NOT EQUIVALENT", report.verdict)
 
     def test_calls_that_a_group_takes_together(self):
-        """With a device the backend itself is told of the first and the last, and gives one work for all."""
+        """With a device the backend learns of the first and the last call, and gives one work."""
 
-        def change(
-            world, model, waits=True, factor=2, asynchronous=True, device=torch.device("cpu")
-        ):
+        def change(world, model, waits=True, factor=2, asynchronous=True, device=CPU):
             if not world.single:
                 gradients = [p.grad for p in model.parameters()]
                 with dist.distributed_c10d._coalescing_manager(
@@ -2516,7 +2531,7 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.verdict(change).verdict, "EQUIVALENT")
 
     def test_pairs_of_equal_labels(self):
-        """labels[:, None] == labels[None] has the same labels on both sides, and not at the same places."""
+        """labels[:, None] == labels[None]: the same labels on both sides, at different places."""
 
         def step(world, pairs=True):
             model = torch.nn.Linear(8, 4, bias=False)
@@ -2551,9 +2566,8 @@ class Verdicts(unittest.TestCase):
                 F.mse_loss(modules[1](modules[0](x).relu()), y).backward()
             elif rank == 0:
                 sent = [modules[0](part).relu() for part in x.chunk(2)]
-                works = [
-                    dist.isend(h.detach(), dst=1) for h in sent
-                ]  # both, before what comes back is received
+                # Both, before what comes back is received.
+                works = [dist.isend(h.detach(), dst=1) for h in sent]
                 if blocks:
                     works[1].wait()
                 for h in sent:
@@ -2589,7 +2603,7 @@ class Verdicts(unittest.TestCase):
                 self.assertEqual([d.kind for d in report.defects[:1]], [kind] if kind else [])
 
     def test_collectives_that_are_begun(self):
-        """Stage 1 begins a collective of both stages, and only then sends what stage 0 wants before it joins."""
+        """Stage 1 begins a collective of both, then sends what stage 0 needs before it joins."""
         functional = torch.ops._c10d_functional
 
         def step(world, how="all_reduce", early=False, batch=False, another=False, factor=2.0):
@@ -2667,9 +2681,8 @@ class Verdicts(unittest.TestCase):
             ({"factor": 1.0}, "NOT EQUIVALENT", "lineage"),
             ({"how": "functional", "factor": 1.0}, "NOT EQUIVALENT", "lineage"),
         ]
-        cases += [
-            ({"batch": True}, "NOT EQUIVALENT", "deadlock")
-        ]  # it is for the communicator of the collectives
+        # It is for the communicator of the collectives.
+        cases += [({"batch": True}, "NOT EQUIVALENT", "deadlock")]
         for changes, verdict, kind in cases:
             with self.subTest(changes):
                 report = sp.verify(
@@ -2686,7 +2699,7 @@ class Verdicts(unittest.TestCase):
         def change(world, model):
             if not world.single:
                 works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
-                for p, work in zip(model.parameters(), works):
+                for p, work in zip(model.parameters(), works, strict=True):
                     work.wait()
                     p.grad /= world.size
 
@@ -2713,7 +2726,9 @@ class Verdicts(unittest.TestCase):
 class StagesWithoutShapes(unittest.TestCase):
     """Pipeline stages that run their modules once to see what shapes they give."""
 
-    def verdict(self, layer, shapes=False, mesh={"pp": 2}, shard=False, width=3):
+    def verdict(self, layer, shapes=False, mesh=None, shard=False, width=3):
+        mesh = mesh or {"pp": 2}
+
         class Part(torch.nn.Module):
             def __init__(self, layers):
                 super().__init__()
@@ -2727,7 +2742,7 @@ class StagesWithoutShapes(unittest.TestCase):
         def single(world):
             model = Part(range(2))
             x, y = (world.input(name, (8, width)) for name in "xy")
-            for a, b in zip(x.chunk(2), y.chunk(2)):
+            for a, b in zip(x.chunk(2), y.chunk(2), strict=True):
                 (F.mse_loss(model(a), b) / 2).backward()
 
         def step(world):
@@ -2931,7 +2946,7 @@ class OverRanks(unittest.TestCase):
             sums = torch.stack(
                 [
                     (r.flip(0) if swapped and not world.single else r).mul(w).sum(0)
-                    for r, w in zip(rows, weights)
+                    for r, w in zip(rows, weights, strict=True)
                 ]
             )
             world.output("sums", sums, shard={"ep": 0})
@@ -2953,7 +2968,10 @@ class OverRanks(unittest.TestCase):
             self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
 
     def test_lists_of_unequal_tensors(self):
-        """Rows of a weight that no number of ranks divides: gradients to their owners, and weights back."""
+        """Rows of a weight that no number of ranks divides.
+
+        Gradients go to their owners, and weights back.
+        """
 
         def step(world, of=0, mean=True):
             model = torch.nn.Linear(4, 7, bias=False)
@@ -3368,9 +3386,8 @@ class Operators(unittest.TestCase):
     def test_a_softmax_of_rows_of_which_all_are_masked(self):
         def step(world):
             q, k, v = (world.input(n, (2, 6, 4), shard={"dp": 0}) for n in "qkv")
-            mask = torch.ones(6, 6, dtype=torch.bool).tril(
-                -1
-            )  # the first row sees nothing: torch's result is zero there
+            # The first row sees nothing: torch's result is zero there.
+            mask = torch.ones(6, 6, dtype=torch.bool).tril(-1)
             world.output(
                 "y", F.scaled_dot_product_attention(q, k, v, attn_mask=mask), shard={"dp": 0}
             )
@@ -3475,7 +3492,7 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
         return report.text.split("Cause 1 of 1:")[1].split("\n\n")[0]
 
     def test_a_loss_that_was_added_up(self):
-        """Its ranks' gradients are parts of a sum, though the gradient in question is not reduced."""
+        """Its ranks' gradients are parts of a sum, but the one in question is not reduced."""
 
         def step(world, summed=True):
             norm, up, down = (
@@ -3553,7 +3570,7 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
                 torch.nn.Linear(6, 8 // world.size, bias=False),
                 Rows(),
             )
-            model = world.parameters(
+            world.parameters(
                 torch.nn.ModuleDict({"first": first, "up": up, "rows": rows}),
                 {"up": {"tp": 0}, r"rows\.weight": {"tp": 1}},
             )
@@ -3677,8 +3694,11 @@ world = dist.get_world_size()
 torch.manual_seed(dist.get_rank())
 first, second = nn.Linear(8, 8), nn.Linear(8, 4)
 whole = nn.parallel.DistributedDataParallel(nn.Sequential(first, second))
-optimizers = [ZeroRedundancyOptimizer(first.parameters(), optimizer_class=torch.optim.Adam, lr=0.1) if world > 1 else torch.optim.Adam(first.parameters(), lr=0.1),
-              torch.optim.SGD(second.parameters(), lr=0.1 DIVIDED)]
+if world > 1:
+    sharded = ZeroRedundancyOptimizer(first.parameters(), torch.optim.Adam, lr=0.1)
+else:
+    sharded = torch.optim.Adam(first.parameters(), lr=0.1)
+optimizers = [sharded, torch.optim.SGD(second.parameters(), lr=0.1 DIVIDED)]
 for _ in range(2):
     x, y = torch.randn(8 // world, 8), torch.randn(8 // world, 4)
     loss = F.mse_loss(whole(x), y)
@@ -3700,7 +3720,8 @@ dist.init_process_group("gloo")
 rank, world = int(os.environ["RANK"]), dist.get_world_size()
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(32, 10), torch.randint(0, 4, (32,)))
-loader = DataLoader(data, 8 // world, sampler=DistributedSampler(data, shuffle=True), num_workers=2, pin_memory=True)
+sampler = DistributedSampler(data, shuffle=True)
+loader = DataLoader(data, 8 // world, sampler=sampler, num_workers=2, pin_memory=True)
 model = nn.Linear(10, 4)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
 for x, y in loader:
@@ -3786,7 +3807,11 @@ class Forked(unittest.TestCase):
 
 
 def flat_gradients(world, way, wrong=False):
-    """Gradients that are views of one flat buffer, as Megatron's DistributedDataParallel and FSDP2 have them, of two backward passes; the loss is a sum divided by all tokens."""
+    """Gradients that are views of one flat buffer.
+
+    Megatron's DistributedDataParallel and FSDP2 have such. Two backward passes add to them. The
+    loss is a sum divided by all tokens.
+    """
     model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 8))
     world.parameters(model)
     parameters = list(model.parameters())
@@ -3897,7 +3922,7 @@ class FlatGradients(unittest.TestCase):
 
 
 class NumbersAndTruth(unittest.TestCase):
-    """Integers that are put together, what is true of reals, places that are written twice, and casts that no operator is named after."""
+    """Joined integers, facts about reals, places written twice, casts within operators."""
 
     MESH = {"dp": 2}
 
@@ -3940,8 +3965,12 @@ class NumbersAndTruth(unittest.TestCase):
             labels[:, :-1] = tokens[:, 1:]
             return labels
 
-        of_all = lambda x, y: F.cross_entropy(x, y, reduction="sum") / y.numel()  # noqa: E731
-        of_counted = lambda x, y: F.cross_entropy(x, y, reduction="sum") / (y.numel() * 5 / 6)  # noqa: E731
+        def of_all(x, y):
+            return F.cross_entropy(x, y, reduction="sum") / y.numel()
+
+        def of_counted(x, y):
+            return F.cross_entropy(x, y, reduction="sum") / (y.numel() * 5 / 6)
+
         for shift in (
             lambda t: F.pad(t[:, 1:], (0, 1), value=-100),
             lambda t: F.pad(t, (0, 1), value=-100)[:, 1:],

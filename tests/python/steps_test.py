@@ -88,7 +88,7 @@ def averaged(world):
     world.parameters(nn.ModuleDict({"model": model, "average": average}))
     for loss in trained(world, momentum, model=model):
         with torch.no_grad():
-            for a, p in zip(average.parameters(), model.parameters()):
+            for a, p in zip(average.parameters(), model.parameters(), strict=True):
                 a.lerp_(p, 0.1)
         yield loss
 

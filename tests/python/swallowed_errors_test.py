@@ -82,7 +82,7 @@ class Steps(unittest.TestCase):
             try:
                 return x.item() > 7
             finally:
-                return False  # noqa: B012
+                return False  # noqa: B012, SIM107
 
         self.of_a_number(spike)
 
@@ -282,7 +282,7 @@ class Steps(unittest.TestCase):
             x = world.input("x", (6,)).mean()
             if not world.single:
                 with contextlib.suppress(BaseException):
-                    x.item() + 1 > 2
+                    x.item() + 1 > 2  # noqa: B015
             return x
 
         self.ends(step)

@@ -182,7 +182,7 @@ class UnevenShards(unittest.TestCase):
                     )
 
     def test_another_program_at_the_end_of_a_stretch(self):
-        """Sizes say that ranks 0 to 3 do the same, and the last of them does not: then all are recorded."""
+        """By their sizes ranks 0 to 3 do the same; the last of them does not: all are recorded."""
         captured = self.capture({"dp": 8}, 4, change=twice_on(3))
         self.assertEqual(list(range(8)), captured.recorded)
         self.assertEqual("NOT EQUIVALENT", self.verdict(captured))
@@ -215,7 +215,7 @@ class UnevenShards(unittest.TestCase):
             self.assertEqual(like["nodes"], program["nodes"])
 
     def test_ranks_that_do_not_follow_evenly(self):
-        """Where the last or the second rank along tp does otherwise than numbers that move can say, all are recorded."""
+        """Where the last or second rank along tp breaks the even spacing, all are recorded."""
 
         def changed(coordinates, world, model):
             if world.coordinates["dp"] >= 4 and world.coordinates["tp"] in coordinates:

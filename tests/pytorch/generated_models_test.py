@@ -130,12 +130,10 @@ class Step:
         inputs = self.model.random_inputs(r)
         self.values = dict(inputs)
         gradients = {t["grad_of"]: name for name, t in graph["tensors"].items() if "grad_of" in t}
-        parameters = {
-            name: 0.4 * r.real(graph["tensors"][name]["shape"]) for name in gradients
-        }  # small enough that no softmax saturates
-        self.model.load_state_dict(
-            parameters, strict=True
-        )  # the same parameters, of the same shapes
+        # Small enough that no softmax saturates.
+        parameters = {name: 0.4 * r.real(graph["tensors"][name]["shape"]) for name in gradients}
+        # The same parameters, of the same shapes.
+        self.model.load_state_dict(parameters, strict=True)
         self.values.update(parameters)
         named = dict(self.model.named_parameters())
 
@@ -190,7 +188,7 @@ class Step:
             )
         if results:
             drawn = evaluate(graph, self.values, results)
-            for module, name in zip(dropouts, results):
+            for module, name in zip(dropouts, results, strict=True):
                 module.mask = (drawn[name] != 0).double()
 
 

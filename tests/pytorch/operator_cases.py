@@ -344,7 +344,7 @@ def slice_(r, op):
         index = [slice(None)] * len(shape)
         index[dim] = slice(attributes.get("start"), attributes.get("stop"), attributes.get("step"))
         if len(range(n)[index[dim]]) > 0:
-            return Case(op, [r.anything(shape)], attributes, lambda x: x[tuple(index)])
+            return Case(op, [r.anything(shape)], attributes, lambda x, index=tuple(index): x[index])
 
 
 @cases("select")
@@ -410,10 +410,8 @@ def reduction(r, op):
     dim = r.choice([r.dim(len(shape)), r.dims(len(shape))])
     if not optional(r, attributes, "dim", dim, 1 if op == "logsumexp" else 0.7):
         dim = list(range(len(shape)))
-    if optional(r, attributes, "keepdim", r.chance(0.7)):
-        keepdim = attributes["keepdim"]
-    else:
-        keepdim = False
+    given = optional(r, attributes, "keepdim", r.chance(0.7))
+    keepdim = attributes["keepdim"] if given else False
     return Case(
         op, [r.real(shape)], attributes, lambda x: getattr(torch, op)(x, dim=dim, keepdim=keepdim)
     )

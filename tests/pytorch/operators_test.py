@@ -105,7 +105,7 @@ def add_backward(r, model, case, operands, expected):
     )
     flowing = [
         (e, g.reshape(e.shape))
-        for e, g in zip(expected, gradients)
+        for e, g in zip(expected, gradients, strict=True)
         if g is not None and e.requires_grad
     ]
     leaves = [(i, x) for i, x in enumerate(case.operands) if x is not None and x.requires_grad]
@@ -119,7 +119,7 @@ def add_backward(r, model, case, operands, expected):
             [g for _, g in flowing],
             allow_unused=True,
         )
-        for (i, _), gradient in zip(leaves, found):
+        for (i, _), gradient in zip(leaves, found, strict=True):
             if gradient is not None:
                 wanted[i] = gradient
     wanted = some_left_out(r, wanted)
@@ -167,7 +167,7 @@ class OperatorsTest(unittest.TestCase):
     def test_every_operator_computes_what_pytorch_computes(self):
         for c in self.comparisons:
             with self.subTest(op=c.op, case=str(c.case)):
-                for i, (name, expected) in enumerate(zip(c.results, c.expected)):
+                for i, (name, expected) in enumerate(zip(c.results, c.expected, strict=True)):
                     if name is None:
                         continue
                     problem = support.difference(self.found[name], expected)
@@ -201,7 +201,7 @@ class OperatorsTest(unittest.TestCase):
         """Else a result left at zero would pass."""
         alive = collections.defaultdict(bool)
         for c in self.comparisons:
-            for i, (name, expected) in enumerate(zip(c.results, c.expected)):
+            for i, (name, expected) in enumerate(zip(c.results, c.expected, strict=True)):
                 if name is not None:
                     alive[c.op, i] |= bool((expected != 0).any())
         for (op, i), is_alive in alive.items():

@@ -149,7 +149,8 @@ class GivenDropout(nn.Module):
 class Gpt(nn.Module):
     """GPT-2 and GPT-3 (arXiv 2005.14165) with the parameters of Megatron-LM.
 
-    Query, key and value of a head are adjacent in one projection. The embedding's table is the head.
+    Query, key and value of a head are adjacent in one projection. The embedding's table is the
+    head.
     """
 
     class Attention(nn.Module):

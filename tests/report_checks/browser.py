@@ -124,9 +124,8 @@ def failing_stage_by_keyboard(pages, directory):
     )
     html = pages.verify(directory, directory / "mlp_dropped_all_reduce.plan.json", 10)
     text = html.read_text()
-    head = text.split('<script id="data"')[
-        0
-    ]  # the rest is scripts; what they load the console would tell
+    # The rest is scripts; what they load the console would tell.
+    head = text.split('<script id="data"')[0]
     expect(
         "url(" not in head and not re.search(r"<(link|script|img)[^>]*\s(src|href)=", head),
         "the page refers to other files",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that the program writes and takes against docs/schemas/: schemas.py PROGRAM ENVIRONMENT"""
+"""The program's files against docs/schemas/: schemas.py PROGRAM ENVIRONMENT."""
 
 import copy
 import gzip
@@ -101,9 +101,8 @@ def main():
             format_ = value.get("format", "") if isinstance(value, dict) else ""
             if file.name == "broken.plan.json":
                 continue  # wrong on purpose
-            if (
-                "expected" in value and value["expected"] != "input-error"
-            ):  # of tests/plans/small/: model and plan in one file
+            if "expected" in value and value["expected"] != "input-error":
+                # Of tests/plans/small/: model and plan in one file.
                 for which in ("model", "plan"):
                     check(f"{file.name}, {which}", which, value[which])
             if format_ in ("shardproof-plan", "shardproof-model"):

@@ -81,7 +81,7 @@ class BareMachine(unittest.TestCase):
 
 
 class ContinuousIntegration(unittest.TestCase):
-    """.ci/run passes where the bare machine does, fails where it does, and else runs the tests here."""
+    """.ci/run passes where the bare machine does, fails where it does, else runs the tests."""
 
     def outcome(self, bare, tests):
         with tempfile.TemporaryDirectory() as folder:

@@ -30,7 +30,7 @@ SHARD = {
 
 
 class Norm(torch.nn.LayerNorm):
-    """As Apex's and Transformer Engine's: parameters whose gradients are of a part of the sequence say so."""
+    """Marks parameters whose gradients are of a part of the sequence, as Apex does."""
 
     def __init__(self, config, hidden_size, eps=1e-5, **options):
         super().__init__(hidden_size, eps)

@@ -114,7 +114,7 @@ def train(world, scale=1, interleaved=False, overlap=True):
             labels=targets,
         ), of_loss
 
-    run, batches = get_forward_backward_func(), list(zip(tokens, labels))
+    run, batches = get_forward_backward_func(), list(zip(tokens, labels, strict=True))
     run(
         forward_step_func=forward,
         data_iterator=[iter(batches) for _ in chunks] if virtual else iter(batches),

@@ -29,9 +29,8 @@ from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
 DIM, VOCABULARY, HEADS, SEQUENCE, BATCH, ACCUMULATED = 32, 32, 4, 8, 8, 2
-torchtitan.trainer.int = torchtitan.trainer.float = torchtitan.distributed.utils.float = lambda x: (
-    x
-)  # int() and float() of numbers that depend on data, which it only logs
+# The trainer takes int() and float() of numbers that depend on data, and only logs them.
+torchtitan.trainer.int = torchtitan.trainer.float = torchtitan.distributed.utils.float = lambda x: x
 llama3.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
 
 

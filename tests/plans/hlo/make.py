@@ -760,28 +760,36 @@ def llama_scan():
         )
 
     d, f = heads * size, 64
-    shapes = dict(
-        g1=(d,),
-        g2=(d,),
-        q=(d, d),
-        k=(d, groups * size),
-        v=(d, groups * size),
-        o=(d, d),
-        w1=(d, f),
-        w3=(d, f),
-        w2=(f, d),
-    )
+    shapes = {
+        "g1": (d,),
+        "g2": (d,),
+        "q": (d, d),
+        "k": (d, groups * size),
+        "v": (d, groups * size),
+        "o": (d, d),
+        "w1": (d, f),
+        "w3": (d, f),
+        "w2": (f, d),
+    }
     across, along = P(None, "dp", "tp"), P(None, "tp", "dp")
-    specs = dict(
-        g1=P(), g2=P(), q=across, k=across, v=across, o=along, w1=across, w3=across, w2=along
-    )
-    p = dict(
-        e=f32(16, d),
-        layers={k: f32(layers, *v) for k, v in shapes.items()},
-        g=f32(d),
-        out=f32(d, 16),
-    )
-    place = dict(e=P("tp", "dp"), layers=specs, g=P(), out=P("dp", "tp"))
+    specs = {
+        "g1": P(),
+        "g2": P(),
+        "q": across,
+        "k": across,
+        "v": across,
+        "o": along,
+        "w1": across,
+        "w3": across,
+        "w2": along,
+    }
+    p = {
+        "e": f32(16, d),
+        "layers": {k: f32(layers, *v) for k, v in shapes.items()},
+        "g": f32(d),
+        "out": f32(d, 16),
+    }
+    place = {"e": P("tp", "dp"), "layers": specs, "g": P(), "out": P("dp", "tp")}
     return same_step(
         sgd(loss),
         mesh_of(("dp", 2), ("tp", 2)),
@@ -952,11 +960,12 @@ def dump(step, shapes, path, **shardings):
 def main():
     for name in sys.argv[1:] or PROGRAMS:
         single, several, mesh, shapes, specs, out = PROGRAMS[name]()
-        place = lambda tree: jax.tree.map(
-            lambda s: NamedSharding(mesh, s),
-            tree,
-            is_leaf=lambda s: isinstance(s, P),
-        )
+
+        def place(tree, mesh=mesh):
+            return jax.tree.map(
+                lambda s: NamedSharding(mesh, s), tree, is_leaf=lambda s: isinstance(s, P)
+            )
+
         dump(single, shapes, os.path.join(HERE, name + ".single.hlo.gz"))
         dump(
             several,

@@ -253,10 +253,14 @@ class Plan:
     def split_heads(self):
         scale = None if self.is_("rescale") else self.scale
         mine = [self.b, self.h // self.ranks, self.s, self.d]
-        to_heads = lambda x: self.communicate("all_to_all", x, mine, idim=1, odim=2)
-        back = lambda x: self.communicate(
-            "all_to_all", x, [self.b, self.h, self.rows, self.d], idim=2, odim=1
-        )
+
+        def to_heads(x):
+            return self.communicate("all_to_all", x, mine, idim=1, odim=2)
+
+        def back(x):
+            whole = [self.b, self.h, self.rows, self.d]
+            return self.communicate("all_to_all", x, whole, idim=2, odim=1)
+
         q, k, v, mask = to_heads("q"), to_heads("k"), to_heads("v"), self.whole_mask()
         if self.is_("step"):
             v = self.rolled(v)
@@ -265,7 +269,9 @@ class Plan:
             gradients = self.side.attention_backward(
                 to_heads("do"), None, q, k, v, mask, scale, self.fused
             )
-            results |= {name: back(g) for name, g in zip(("dq", "dk", "dv"), gradients)}
+            results |= {
+                name: back(g) for name, g in zip(("dq", "dk", "dv"), gradients, strict=True)
+            }
         self.finish(results)
 
     # --- rings ---
@@ -309,7 +315,7 @@ class Plan:
         self.finish(results)
 
     def maximum(self, blocks, forget):
-        side, total = self.side, None
+        side, m, weight, total = self.side, None, None, None
         column = [self.b, self.h, self.rows, 1]
         for n, (_, k, v, mask) in enumerate(blocks):
             s, _ = side.scores("q", k, mask, self.scale)
@@ -318,14 +324,17 @@ class Plan:
                 both = side.op("cat", [m, largest], [*column[:3], 2], dim=-1)
                 largest = side.op("amax", [both], column, dim=-1, keepdim=True)
                 factor = side.same("exp", side.same("sub", m, largest))
-                l = side.same("mul", l, factor)
+                weight = side.same("mul", weight, factor)
                 if not (forget and n == len(blocks) - 1):
                     total = side.same("mul", total, factor)
             m = largest
             p = side.same("exp", side.same("sub", s, m))
             own, product = side.op("sum", [p], column, dim=-1, keepdim=True), side.matmul(p, v)
-            l, total = (own, product) if n == 0 else (side.add(l, own), side.add(total, product))
-        return side.same("div", total, l), (m, l)
+            if n == 0:
+                weight, total = own, product
+            else:
+                weight, total = side.add(weight, own), side.add(total, product)
+        return side.same("div", total, weight), (m, weight)
 
     def merged(self, blocks, forget):
         side = self.side
@@ -415,7 +424,7 @@ class Plan:
                     side.matmul(side.transposed(ds), "q"),
                     side.matmul(side.transposed(p), "do"),
                 )
-            dq, dk, dv = (side.add(x, y) for x, y in zip((dq, dk, dv), here))
+            dq, dk, dv = (side.add(x, y) for x, y in zip((dq, dk, dv), here, strict=True))
         return {"dq": dq, "dk": self.next(dk), "dv": self.next(dv)}
 
 
@@ -434,6 +443,7 @@ def model(fused, mask, backward, b, h, s, d, scale):
             zip(
                 ("dq", "dk", "dv"),
                 side.attention_backward("do", None, "q", "k", "v", used, scale, fused),
+                strict=True,
             )
         )
     for name, value in results.items():

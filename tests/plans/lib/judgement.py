@@ -7,7 +7,7 @@ def stem(operand):
 
 
 def near(plan, pointers):
-    """The nodes at `pointers`, and those that read or make one of their tensors, in each program."""
+    """The nodes at `pointers`, and those that read or write one of their tensors."""
     found, tensors = set(pointers), set()
     for pointer in pointers:
         _, _, p, _, n = pointer.split("/")
@@ -31,8 +31,8 @@ def near(plan, pointers):
 class FirstCause:
     """How a first cause relates to the changed nodes.
 
-    `named`: its first three nodes have a changed one or a neighbour of one. `told`: its sentence has
-    one, or such a tensor. `proved`: with its fix the plan is equivalent.
+    `named`: its first three nodes have a changed one or a neighbour of one. `told`: its sentence
+    has one, or such a tensor. `proved`: with its fix the plan is equivalent.
     """
 
     def __init__(self, report, plan, changed):

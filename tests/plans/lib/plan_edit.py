@@ -54,9 +54,8 @@ GENERATED = {
     DOES_NOT_APPLY,
 ) = 0, 10, 5, 4, 1, 2, 6, 7, 3
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
-RUN_LIMIT = float(
-    os.environ.get("SHARDPROOF_CASE_LIMIT", "300")
-)  # seconds for one run: a hang is a failure, a slow machine is not
+# Seconds for one run: a hang is a failure, a slow machine is not.
+RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))
 
 
 # ---- files ----
@@ -478,9 +477,9 @@ class Runner:
     def run(self, parallel=True, most_open=0):
         """Runs all cases and returns the exit code.
 
-        A case that ends undecided or not in time is open: listed as such, never counted as passed. At most
-        `most_open` may be open, a number that is only ever lowered. A wrong verdict, a crash or a report
-        that does not lead to the place is a failure.
+        A case that ends undecided or not in time is open: listed as such, never counted as passed.
+        At most `most_open` may be open, a number that is only ever lowered. A wrong verdict, a
+        crash or a report that does not lead to the place is a failure.
         """
         wanted = sys.argv[2:]
         cases = [c for c in self._cases if not wanted or any(w in c[0] for w in wanted)]
@@ -493,14 +492,15 @@ class Runner:
         passed = failed = unsettled = 0
         try:
             with concurrent.futures.ThreadPoolExecutor(self.jobs if parallel else 1) as pool:
-                for (name, _, _), outcome in zip(cases, pool.map(self._one, cases)):
+                for (name, _, _), outcome in zip(cases, pool.map(self._one, cases), strict=True):
                     good, text = outcome
+                    # The verdict is right, the label of the lineage is not.
                     is_open = not good and (
                         "did not end within" in text
                         or ": exit 5 " in text
                         or "undecided" in text.split(";")[0]
                         or "is reported as refuted: exit 0" in text
-                    )  # the verdict is right, the label of the lineage is not
+                    )
                     print("ok" if good else "open" if is_open else "FAILED", name, text, flush=True)
                     passed, failed, unsettled = (
                         passed + good,
@@ -528,7 +528,11 @@ class Runner:
 
 
 def family(name):
-    """llama.half_the_checkpoints.3 -> llama.half_the_checkpoints; chunk_off_by_one.pp0.1 -> chunk_off_by_one"""
+    """The case's name without its last part.
+
+    `llama.half_the_checkpoints.3` -> `llama.half_the_checkpoints`
+    `chunk_off_by_one.pp0.1` -> `chunk_off_by_one`
+    """
     words = name.split(".")
     if words[0] == "mutation":  # the matrix chooses its cases itself
         return name

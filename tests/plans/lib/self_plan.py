@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a plan of its own: one rank runs the model's nodes, and lineage says that each tensor is itself."""
+"""A model as its own plan: one rank runs its nodes, and lineage maps each tensor to itself."""
 
 import copy
 

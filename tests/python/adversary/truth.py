@@ -198,9 +198,8 @@ class _Numbers:
         if dtype.is_floating_point:
             return (number(f"input {name}", self.draw, shape) * _SCALES[self.draw])[part].clone()
         chosen = number(f"input {name}", self.draw, shape).mul(1e6).long().remainder(high or 4)
-        if (
-            name in ("labels", "target") and self.draw
-        ):  # more of one class, or of those that do not count, among the first
+        if name in ("labels", "target") and self.draw:
+            # More of one class, or of those that do not count, among the first.
             often = IGNORED if name == "labels" else (0, 3)[self.draw - 1]
             chosen[chosen == often] = 1
             chosen[:3] = often
@@ -441,7 +440,7 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
         return 0.0 if not some else _INFINITE
     if not some:
         return _INFINITE
-    if isinstance(wanted, (bool, str)) or isinstance(wanted, int):
+    if isinstance(wanted, (bool, str, int)):
         return 0.0 if all(type(x) is type(wanted) and x == wanted for x in some) else _INFINITE
     if any(isinstance(x, str) for x in some):
         return _INFINITE
@@ -459,5 +458,5 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
                     parts = [
                         whole.chunk(size, dim)[mesh.coordinates(r)[axis]] for r in range(mesh.world)
                     ]
-                    far = min(far, max(_far(t, p) for t, p in zip(tensors, parts)))
+                    far = min(far, max(_far(t, p) for t, p in zip(tensors, parts, strict=True)))
     return far

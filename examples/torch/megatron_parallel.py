@@ -207,7 +207,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """One step.
+    """A Llama cut over tp.
 
     `sequence`: sequence parallelism. `shift`: an error in the vocabulary's windows. `copy`: whether
     column-parallel layers sum their input's gradient.

@@ -3,6 +3,7 @@
 
 import contextlib
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -34,3 +35,7 @@ def step(world, count=4, divide=True):
         total = total + loss.detach()
     optimizer.step()
     return total if divide else total / count
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -5,6 +5,7 @@ Each rank has a contiguous piece of the sequence. Keys and values are gathered. 
 averaged over cp.
 """
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -65,3 +66,7 @@ def step(world, positions=None, labels_of=None):
             p.grad /= world.size
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

@@ -6,10 +6,15 @@ tp.
 """
 
 import megatron_parallel as megatron
-from megatron_parallel import single  # noqa: F401
+import shardproof.torch as sp
+from megatron_parallel import single
 
 MESH, EXPECT = {"tp": 2}, "EQUIVALENT"
 
 
 def step(world):
     return megatron.step(world)
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

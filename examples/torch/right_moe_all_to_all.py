@@ -4,6 +4,7 @@
 Top-2 routing, every expert sees every token, static all-to-all.
 """
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
@@ -66,3 +67,7 @@ def step(world, divide=True, swapped=False):
                 p.grad /= world.size
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

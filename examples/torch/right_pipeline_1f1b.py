@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two pipeline stages with torch.distributed.pipelining: 1F1B, four microbatches."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -52,3 +53,7 @@ def step(world, **options):
         schedule.step(target=world.input("y", (BATCH, DIM)), losses=losses)
     optimizer.step()
     return torch.stack(losses).mean() if losses else None
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Column- and row-wise parallel linear layers by parallelize_module."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -21,3 +22,7 @@ def step(world):
     loss.backward()
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

@@ -4,6 +4,7 @@
 Flat gradients are reduce-scattered, each rank updates its half, parameters are all-gathered.
 """
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -41,3 +42,7 @@ def step(world, scale=None):
             p.copy_(whole.view_as(p))
             p.grad = None
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

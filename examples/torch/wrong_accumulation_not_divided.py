@@ -5,10 +5,15 @@ A11: transformers 34191.
 """
 
 import right_accumulation_ddp
-from right_accumulation_ddp import single  # noqa: F401
+import shardproof.torch as sp
+from right_accumulation_ddp import single
 
 MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "grad"
 
 
 def step(world):
     return right_accumulation_ddp.step(world, divide=False)
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -5,10 +5,15 @@ Below them every rank has a partial gradient. B4: torchtitan 4054.
 """
 
 import megatron_parallel as megatron
-from megatron_parallel import single  # noqa: F401
+import shardproof.torch as sp
+from megatron_parallel import single
 
 MESH, EXPECT, NAMES = {"tp": 2}, "NOT EQUIVALENT", "megatron_parallel.py"
 
 
 def step(world):
     return megatron.step(world, copy=False)
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -4,6 +4,7 @@
 Outputs and loss are right, gradients twice too large.
 """
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -30,3 +31,7 @@ def step(world):
     loss.backward()
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

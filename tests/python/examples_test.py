@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every step of examples/torch/: its verdict, and what real processes say about it."""
+"""Every step of examples/torch/ and tests/examples/: its verdict, and that of real processes."""
 
 import importlib
 import pathlib
@@ -11,9 +11,11 @@ import torch
 import torch.distributed._functional_collectives as functional
 from shardproof.torch import numeric
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(
     p.stem
-    for p in (pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch").glob("*.py")
+    for folder in (ROOT / "examples" / "torch", ROOT / "tests" / "examples")
+    for p in folder.glob("*.py")
     if p.stem.startswith(("right_", "wrong_"))
 )
 UNDECIDED: set = set()

@@ -31,7 +31,7 @@ def main() -> int:
             f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr
         )
         return 1
-    paths = [ROOT / "python", ROOT / "examples" / "torch", HERE]
+    paths = [ROOT / "python", ROOT / "examples" / "torch", ROOT / "tests" / "examples", HERE]
     variables = {
         **os.environ,
         "SHARDPROOF": program,

@@ -7,7 +7,7 @@ DistributedDataParallel leaves the division to the hook.
 import right_ddp_communication_hook
 import torch.distributed as dist
 
-MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "wrong_ddp_hook_not_divided.py:11"
+MESH, EXPECT, NAMES = {"dp": 2}, "NOT EQUIVALENT", "wrong_ddp_hook_not_divided.py:15"
 
 
 def add_up(state, bucket):

@@ -137,7 +137,7 @@ class Apart(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "of the script"):
             self.verdict(step)
 
-    def test_what_a_process_of_its_own_says_is_dropped(self):
+    def test_output_of_a_separate_process_is_dropped(self):
         code = (
             "import shardproof.torch as sp\ndef step(world):\n    print('rank', world.rank)\n"
             "    world.output('y', world.input('x', (4, 8), shard={'dp': 0}) * 2, shard={'dp': "

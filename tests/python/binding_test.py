@@ -171,7 +171,7 @@ class Boxes(unittest.TestCase):
             cuts,
         )
 
-    def test_said(self):
+    def test_declared(self):
         self.assertEqual(
             self.place(
                 (8, 6), (4, 2), {"dp": 2, "tp": 3}, {"dp": 1, "tp": 2}, {}, shard={"dp": 0, "tp": 1}

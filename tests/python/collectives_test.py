@@ -15,7 +15,7 @@ from recorder_steps import MESH, RecorderTest
 class Layouts(RecorderTest):
     """Tensors with other strides on some ranks."""
 
-    def test_collectives_of_tensors_that_lie_in_other_orders(self):
+    def test_collectives_of_tensors_with_other_layouts(self):
         """Backends pair elements by their offset in memory (seen with gloo).
 
         So the ranks' layouts must be equal.
@@ -110,7 +110,7 @@ class Layouts(RecorderTest):
             model(world.input("x", (4, 16), shard={"dp": 0})).square().mean().backward()
             for p in model.parameters():
                 if not world.single:
-                    # Dense, and alike on all ranks: each element with its own.
+                    # Dense, and equal on all ranks: each element with its own.
                     dist.all_reduce(p.grad.t())
                     p.grad /= world.size
 

@@ -40,7 +40,7 @@ class Reads(RecorderTest):
             with self.subTest(name), self.assertRaisesRegex(sp.CaptureError, "depends on data"):
                 self.of_x(f, f)
 
-    def test_what_a_number_of_data_is_used_for_is_said(self):
+    def test_uses_of_a_number_of_data_are_reported(self):
         report = self.of_x(
             lambda x: x * 2, lambda x: (print(end=f"{x.sum().item():.3f}"[:0]), x * 2)[1]
         )
@@ -93,7 +93,7 @@ class Reads(RecorderTest):
         with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
             self.of_x(lambda x: x, lambda x: x * (1 if {x.sum().item(): 1} else 2))
 
-    def test_what_optimizers_ask_of_their_states(self):
+    def test_optimizers_that_compare_their_states(self):
         """Rprop chooses by products with gradients before: at first zero."""
         for name in ("Rprop", "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "Adagrad"):
 

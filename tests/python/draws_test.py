@@ -136,7 +136,7 @@ class Dropout(RecorderTest):
                     any("at the same positions" in a for a in report.assumptions),
                 )
 
-    def test_dropout_of_data_parallel_ranks_with_one_seed_is_said(self):
+    def test_dropout_of_data_parallel_ranks_with_one_seed_is_reported(self):
         def step(world):
             torch.manual_seed(1)
             model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))

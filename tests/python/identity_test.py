@@ -215,7 +215,7 @@ class Orders(Verdicts):
             self.report(lambda world: self.stages(world, False), mesh={"pp": 2})
         self.right_and_wrong(lambda world, right: self.stages(world, True, right), mesh={"pp": 2})
 
-    def test_parts_that_are_said_in_another_order(self):
+    def test_parts_that_are_declared_in_another_order(self):
         def step(world):
             model = Net()
             for part in (model.a, model.b) if world.single else (model.b, model.a):

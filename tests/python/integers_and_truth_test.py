@@ -130,7 +130,7 @@ class NumbersAndTruth(unittest.TestCase):
             sp.verify(step, lambda world: step(world, True), mesh=self.MESH).verdict,
         )
 
-    def test_labels_that_were_said_to_be_of_one_more_class(self):
+    def test_labels_that_were_declared_with_one_more_class(self):
         def step(world):
             x = world.input("x", (8, 3), shard={"dp": 0})
             return F.cross_entropy(

@@ -153,7 +153,7 @@ class Kept(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "'fixed.new' cannot be followed"):
             self.verdict(unknown)
 
-    def test_said_by_output(self):
+    def test_declared_by_output(self):
         def after(world, model):
             world.output("mean", model.mean, mean=["dp"])
 

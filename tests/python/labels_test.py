@@ -57,7 +57,7 @@ class Labels(unittest.TestCase):
         self.assertEqual(expected, report.verdict, str(report))
         return report
 
-    def test_a_mean_of_means_of_labels_that_nothing_is_said_of(self):
+    def test_a_mean_of_means_of_labels_without_declaration(self):
         report = self.verdict(step_of(local_mean), "CONDITIONAL")
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
         self.assertTrue(any("labels_test.py" in a for a in report.assumptions))

@@ -394,7 +394,7 @@ class Batches(Random):
 class FirstValues(Random):
     """Initialisation is a part of the program."""
 
-    def test_replicas_that_nothing_makes_alike(self):
+    def test_replicas_that_nothing_makes_equal(self):
         for begin in ("torch.manual_seed(rank)", ""):
             with self.subTest(begin):
                 self.defect(
@@ -571,7 +571,7 @@ class FirstValues(Random):
             ).verdict,
         )
 
-    def test_a_step_that_seeds_nothing_begins_alike(self):
+    def test_a_step_that_seeds_nothing_begins_equal(self):
         def step(world):
             model = torch.nn.Linear(6, 4)
             loss = model(world.input("x", (8, 6), shard={"dp": 0})).square().mean()
@@ -608,7 +608,7 @@ class FirstValues(Random):
             self.verdict(lambda world: step(world, lambda rank: 1 + rank), {"tp": 2}).verdict,
         )
 
-    def test_what_cannot_be_followed_is_said(self):
+    def test_what_cannot_be_followed_is_reported(self):
         model = "nn.Linear(6, 4, device='meta').to_empty(device='cpu')"
         self.assumed(
             self.script("", model=model, reduce=AVERAGE), "cannot be followed", "CONDITIONAL"

@@ -18,7 +18,7 @@ left_behind: dict = {}
 class FailClosed(RecorderTest):
     """Operators without a lowering, memory without values, indices outside."""
 
-    def test_an_operator_without_line_poisons_what_it_writes(self):
+    def test_an_operator_without_lowering_poisons_what_it_writes(self):
         def change(world, model):
             grad = model.up.weight.grad
             torch.lgamma(grad[:16], out=grad[16:])

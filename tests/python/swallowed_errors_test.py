@@ -342,7 +342,7 @@ class Scripts(unittest.TestCase):
             )
         return done.returncode, done.stdout + done.stderr
 
-    def test_what_is_raised_is_said(self):
+    def test_what_is_raised_is_reported(self):
         code, text = self.run_script("if ranks < 4: raise ValueError('too few ranks')")
         self.assertEqual(code, 2, text)
         self.assertIn("ValueError: too few ranks was raised at train.py:10", text)

@@ -132,7 +132,7 @@ class UnevenShards(unittest.TestCase):
             )
             self.assertEqual("EQUIVALENT", self.verdict(captured))
 
-    def test_all_ranks_say_the_same(self):
+    def test_all_ranks_report_the_same(self):
         for mesh, hidden, tp in (({"dp": 6}, 4, 1), ({"dp": 8, "tp": 2}, 10, 2)):
             for change, verdict in (
                 (nothing, "EQUIVALENT"),

@@ -54,7 +54,7 @@ class Waits(RecorderTest):
         self.refuse(change, "asynchronous allreduce is read before its wait")
         report = sp.verify(lambda world: train(world, change), mesh=MESH)
         self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
-        self.assertIn("recorder_test.py", report.defects[0].places[0])
+        self.assertIn("asynchronous_test.py", report.defects[0].places[0])
         sp.assert_equivalent(lambda world: train(world, lambda w, m: change(w, m, True)), mesh=MESH)
 
     def test_a_write_to_what_is_being_sent_is_a_defect(self):

@@ -158,7 +158,7 @@ class WhereThePlanTurnsWrong(unittest.TestCase):
         sp.assert_equivalent(step, mesh={"dp": 2, "ep": 2})
         report = sp.verify(lambda world: step(world, ("dp", "ep")), mesh={"dp": 2, "ep": 2})
         self.assertEqual("NOT EQUIVALENT", report.verdict)
-        self.assertIn("recorder_test.py", report.text)
+        self.assertIn("causes_test.py", report.text)
 
 
 if __name__ == "__main__":

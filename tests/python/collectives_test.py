@@ -59,7 +59,7 @@ class Layouts(RecorderTest):
                     for one in (0, 1, 2) if ranks == "all" else (0, 1, 3):
                         # Of classes rank 2 is not recorded.
                         with self.assertRaisesRegex(
-                            sp.CaptureError, r"contiguous\(\).* at recorder_test.py"
+                            sp.CaptureError, r"contiguous\(\).* at collectives_test.py"
                         ):
                             sp.capture(
                                 lambda world, c=change, one=one: step(
@@ -292,7 +292,7 @@ class OverRanks(unittest.TestCase):
 
     def test_an_all_to_all_that_is_uneven_on_some_ranks_only(self):
         with self.assertRaisesRegex(
-            sp.CaptureError, "recorder_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"
+            sp.CaptureError, "collectives_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"
         ):
             self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
 

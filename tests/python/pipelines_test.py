@@ -136,7 +136,7 @@ class Messages(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.exchange(((0, 1), (0, 1))))
         self.assertEqual("NOT EQUIVALENT", self.exchange(((0, 1), (0, 1)), crossed=True))
         with self.assertRaisesRegex(
-            sp.CaptureError, "tag 1 at .*recorder_test.py.*tag 0 at .*recorder_test.py"
+            sp.CaptureError, "tag 1 at .*pipelines_test.py.*tag 0 at .*recorder_test.py"
         ):
             self.exchange(((0, 1), (1, 0)))
 
@@ -164,7 +164,7 @@ class Messages(unittest.TestCase):
         sp.assert_equivalent(single, step, mesh={"cp": 3})
         report = sp.verify(single, lambda world: step(world, False), mesh={"cp": 3})
         self.assertEqual(("NOT EQUIVALENT", "async"), (report.verdict, report.defects[0].kind))
-        self.assertIn("recorder_test.py", report.defects[0].places[0])
+        self.assertIn("pipelines_test.py", report.defects[0].places[0])
 
 
 class Begun(RecorderTest):
@@ -233,7 +233,7 @@ class Begun(RecorderTest):
         report = self.verdict(change)
         self.assertEqual(report.verdict, "NOT EQUIVALENT")
         self.assertEqual(report.defects[0].kind, "collective")
-        self.assertIn("recorder_test.py", " ".join(report.defects[0].places) + report.text)
+        self.assertIn("pipelines_test.py", " ".join(report.defects[0].places) + report.text)
 
 
 if __name__ == "__main__":

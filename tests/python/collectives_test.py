@@ -292,7 +292,8 @@ class OverRanks(unittest.TestCase):
 
     def test_an_all_to_all_that_is_uneven_on_some_ranks_only(self):
         with self.assertRaisesRegex(
-            sp.CaptureError, "collectives_test.py.*unequal sizes on rank 1 and of equal ones on rank 0"
+            sp.CaptureError,
+            "collectives_test.py.*unequal sizes on rank 1 and of equal ones on rank 0",
         ):
             self.exchanged(((2, 2, 2), (2, 1, 3), (2, 3, 1)))
 

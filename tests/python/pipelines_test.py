@@ -136,7 +136,7 @@ class Messages(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.exchange(((0, 1), (0, 1))))
         self.assertEqual("NOT EQUIVALENT", self.exchange(((0, 1), (0, 1)), crossed=True))
         with self.assertRaisesRegex(
-            sp.CaptureError, "tag 1 at .*pipelines_test.py.*tag 0 at .*recorder_test.py"
+            sp.CaptureError, "tag 1 at .*pipelines_test.py.*tag 0 at .*pipelines_test.py"
         ):
             self.exchange(((0, 1), (1, 0)))
 

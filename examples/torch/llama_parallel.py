@@ -22,7 +22,7 @@ CONFIG, BATCH = Config(), 4
 
 
 def tensor_parallel(model, mesh, loss_is_parallel=False, **changes):
-    """changes: replacements of entries, with . written as __"""
+    """Cuts a Llama over tp. `changes` replace entries of the plan, with . written as __."""
     top = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),

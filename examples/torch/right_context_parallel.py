@@ -27,7 +27,7 @@ class Model(nn.Module):
         self.register_buffer("table", rotary_table(DIM // HEADS, SEQ, 10000.0), persistent=False)
 
     def forward(self, tokens, start=0, group=None, positions=None):
-        """start: of this rank's stretch; positions: of the rotary embedding, if they are others."""
+        """`start`: of this rank's piece. `positions`: of the rotary embedding, if they differ."""
         b, s = tokens.shape
         h = self.embedding(tokens)
         x = self.norm(h)
@@ -49,11 +49,10 @@ def step(world, positions=None, labels_of=None):
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = world.input("tokens", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
-    labels = (
-        labels_of(tokens)
-        if labels_of
-        else world.input("labels", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
-    )
+    if labels_of:
+        labels = labels_of(tokens)
+    else:
+        labels = world.input("labels", (2, SEQ), torch.long, shard={"cp": 1}, high=VOCAB)
     if world.single:
         logits = model(tokens)
     else:

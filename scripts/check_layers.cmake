@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Holds every #include of the sources to the layers of CMakeLists.txt: a file may include headers of
-# its own folder, of include/shardproof, and of the layers that its own needs, directly or through
-# others. Layers are declared after what they need, so that there is no cycle. A trusted layer needs
-# trusted ones only.
+# Checks every #include of the sources against the layers of CMakeLists.txt. A file may include
+# headers of its own folder, of include/shardproof, and of the layers that its own needs, directly
+# or through others. Layers are declared after what they need, so there is no cycle. A trusted layer
+# needs trusted ones only.
 #   cmake -DROOT=... -DLAYERS=build/layers.txt -P scripts/check_layers.cmake
-# LAYERS: a line NAME|FOLDER|NEEDED,NEEDED|trusted (or untrusted) for each.
+# LAYERS: a line NAME|FOLDER|NEEDED,NEEDED|trusted (or untrusted) for each
 cmake_minimum_required(VERSION 3.25)   # under -P no policy is set without it
 file(STRINGS "${LAYERS}" lines)
 set(folders)
@@ -18,10 +18,13 @@ foreach(line IN LISTS lines)
   set(reached ${name})
   foreach(needed IN LISTS needs)
     if(NOT DEFINED reached_${needed})
-      message(FATAL_ERROR "CMakeLists.txt: the layer ${name} needs ${needed}, which is declared after it: expected layers without a cycle, lower ones first")
+      message(FATAL_ERROR
+              "CMakeLists.txt: the layer ${name} needs ${needed}, which is declared after it: "
+              "expected layers without a cycle, lower ones first")
     endif()
     if(trust STREQUAL "trusted" AND NOT trust_of_${needed} STREQUAL "trusted")
-      message(FATAL_ERROR "CMakeLists.txt: the trusted layer ${name} needs ${needed}, which is not trusted: expected trusted layers only")
+      message(FATAL_ERROR "CMakeLists.txt: the trusted layer ${name} needs ${needed}, "
+                          "which is not trusted: expected trusted layers only")
     endif()
     list(APPEND reached ${reached_${needed}})
   endforeach()
@@ -47,7 +50,9 @@ foreach(name IN LISTS names)
       if(NOT DEFINED layer_of_${prefix})
         list(APPEND wrong "${file}: ${include}: no layer has this header")
       elseif(NOT layer_of_${prefix} IN_LIST reached_${name})
-        list(APPEND wrong "${file}: ${include}: the layer ${name} does not need ${layer_of_${prefix}} (CMakeLists.txt)")
+        string(CONCAT finding "${file}: ${include}: the layer ${name} does not need "
+                              "${layer_of_${prefix}} (CMakeLists.txt)")
+        list(APPEND wrong "${finding}")
       endif()
     endforeach()
   endforeach()

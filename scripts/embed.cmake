@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Makes a C++ source of text files: cmake -DOUT=FILE -DNAMESPACE=a::b -DHEADER=HEADER "-DTEXTS=kName=file,file;..." -P embed.cmake
-# Several files of one name follow each other. A file "licence:PATH" becomes a comment of JavaScript and CSS, above what it is the licence of.
+# Makes a C++ source of text files:
+#   cmake -DOUT=FILE -DNAMESPACE=a::b -DHEADER=HEADER "-DTEXTS=kName=file,file;..." -P embed.cmake
+# Several files of one name are concatenated. A file "licence:PATH" becomes a comment of JavaScript
+# and CSS, above the code that it is the licence of.
 cmake_minimum_required(VERSION 3.25)   # under -P no policy is set without it
-set(source "// Made by scripts/embed.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
+string(CONCAT source "// Made by scripts/embed.cmake.\n#include \"${HEADER}\"\n\n"
+                     "namespace ${NAMESPACE} {\n\n")
 foreach(entry IN LISTS TEXTS)
   string(REGEX MATCH "^([A-Za-z]+)=(.*)$" matched "${entry}")
   set(name ${CMAKE_MATCH_1})

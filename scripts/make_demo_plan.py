@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a small but complete training step and the plan that runs it on 4 ranks, in the format of docs/format.md.
+"""Writes a small training step and a plan that runs it on 4 ranks, in the format of docs/format.md.
 
-The model: y = linear(silu(linear(x, w1)), w2); loss = sum(y^2); the gradients of w1 and w2; one step of gradient descent.
-The plan: mesh dp x tp. The first linear is cut by columns and the second by rows over tp, so that each rank holds a partial sum of y
-until the all_reduce; the batch is cut over dp and microbatches; gradients are accumulated over microbatches, then all-reduced over dp.
+The model: y = linear(silu(linear(x, w1)), w2); loss = sum(y^2); the gradients of w1 and w2; one
+step of gradient descent.
+
+The plan: mesh dp x tp. The first linear is cut by columns and the second by rows over tp, so each
+rank holds a partial sum of y until the all_reduce. The batch is cut over dp and microbatches.
+Gradients are accumulated over microbatches, then all-reduced over dp.
 
 usage: make_demo_plan.py DIRECTORY
-writes mlp.model.json, mlp.plan.json, and mlp_dropped_all_reduce.plan.json, in which the forward all_reduce is forgotten.
+writes mlp.model.json, mlp.plan.json, and mlp_dropped_all_reduce.plan.json, which lacks the forward
+all_reduce.
 """
+
 import json
 import pathlib
 import sys
@@ -53,43 +58,84 @@ def make_model():
         node("pow", ["y"], ["y.square"], attrs={"scalar": 2}, loc="mlp.py:13"),
         node("sum", ["y.square"], ["loss"], loc="mlp.py:14"),
         node("sum_backward", ["loss.grad", "y.square"], ["y.square.grad"], loc="mlp.py:14"),
-        node("pow_backward", ["y.square.grad", "y"], ["y.grad"], attrs={"scalar": 2}, loc="mlp.py:13"),
+        node(
+            "pow_backward", ["y.square.grad", "y"], ["y.grad"], attrs={"scalar": 2}, loc="mlp.py:13"
+        ),
         node("linear_backward", ["y.grad", "a", "w2"], ["a.grad", "w2.grad"], loc="mlp.py:12"),
         node("silu_backward", ["a.grad", "h"], ["h.grad"], loc="mlp.py:11"),
         node("linear_backward", ["h.grad", "x", "w1"], [None, "w1.grad"], loc="mlp.py:10"),
     ]
     for w in ("w1", "w2"):
-        nodes.append(node("mul", [f"{w}.grad"], [f"{w}.step"], attrs={"scalar": LEARNING_RATE}, loc="mlp.py:20"))
+        nodes.append(
+            node(
+                "mul",
+                [f"{w}.grad"],
+                [f"{w}.step"],
+                attrs={"scalar": LEARNING_RATE},
+                loc="mlp.py:20",
+            )
+        )
         nodes.append(node("sub", [w, f"{w}.step"], [f"{w}.new"], loc="mlp.py:20"))
-    return {"format": "shardproof-model", "version": 1, "name": "mlp", "tensors": tensors, "nodes": nodes,
-            "outputs": ["loss", "w1.grad", "w2.grad", "w1.new", "w2.new"]}
+    return {
+        "format": "shardproof-model",
+        "version": 1,
+        "name": "mlp",
+        "tensors": tensors,
+        "nodes": nodes,
+        "outputs": ["loss", "w1.grad", "w2.grad", "w1.new", "w2.new"],
+    }
 
 
 def make_program(drop_all_reduce):
     """One program for all ranks: dp and tp are both free."""
     rows, columns = BATCH // (DP * MICROBATCHES), HIDDEN // TP
-    data, hidden, w1, w2 = [rows, FEATURES], [rows, columns], [columns, FEATURES], [FEATURES, columns]
+    data, hidden, w1, w2 = (
+        [rows, FEATURES],
+        [rows, columns],
+        [columns, FEATURES],
+        [FEATURES, columns],
+    )
     tensors = {
         "w1": {"shape": w1, "kind": "parameter"},
         "w2": {"shape": w2, "kind": "parameter"},
         "loss.grad": {"shape": [], "kind": "constant", "value": 1},
         "x": {"shape": data, "kind": "input", "per_mb": True},
     }
-    for name, shape in [("h", hidden), ("a", hidden), ("y.part", data), ("y", data), ("y.square", data),
-                        ("y.square.grad", data), ("y.grad", data), ("a.grad", hidden), ("h.grad", hidden)]:
+    for name, shape in [
+        ("h", hidden),
+        ("a", hidden),
+        ("y.part", data),
+        ("y", data),
+        ("y.square", data),
+        ("y.square.grad", data),
+        ("y.grad", data),
+        ("a.grad", hidden),
+        ("h.grad", hidden),
+    ]:
         tensors[name] = {"shape": shape, "per_mb": True}
 
     def each(op, operands, results, **fields):
         return node(op, operands, results, mb="*", **fields)
 
     def apart(op, operands, results, accumulated, **fields):
-        """Each microbatch has its own node: its contribution to what is accumulated goes to a tensor of its own."""
-        return [node(op, operands, [f"{r}.mb{k}" if r == accumulated else r for r in results], mb=k, **fields) for k in range(MICROBATCHES)]
+        """Each microbatch has its own node, whose contribution goes to its own tensor."""
+        return [
+            node(
+                op,
+                operands,
+                [f"{r}.mb{k}" if r == accumulated else r for r in results],
+                mb=k,
+                **fields,
+            )
+            for k in range(MICROBATCHES)
+        ]
 
     if drop_all_reduce:
         reduce_y = each("identity", ["y.part"], ["y"], loc="mlp.py:12")
     else:
-        reduce_y = each("all_reduce", ["y.part"], ["y"], comm="forward.y", group=["tp"], loc="mlp.py:12")
+        reduce_y = each(
+            "all_reduce", ["y.part"], ["y"], comm="forward.y", group=["tp"], loc="mlp.py:12"
+        )
     nodes = [
         each("linear", ["x", "w1"], ["h"], loc="mlp.py:10"),
         each("silu", ["h"], ["a"], loc="mlp.py:11"),
@@ -98,10 +144,20 @@ def make_program(drop_all_reduce):
         each("pow", ["y"], ["y.square"], attrs={"scalar": 2}, loc="mlp.py:13"),
         *apart("sum", ["y.square"], ["loss"], "loss", loc="mlp.py:14"),
         each("sum_backward", ["loss.grad", "y.square"], ["y.square.grad"], loc="mlp.py:14"),
-        each("pow_backward", ["y.square.grad", "y"], ["y.grad"], attrs={"scalar": 2}, loc="mlp.py:13"),
-        *apart("linear_backward", ["y.grad", "a", "w2"], ["a.grad", "w2.grad"], "w2.grad", loc="mlp.py:12"),
+        each(
+            "pow_backward", ["y.square.grad", "y"], ["y.grad"], attrs={"scalar": 2}, loc="mlp.py:13"
+        ),
+        *apart(
+            "linear_backward",
+            ["y.grad", "a", "w2"],
+            ["a.grad", "w2.grad"],
+            "w2.grad",
+            loc="mlp.py:12",
+        ),
         each("silu_backward", ["a.grad", "h"], ["h.grad"], loc="mlp.py:11"),
-        *apart("linear_backward", ["h.grad", "x", "w1"], [None, "w1.grad"], "w1.grad", loc="mlp.py:10"),
+        *apart(
+            "linear_backward", ["h.grad", "x", "w1"], [None, "w1.grad"], "w1.grad", loc="mlp.py:10"
+        ),
     ]
     for name, shape in [("loss", []), ("w1.grad", w1), ("w2.grad", w2)]:
         tensors.update({f"{name}.mb{k}": {"shape": shape} for k in range(MICROBATCHES)})
@@ -115,7 +171,15 @@ def make_program(drop_all_reduce):
     for name, shape in [("w1", w1), ("w2", w2)]:
         tensors[f"{name}.step"] = {"shape": shape}
         tensors[f"{name}.new"] = {"shape": shape}
-        nodes.append(node("mul", [f"{name}.grad"], [f"{name}.step"], attrs={"scalar": LEARNING_RATE}, loc="mlp.py:20"))
+        nodes.append(
+            node(
+                "mul",
+                [f"{name}.grad"],
+                [f"{name}.step"],
+                attrs={"scalar": LEARNING_RATE},
+                loc="mlp.py:20",
+            )
+        )
         nodes.append(node("sub", [name, f"{name}.step"], [f"{name}.new"], loc="mlp.py:20"))
     return {"at": {}, "tensors": tensors, "nodes": nodes}
 
@@ -123,7 +187,11 @@ def make_program(drop_all_reduce):
 def make_lineage():
     rows, columns = BATCH // (DP * MICROBATCHES), HIDDEN // TP
     batch = {"dp": [MICROBATCHES * rows, 0], "mb": [rows, 0]}
-    data_box, w1_box, w2_box = [[0, rows], [0, FEATURES]], [[0, columns], [0, FEATURES]], [[0, FEATURES], [0, columns]]
+    data_box, w1_box, w2_box = (
+        [[0, rows], [0, FEATURES]],
+        [[0, columns], [0, FEATURES]],
+        [[0, FEATURES], [0, columns]],
+    )
     hidden_box = [[0, rows], [0, columns]]
     hidden_step = {**batch, "tp": [0, columns]}
     w1_step, w2_step = {"tp": [columns, 0]}, {"tp": [0, columns]}
@@ -148,8 +216,12 @@ def make_lineage():
         entry("loss", "checkpoint", [], local=f"loss.acc{last}", sum_over=["dp"]),
         entry("y.grad", "checkpoint", data_box, batch),
         entry("h.grad", "checkpoint", hidden_box, hidden_step),
-        entry("w1.grad", "checkpoint", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]),
-        entry("w2.grad", "checkpoint", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]),
+        entry(
+            "w1.grad", "checkpoint", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]
+        ),
+        entry(
+            "w2.grad", "checkpoint", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]
+        ),
         entry("loss", "output", []),
         entry("w1.grad", "output", w1_box, w1_step),
         entry("w2.grad", "output", w2_box, w2_step),
@@ -159,9 +231,16 @@ def make_lineage():
 
 
 def make_plan(drop_all_reduce=False):
-    return {"format": "shardproof-plan", "version": 1, "name": "mlp" + ("_dropped_all_reduce" if drop_all_reduce else ""),
-            "model": "mlp.model.json", "mesh": [["dp", DP], ["tp", TP]], "microbatches": MICROBATCHES,
-            "programs": [make_program(drop_all_reduce)], "lineage": make_lineage()}
+    return {
+        "format": "shardproof-plan",
+        "version": 1,
+        "name": "mlp" + ("_dropped_all_reduce" if drop_all_reduce else ""),
+        "model": "mlp.model.json",
+        "mesh": [["dp", DP], ["tp", TP]],
+        "microbatches": MICROBATCHES,
+        "programs": [make_program(drop_all_reduce)],
+        "lineage": make_lineage(),
+    }
 
 
 def main():
@@ -169,8 +248,11 @@ def main():
         sys.exit("usage: make_demo_plan.py DIRECTORY")
     directory = pathlib.Path(sys.argv[1])
     directory.mkdir(parents=True, exist_ok=True)
-    for name, content in [("mlp.model.json", make_model()), ("mlp.plan.json", make_plan()),
-                          ("mlp_dropped_all_reduce.plan.json", make_plan(drop_all_reduce=True))]:
+    for name, content in [
+        ("mlp.model.json", make_model()),
+        ("mlp.plan.json", make_plan()),
+        ("mlp_dropped_all_reduce.plan.json", make_plan(drop_all_reduce=True)),
+    ]:
         (directory / name).write_text(json.dumps(content, indent=1) + "\n")
         print(directory / name)
 

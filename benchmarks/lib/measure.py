@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs whole processes and measures them: wall clock from start to exit code, and the largest resident set of any one process of the run."""
+"""Runs whole processes and measures them.
+
+Measured are the wall clock from start to exit code, and the largest resident set of any process.
+"""
+
 import json
 import os
 import pathlib
@@ -16,11 +20,17 @@ SHARED_PLANS = pathlib.Path(os.environ.get("SHARDPROOF_SHARED", ROOT.parent / "s
 class Run:
     """One process: seconds, peak_mb (of it or any child that it waited for), code.
 
-    Started by a small process of its own: the kernel counts what a process held before `exec` towards its peak, and this one may hold large reports.
+    It is started by a small process: the kernel counts what a process held before `exec` towards
+    its peak, and this process may hold large reports.
     """
 
     def __init__(self, command):
-        out = subprocess.run([sys.executable, "-S", __file__, *map(str, command)], check=True, capture_output=True, text=True).stdout
+        out = subprocess.run(
+            [sys.executable, "-S", __file__, *map(str, command)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         self.seconds, self.cpu_seconds, self.peak_mb, self.code = json.loads(out)
 
 
@@ -29,11 +39,16 @@ def launch(command):
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
-    return [time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)]
+    return [
+        time.perf_counter() - start,
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss / 1024,
+        os.waitstatus_to_exitcode(status),
+    ]
 
 
 class Verified:
-    """`verify` on one plan: `runs` cold processes that are timed, and one before them that writes the report."""
+    """`verify` on one plan: one process that writes the report, then `runs` cold, timed ones."""
 
     def __init__(self, binary, plan, directory, runs=3, jobs=2, options=()):
         report_file = pathlib.Path(directory) / "report.json"
@@ -65,15 +80,18 @@ def machine(jobs, runs):
     """One line that says where the figures come from."""
     processor = platform.processor() or platform.machine()
     try:
-        for line in open("/proc/cpuinfo"):
-            if line.startswith("model name"):
-                processor = line.split(":", 1)[1].strip()
-                break
+        with open("/proc/cpuinfo") as file:
+            names = [line for line in file if line.startswith("model name")]
+        if names:
+            processor = names[0].split(":", 1)[1].strip()
         memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB"
     except (OSError, ValueError):
         memory = "unknown memory"
-    return (f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} {platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
-            f"`--jobs {jobs}`, medians of {runs} cold runs.")
+    return (
+        f"{processor}, {os.cpu_count()} cores, {memory}; {platform.system()} "
+        f"{platform.release()}; load {os.getloadavg()[0]:.1f} at the start; "
+        f"`--jobs {jobs}`, medians of {runs} cold runs."
+    )
 
 
 def table(header, rows):

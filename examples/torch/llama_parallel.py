@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor- and sequence-parallel plan of a Llama, as torchtitan writes it, and its training step."""
+"""The tensor- and sequence-parallel plan of a Llama as in torchtitan, and its training step."""
 
 from __future__ import annotations
 
@@ -9,26 +9,45 @@ import torch
 import torch.nn.functional as F
 from models import Config, Llama
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, loss_parallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 
 CONFIG, BATCH = Config(), 4
 
 
 def tensor_parallel(model, mesh, loss_is_parallel=False, **changes):
-    """changes: replacements of entries, with . written as __"""
+    """Cuts a Llama over tp. `changes` replace entries of the plan, with . written as __."""
     top = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1) if loss_is_parallel else Replicate(), use_local_output=not loss_is_parallel),
+        "output": ColwiseParallel(
+            input_layouts=Shard(1),
+            output_layouts=Shard(-1) if loss_is_parallel else Replicate(),
+            use_local_output=not loss_is_parallel,
+        ),
     }
     layer = {
         "attention_norm": SequenceParallel(),
-        "attention": PrepareModuleInput(input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)),
-        "attention.wq": ColwiseParallel(), "attention.wk": ColwiseParallel(), "attention.wv": ColwiseParallel(),
+        "attention": PrepareModuleInput(
+            input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+        ),
+        "attention.wq": ColwiseParallel(),
+        "attention.wk": ColwiseParallel(),
+        "attention.wv": ColwiseParallel(),
         "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
         "ffn_norm": SequenceParallel(),
-        "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        "feed_forward.w1": ColwiseParallel(), "feed_forward.w3": ColwiseParallel(), "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+        "feed_forward": PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+        ),
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w3": ColwiseParallel(),
+        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
     }
     for name, style in changes.items():
         (top if name in top else layer)[name.replace("__", ".")] = style
@@ -40,10 +59,15 @@ def tensor_parallel(model, mesh, loss_is_parallel=False, **changes):
 
 def batch(world, config=CONFIG, size=BATCH, **shard):
     shape = (size, config.seq)
-    return tuple(world.input(name, shape, torch.long, shard=shard, high=config.vocab) for name in ("tokens", "labels"))
+    return tuple(
+        world.input(name, shape, torch.long, shard=shard, high=config.vocab)
+        for name in ("tokens", "labels")
+    )
 
 
-def train(world, model, tokens, labels, loss_is_parallel=False, scale=1.0, max_norm=1.0, optimizer=None):
+def train(
+    world, model, tokens, labels, loss_is_parallel=False, scale=1.0, max_norm=1.0, optimizer=None
+):
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     with loss_parallel() if loss_is_parallel and not world.single else contextlib.nullcontext():
         logits = model(tokens)
@@ -51,7 +75,9 @@ def train(world, model, tokens, labels, loss_is_parallel=False, scale=1.0, max_n
         (loss * scale if scale != 1.0 else loss).backward()
     if max_norm:
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        world.output("grad_norm", norm.full_tensor() if hasattr(norm, "full_tensor") else norm, mean=())
+        world.output(
+            "grad_norm", norm.full_tensor() if hasattr(norm, "full_tensor") else norm, mean=()
+        )
     optimizer.step()
     return loss
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallelism by hand, in the manner of Megatron-LM: autograd functions around torch.distributed, plain tensors."""
+"""Tensor parallelism by hand as in Megatron-LM.
+
+Autograd functions around torch.distributed, on ordinary tensors.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,9 @@ class GatherVocabulary(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return grad.chunk(dist.get_world_size(ctx.group), dim=-1)[dist.get_rank(ctx.group)].contiguous(), None
+        return grad.chunk(dist.get_world_size(ctx.group), dim=-1)[
+            dist.get_rank(ctx.group)
+        ].contiguous(), None
 
 
 class ColumnParallel(nn.Module):
@@ -162,7 +167,11 @@ class Attention(nn.Module):
     def __init__(self, c: Config, column, row):
         super().__init__()
         self.head_dim = c.dim // c.heads
-        self.wq, self.wk, self.wv = column(c.dim, c.dim), column(c.dim, c.kv_heads * self.head_dim), column(c.dim, c.kv_heads * self.head_dim)
+        self.wq, self.wk, self.wv = (
+            column(c.dim, c.dim),
+            column(c.dim, c.kv_heads * self.head_dim),
+            column(c.dim, c.kv_heads * self.head_dim),
+        )
         self.wo = row(c.dim, c.dim)
 
     def forward(self, x, table):
@@ -172,7 +181,11 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, c: Config, column, row):
         super().__init__()
-        self.w1, self.w3, self.w2 = column(c.dim, c.hidden), column(c.dim, c.hidden), row(c.hidden, c.dim)
+        self.w1, self.w3, self.w2 = (
+            column(c.dim, c.hidden),
+            column(c.dim, c.hidden),
+            row(c.hidden, c.dim),
+        )
 
     def forward(self, x):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
@@ -194,7 +207,11 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """sequence: sequence parallel. shift: an error in the vocabulary's windows. copy: whether column-parallel layers sum their input's gradient."""
+    """A Llama cut over tp.
+
+    `sequence`: sequence parallelism. `shift`: an error in the vocabulary's windows. `copy`: whether
+    column-parallel layers sum their input's gradient.
+    """
 
     def __init__(self, c: Config, group, sequence=False, shift=0, copy=True):
         super().__init__()
@@ -208,8 +225,12 @@ class Llama(nn.Module):
             return RowParallel(i, o, group, reduce)
 
         self.tok_embeddings = VocabParallelEmbedding(c.vocab, c.dim, group, reduce, shift)
-        self.register_buffer("table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False)
-        self.layers = nn.ModuleDict({str(i): Block(c, group, column, row, sequence) for i in range(c.layers)})
+        self.register_buffer(
+            "table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False
+        )
+        self.layers = nn.ModuleDict(
+            {str(i): Block(c, group, column, row, sequence) for i in range(c.layers)}
+        )
         self.norm = RMSNorm(c.dim, c.eps)
         self.output = column(c.dim, c.vocab)
 
@@ -221,15 +242,28 @@ class Llama(nn.Module):
         return self.output(GatherSequence.apply(h, self.group) if self.sequence else h)
 
 
-SHARD = {r".*(wq|wk|wv|w1|w3|output|tok_embeddings)\.weight": {"tp": 0}, r".*(wo|w2)\.weight": {"tp": 1}, r".*norm\.weight": {}}
+SHARD = {
+    r".*(wq|wk|wv|w1|w3|output|tok_embeddings)\.weight": {"tp": 0},
+    r".*(wo|w2)\.weight": {"tp": 1},
+    r".*norm\.weight": {},
+}
 
 
 def is_sharded(name):
     return "norm" not in name
 
 
-def clip(model, group, max_norm=1.0, counted=lambda name, rank: is_sharded(name) or rank == 0, reduce=True):
-    """By the norm of all gradients: sharded ones are counted on every rank, replicated ones on rank 0."""
+def clip(
+    model,
+    group,
+    max_norm=1.0,
+    counted=lambda name, rank: is_sharded(name) or rank == 0,
+    reduce=True,
+):
+    """Clips by the norm of all gradients.
+
+    Sharded ones count on every rank, replicated ones on rank 0.
+    """
     square = torch.zeros(())
     for name, p in model.named_parameters():
         if counted(name, dist.get_rank(group)):
@@ -261,7 +295,9 @@ def step(world, sequence=False, sync=True, shift=0, copy=True, vocabulary_loss=F
     if vocabulary_loss:
         loss = VocabParallelCrossEntropy.apply(logits, labels, group).mean()
     else:
-        loss = F.cross_entropy(GatherVocabulary.apply(logits, group).flatten(0, 1), labels.flatten())
+        loss = F.cross_entropy(
+            GatherVocabulary.apply(logits, group).flatten(0, 1), labels.flatten()
+        )
     loss.backward()
     if sequence and sync:
         sum_norm_gradients(model, group)

@@ -55,13 +55,15 @@ class RMSNorm(nn.Module):
 
 
 def attend(layer: nn.Module, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Causal attention with the projections `wq`, `wk`, `wv` and `wo` of the layer, over the heads that they give."""
+    """Causal attention over the heads that the projections `wq`, `wk`, `wv` and `wo` give."""
     b, s, _ = x.shape
     q, k, v = (w(x).view(b, s, -1, layer.head_dim) for w in (layer.wq, layer.wk, layer.wv))
     q, k = rotate(q, table), rotate(k, table)
     groups = q.shape[2] // k.shape[2]
     k, v = (t.repeat_interleave(groups, dim=2) for t in (k, v))
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+    )
     return layer.wo(out.transpose(1, 2).reshape(b, s, -1))
 
 
@@ -104,7 +106,9 @@ class Llama(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
-        self.register_buffer("table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False)
+        self.register_buffer(
+            "table", rotary_table(c.dim // c.heads, c.seq, c.theta), persistent=False
+        )
         self.layers = nn.ModuleDict({str(i): Block(c) for i in range(c.layers)})
         self.norm = RMSNorm(c.dim, c.eps)
         self.output = nn.Linear(c.dim, c.vocab, bias=False)

@@ -3,6 +3,7 @@
 
 import contextlib
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -25,7 +26,7 @@ def step(world, count=4, divide=True):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = (world.input(name, (16, 16), shard={"dp": 0}) for name in "xy")
     total = 0
-    for i, (a, b) in enumerate(zip(x.chunk(count), y.chunk(count))):
+    for i, (a, b) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True)):
         with model.no_sync() if i < count - 1 else contextlib.nullcontext():
             loss = F.mse_loss(model(a), b)
             if divide:
@@ -34,3 +35,7 @@ def step(world, count=4, divide=True):
         total = total + loss.detach()
     optimizer.step()
     return total if divide else total / count
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedDataParallel: each rank has half of the batch, gradients are averaged."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -20,3 +21,7 @@ def step(world):
     loss.backward()
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

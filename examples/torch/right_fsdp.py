@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FSDP2: parameters, gradients and optimizer states are cut over dp."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -19,3 +20,7 @@ def step(world):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

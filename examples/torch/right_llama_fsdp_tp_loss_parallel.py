@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torchtitan's two dimensions: FSDP2 over dp, tensor, sequence and loss parallel over tp."""
 
+import shardproof.torch as sp
 from llama_parallel import batch, llama, tensor_parallel, train
 from torch.distributed.fsdp import fully_shard
 
@@ -15,3 +16,7 @@ def step(world):
             fully_shard(block, mesh=world.mesh("dp"))
         fully_shard(model, mesh=world.mesh("dp"))
     return train(world, model, *batch(world, dp=0), loss_is_parallel=True)
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixture of experts with expert parallelism: top-2 routing, every expert sees every token, static all-to-all."""
+"""Mixture of experts with expert parallelism.
 
+Top-2 routing, every expert sees every token, static all-to-all.
+"""
+
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
@@ -20,15 +24,24 @@ class MoE(nn.Module):
         self.down = nn.Parameter(torch.randn(self.local, 2 * DIM, DIM))
 
     def exchange(self, x):
-        return x if self.size == 1 else collectives.all_to_all_single_autograd(x.contiguous(), None, None, self.group)
+        """Sends the n-th part of x to rank n."""
+        if self.size == 1:
+            return x
+        return collectives.all_to_all_single_autograd(x.contiguous(), None, None, self.group)
 
     def forward(self, x):
         weights, chosen = self.gate(x).softmax(-1).topk(2)
-        combine = torch.zeros(x.shape[0], EXPERTS).scatter(1, chosen, weights / weights.sum(-1, keepdim=True))
-        sent = x.expand(EXPERTS, *x.shape)
-        received = self.exchange(sent).view(self.size, self.local, *x.shape).transpose(0, 1).reshape(self.local, -1, DIM)
-        hidden = torch.bmm(F.silu(torch.bmm(received, self.up)), self.down).view(self.local, self.size, *x.shape)
-        back = self.exchange((hidden if self.swapped else hidden.transpose(0, 1)).reshape(EXPERTS, *x.shape))
+        combine = torch.zeros(x.shape[0], EXPERTS).scatter(
+            1, chosen, weights / weights.sum(-1, keepdim=True)
+        )
+        # [rank, expert, token, dim] as received; experts take [expert, all ranks' tokens, dim].
+        received = self.exchange(x.expand(EXPERTS, *x.shape))
+        received = received.view(self.size, self.local, *x.shape).transpose(0, 1)
+        hidden = F.silu(torch.bmm(received.reshape(self.local, -1, DIM), self.up))
+        results = torch.bmm(hidden, self.down).view(self.local, self.size, *x.shape)
+        if not self.swapped:
+            results = results.transpose(0, 1)
+        back = self.exchange(results.reshape(EXPERTS, *x.shape))
         return torch.einsum("te,etd->td", combine, back)
 
 
@@ -43,8 +56,13 @@ def step(world, divide=True, swapped=False):
     if not world.single:
         dist.all_reduce(model.gate.weight.grad, op=dist.ReduceOp.SUM, group=group)
         model.gate.weight.grad /= world.size
-        if divide:  # experts have the tokens of all ranks already, whose losses are local means
+        if divide:
+            # Experts have the tokens of all ranks already, whose losses are local means.
             for p in (model.up, model.down):
                 p.grad /= world.size
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two pipeline stages with torch.distributed.pipelining: 1F1B, four microbatches."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -35,7 +36,14 @@ def single(world):
 def step(world, **options):
     model = Part(2 * world.rank, 2 * world.rank + 2)
     example = torch.empty(BATCH // COUNT, DIM)
-    stage = PipelineStage(model, world.rank, world.size, torch.device("cpu"), input_args=example.clone().requires_grad_(world.rank > 0), output_args=example.clone().requires_grad_())
+    stage = PipelineStage(
+        model,
+        world.rank,
+        world.size,
+        torch.device("cpu"),
+        input_args=example.clone().requires_grad_(world.rank > 0),
+        output_args=example.clone().requires_grad_(),
+    )
     schedule = Schedule1F1B(stage, COUNT, loss_fn=F.mse_loss, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -45,3 +53,7 @@ def step(world, **options):
         schedule.step(target=world.input("y", (BATCH, DIM)), losses=losses)
     optimizer.step()
     return torch.stack(losses).mean() if losses else None
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZeRO-1 by hand: reduce-scatter of flat gradients, each rank updates its half, all-gather of the parameters."""
+"""ZeRO-1 by hand.
 
+Flat gradients are reduce-scattered, each rank updates its half, parameters are all-gathered.
+"""
+
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -32,9 +36,13 @@ def step(world, scale=None):
             grad = torch.empty(n)
             dist.reduce_scatter_tensor(grad, p.grad.flatten())
             grad /= scale or world.size
-            new = p.flatten()[world.rank * n:(world.rank + 1) * n] - 0.1 * grad
+            new = p.flatten()[world.rank * n : (world.rank + 1) * n] - 0.1 * grad
             whole = torch.empty(p.numel())
             dist.all_gather_into_tensor(whole, new)
             p.copy_(whole.view_as(p))
             p.grad = None
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(single, step, mesh=MESH))

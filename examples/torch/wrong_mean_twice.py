@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss is divided by the world size although DistributedDataParallel averages."""
 
+import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from models import MLP
@@ -19,3 +20,7 @@ def step(world):
     (loss / world.size).backward()
     optimizer.step()
     return loss
+
+
+if __name__ == "__main__":
+    print(sp.verify(step, mesh=MESH))

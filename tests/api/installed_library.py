@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the library, builds the program of this directory against it as a user would, and runs it: installed_library.py CMAKE BUILD PROGRAM."""
+"""Installs the library, builds this directory's program against it as a user would, and runs it.
+
+usage: installed_library.py CMAKE BUILD PROGRAM
+"""
 
 import pathlib
 import subprocess
@@ -19,7 +22,10 @@ wrong: not-equivalent, 0 of 1 outputs proved
 def run(*command):
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     if result.returncode:
-        sys.exit(f"{' '.join(map(str, command))}: exit code {result.returncode}\n{result.stdout}{result.stderr}")
+        sys.exit(
+            f"{' '.join(map(str, command))}: exit code {result.returncode}\n"
+            f"{result.stdout}{result.stderr}"
+        )
     return result.stdout
 
 
@@ -29,7 +35,17 @@ def main():
         place = pathlib.Path(directory)
         run(cmake, "--install", build, "--component", "library", "--prefix", place / "installed")
         # Without the build's own compiler cache and warnings: only what a user has.
-        run(cmake, "-G", "Ninja", "-S", HERE, "-B", place / "build", f"-DCMAKE_PREFIX_PATH={place / 'installed'}", "-DCMAKE_BUILD_TYPE=Release")
+        run(
+            cmake,
+            "-G",
+            "Ninja",
+            "-S",
+            HERE,
+            "-B",
+            place / "build",
+            f"-DCMAKE_PREFIX_PATH={place / 'installed'}",
+            "-DCMAKE_BUILD_TYPE=Release",
+        )
         run(cmake, "--build", place / "build")
         run(program, "generate", "mlp", "--tp", "2", "--output", place / "mlp")
         found = run(place / "build" / "check_step", place / "mlp.plan.json")

@@ -1,20 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded attention in six spellings (lib/attention_plans.py), without lineage inside: those of real sizes, which have to be proved in seconds; `--write` makes the small ones, tests/plans/small/attention_*.json."""
+"""Sharded attention in six forms (lib/attention_plans.py), without lineage inside.
+
+Plans of real sizes must be proved in seconds. `--write` makes the small ones,
+tests/plans/small/attention_*.json.
+"""
+
 import json
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from attention_plans import MASKS, MISTAKES, SPELLINGS, make  # noqa: E402
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, Failure, Runner, expect_code, write_json  # noqa: E402
+from attention_plans import MASKS, MISTAKES, SPELLINGS, make
+from plan_edit import EQUIVALENT, NOT_EQUIVALENT, ROOT, Runner, expect_code, write_json
 
 LARGE = {"h": 8, "s": 4096, "d": 128, "ranks": 4, "scale": 0.08838834764831845}
-WHY = {"gathered": "keys and values are gathered", "maximum": "a ring with a running maximum", "lse": "a ring that merges results by their log-sum-exp", "sigmoid": "a ring that merges results by the sigmoid of the difference of their log-sum-exps", "largest": "a ring that merges results by weights from the larger log-sum-exp", "heads": "sequence is exchanged for heads and back"}
-WRONG = {"rescale": "one factor is left out", "step": "one block is used in the place of another", "mask": "the mask is another block's or transposed"}
+WHY = {
+    "gathered": "keys and values are gathered",
+    "maximum": "a ring with a running maximum",
+    "lse": "a ring that merges results by their log-sum-exp",
+    "sigmoid": "a ring that merges results by the sigmoid of the difference of their log-sum-exps",
+    "largest": "a ring that merges results by weights from the larger log-sum-exp",
+    "heads": "sequence is exchanged for heads and back",
+}
+WRONG = {
+    "rescale": "one factor is left out",
+    "step": "one block is used in the place of another",
+    "mask": "the mask is another block's or transposed",
+}
 
 
 def small():
-    """(name, case) of each small plan. Model and plan are fused or written out by turns, so that each spelling meets all four."""
+    """(name, case) of each small plan.
+
+    Model and plan are fused or written out in turn, so each form meets all four combinations.
+    """
     turn = 0
     for spelling in SPELLINGS:
         for backward in (False, True):
@@ -24,14 +43,40 @@ def small():
                 turn += 1
                 files = make(spelling, model, plan, mask, backward, mistake)
                 sides = [("fused" if x else "written_out") for x in (model, plan)]
-                name = "_".join(["attention", spelling, "backward" if backward else "forward", mask, sides[0], "as", sides[1], *([f"wrong_{mistake}"] if mistake else [])])
-                why = f"Attention, {sides[0].replace('_', ' ')} in the model and {sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage inside" + (f"; {WRONG[mistake]}" if mistake else "")
-                yield name, {"expected": "not-equivalent" if mistake else "equivalent", "why": why, "model": files[0], "plan": files[1]}
+                name = "_".join(
+                    [
+                        "attention",
+                        spelling,
+                        "backward" if backward else "forward",
+                        mask,
+                        sides[0],
+                        "as",
+                        sides[1],
+                        *([f"wrong_{mistake}"] if mistake else []),
+                    ]
+                )
+                why = (
+                    f"Attention, {sides[0].replace('_', ' ')} in the model and "
+                    f"{sides[1].replace('_', ' ')} in the plan: {WHY[spelling]}, no lineage "
+                    f"inside" + (f"; {WRONG[mistake]}" if mistake else "")
+                )
+                yield (
+                    name,
+                    {
+                        "expected": "not-equivalent" if mistake else "equivalent",
+                        "why": why,
+                        "model": files[0],
+                        "plan": files[1],
+                    },
+                )
             turn += 1
 
 
 def proved():
-    """Spelling, fused in the model, fused in the plan, mask, backward: all that there are (with a running maximum a plan is written out)."""
+    """All combinations of form, fused in the model, fused in the plan, mask, backward.
+
+    With a running maximum a plan is written out.
+    """
     for spelling in SPELLINGS:
         for backward in (False, True):
             for mask in MASKS:
@@ -41,7 +86,11 @@ def proved():
 
 
 def in_reach(spelling, model, plan, mask, backward):
-    """Proved at real sizes; the gradient of blocks that are merged by sigmoids multiplies too much where a block's own gradient is taken, or for positions of a causal mask: those are small here."""
+    """Plans that must be proved at real sizes.
+
+    The gradient of blocks that sigmoids merge multiplies too much in two cases, which are small
+    here: where a block's own gradient is taken, and for positions of a causal mask.
+    """
     return not (spelling == "sigmoid" and backward and (plan or mask == "causal"))
 
 
@@ -50,7 +99,14 @@ def large(runner, name, how, mistake=None):
     directory.mkdir()
     model, plan = make(*how, mistake, **(LARGE if in_reach(*how) else {}))
     write_json(directory / plan["model"], model)
-    result = runner.verify(write_json(directory / "p.plan.json", plan), directory / plan["model"], "--infer", "never", "--diagnose", "off")
+    result = runner.verify(
+        write_json(directory / "p.plan.json", plan),
+        directory / plan["model"],
+        "--infer",
+        "never",
+        "--diagnose",
+        "off",
+    )
     expect_code(result, NOT_EQUIVALENT if mistake else EQUIVALENT)
     return result.summary()
 
@@ -58,12 +114,21 @@ def large(runner, name, how, mistake=None):
 def main():
     if sys.argv[1:] == ["--write"]:
         for name, case in small():
-            (ROOT / "tests" / "plans" / "small" / f"{name}.json").write_text(json.dumps(case) + "\n")
+            (ROOT / "tests" / "plans" / "small" / f"{name}.json").write_text(
+                json.dumps(case) + "\n"
+            )
         return 0
     runner = Runner(sys.argv[1])
     for how in proved():
         spelling, model, plan, mask, backward = how
-        words = [spelling, "backward" if backward else "forward", mask, "fused" if model else "written out", "as", "fused" if plan else "written out"]
+        words = [
+            spelling,
+            "backward" if backward else "forward",
+            mask,
+            "fused" if model else "written out",
+            "as",
+            "fused" if plan else "written out",
+        ]
         mistakes = MISTAKES if mask != "none" and model and not plan else ()
         for mistake in (None, *mistakes):
             name = " ".join(words + ([f"wrong {mistake}"] if mistake else []))

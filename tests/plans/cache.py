@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof cache and runs over several plans, as a user has them: generated plans, real processes, files in every state."""
+"""The proof cache and runs over several plans.
+
+Generated plans, real processes, files in every state.
+"""
+
 import concurrent.futures
 import json
 import os
 import pathlib
 import random
 import resource
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -14,10 +19,15 @@ import time
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, RUN_LIMIT, USAGE, Failure, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, RUN_LIMIT, USAGE, Failure, Runner
 
-SMALL = ("llama3", "--layers", "2", "--dim", "8", "--hidden", "16", "--heads", "2", "--kv-heads", "2", "--seq", "4", "--vocab", "16",
-         "--tp", "2", "--dp", "2", "--pp", "2", "--microbatches", "2")
+SMALL = (
+    "llama3",
+    *shlex.split(
+        "--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16 --tp 2 --dp 2 "
+        "--pp 2 --microbatches 2"
+    ),
+)
 MLP = ("mlp", "--dp", "2", "--tp", "2")
 TIMES = ("seconds", "seconds_by_phase", "peak_memory_bytes", "classes_from_cache", "workers_lost")
 
@@ -41,16 +51,40 @@ def expect(condition, message):
 
 
 def execute(runner, *arguments, limit=RUN_LIMIT, **keywords):
-    done = subprocess.run([runner.program, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, **keywords)
+    done = subprocess.run(
+        [runner.program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        **keywords,
+    )
     return Done(done.returncode, done.stdout, done.stderr, None)
 
 
 def verify(runner, *plans, options=(), expected=EQUIVALENT, **keywords):
     report = runner.path("report.json")
-    done = execute(runner, "verify", *[a for p in plans for a in ("--plan", p)], "--json", report, "--jobs", 1, "--confirm", "off", *options, **keywords)
-    done.report = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+    done = execute(
+        runner,
+        "verify",
+        *[a for p in plans for a in ("--plan", p)],
+        "--json",
+        report,
+        "--jobs",
+        1,
+        "--confirm",
+        "off",
+        *options,
+        **keywords,
+    )
+    done.report = (
+        json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+    )
     report.unlink(missing_ok=True)
-    expect(done.code == expected, f"expected exit {expected}, got {done.code}: {done.out[:300]} {done.err[:300]}")
+    expect(
+        done.code == expected,
+        f"expected exit {expected}, got {done.code}: {done.out[:300]} {done.err[:300]}",
+    )
     return done
 
 
@@ -73,9 +107,16 @@ def edited(plan, name, edit):
 
 def wrong(plan, name="wrong"):
     """The first all_reduce that sums gives the mean."""
+
     def edit(value):
-        node = next(n for p in value["programs"] for n in p["nodes"] if n["op"] == "all_reduce" and n.get("attrs", {}).get("reduce", "sum") == "sum")
+        node = next(
+            n
+            for p in value["programs"]
+            for n in p["nodes"]
+            if n["op"] == "all_reduce" and n.get("attrs", {}).get("reduce", "sum") == "sum"
+        )
         node.setdefault("attrs", {})["reduce"] = "mean"
+
     return edited(plan, name, edit)
 
 
@@ -94,17 +135,31 @@ def warm_run(runner):
     cold = verify(runner, plan, options=("--cache", cache))
     expect(cold.hits == 0, f"{cold.hits} proofs from an empty cache")
     warm = verify(runner, plan, options=("--cache", cache))
-    expect(warm.hits == warm.classes == cold.classes > 50, f"{warm.hits} of {warm.classes} classes from the cache")
-    expect(lasting(warm.report) == lasting(cold.report) == lasting(verify(runner, plan).report), "the reports differ")
-    expect(f"{warm.hits} of {warm.classes} classes were proved before" in warm.out, "the text does not say it")
+    expect(
+        warm.hits == warm.classes == cold.classes > 50,
+        f"{warm.hits} of {warm.classes} classes from the cache",
+    )
+    expect(
+        lasting(warm.report) == lasting(cold.report) == lasting(verify(runner, plan).report),
+        "the reports differ",
+    )
+    expect(
+        f"{warm.hits} of {warm.classes} classes were proved before" in warm.out,
+        "the text does not say it",
+    )
     expect(not (cold.err or warm.err), f"{cold.err} {warm.err}")
-    others = [f.name for f in cache.parent.iterdir() if f.name.startswith(cache.name) and f != cache]
+    others = [
+        f.name for f in cache.parent.iterdir() if f.name.startswith(cache.name) and f != cache
+    ]
     expect(not others, f"{others} were left beside the cache")
     return f"{warm.hits} classes"
 
 
 def edited_layer(runner):
-    """Another epsilon in the first layer of model and plan: what does not depend on it is not proved again."""
+    """Another epsilon in the first layer of model and plan.
+
+    What does not depend on it keeps its proof.
+    """
     plan, cache = generate(runner, *SMALL), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
 
@@ -112,13 +167,18 @@ def edited_layer(runner):
     model = json.loads(model_file.read_text())
     value = json.loads(plan.read_text())
     nodes = [n for n in model["nodes"] if n["op"] == "rms_norm"]
-    expect(len(nodes) > 2, f"the model has {len(nodes)} rms_norm: {sorted({n['op'] for n in model['nodes']})}")
+    expect(
+        len(nodes) > 2,
+        f"the model has {len(nodes)} rms_norm: {sorted({n['op'] for n in model['nodes']})}",
+    )
     # The weight tells which one it is, on both sides and in the gradient.
     weight = nodes[0]["in"][1]
     changed = 0
     for graph in (model, *value["programs"]):
         for node in graph["nodes"]:
-            if node["op"].startswith("rms_norm") and any(isinstance(i, str) and i.split("#")[0] == weight for i in node["in"]):
+            if node["op"].startswith("rms_norm") and any(
+                isinstance(i, str) and i.split("#")[0] == weight for i in node["in"]
+            ):
                 node["attrs"]["eps"] = 0.125
                 changed += 1
     expect(changed >= 3, f"{changed} nodes were changed")
@@ -143,27 +203,48 @@ def wrong_plan_after_warm_cache(runner):
     for _ in range(2):
         done = verify(runner, bad, options=("--cache", cache), expected=NOT_EQUIVALENT)
         expect(done.hits > 0, "nothing came from the cache")
-        expect(done.report["defects"] == expected.report["defects"], "the defects differ from those without a cache")
+        expect(
+            done.report["defects"] == expected.report["defects"],
+            "the defects differ from those without a cache",
+        )
     done = verify(runner, plan, options=("--cache", cache))
     expect(done.hits == done.classes, "the right plan's proofs are gone")
-    expect(execute(runner, "cache", "verify", cache, "--sample", 100000).code == 0, "the cache holds a wrong proof")
+    expect(
+        execute(runner, "cache", "verify", cache, "--sample", 100000).code == 0,
+        "the cache holds a wrong proof",
+    )
     return f"{done.hits} classes"
 
 
 def concurrent_runs(runner, runs):
-    plans = [generate(runner, *SMALL), generate(runner, *MLP), generate(runner, *SMALL, "--zero", 1)]
+    plans = [
+        generate(runner, *SMALL),
+        generate(runner, *MLP),
+        generate(runner, *SMALL, "--zero", 1),
+    ]
     plans += [wrong(p) for p in plans[:1]]
     verdicts = [EQUIVALENT, EQUIVALENT, EQUIVALENT, NOT_EQUIVALENT]
     cache = runner.path("cache.db")
 
     def one(i):
-        return verify(runner, plans[i % 4], options=("--cache", cache), expected=verdicts[i % 4], limit=4 * RUN_LIMIT)
+        return verify(
+            runner,
+            plans[i % 4],
+            options=("--cache", cache),
+            expected=verdicts[i % 4],
+            limit=4 * RUN_LIMIT,
+        )
+
     with concurrent.futures.ThreadPoolExecutor(runs) as pool:
         for done in pool.map(one, range(runs)):
             expect(not done.err, done.err)
     with sqlite3.connect(cache) as database:
-        expect(database.execute("PRAGMA integrity_check").fetchone() == ("ok",), "the file is damaged")
-        rows, distinct = database.execute("SELECT count(*), count(DISTINCT form) FROM proofs").fetchone()
+        expect(
+            database.execute("PRAGMA integrity_check").fetchone() == ("ok",), "the file is damaged"
+        )
+        rows, distinct = database.execute(
+            "SELECT count(*), count(DISTINCT form) FROM proofs"
+        ).fetchone()
     database.close()
     expect(rows == distinct, f"{rows} rows, {distinct} of them distinct")
     done = execute(runner, "cache", "verify", cache, "--sample", 100000)
@@ -184,19 +265,39 @@ def other_version(runner):
     cold = verify(runner, plan, options=("--cache", cache))
     change(cache, "UPDATE proofs SET version = replace(version, 'operators ', 'operators 0.')")
     warm = verify(runner, plan, options=("--cache", cache))
-    expect(warm.hits == 0 and warm.classes == cold.classes, f"{warm.hits} proofs of another version were believed")
+    expect(
+        warm.hits == 0 and warm.classes == cold.classes,
+        f"{warm.hits} proofs of another version were believed",
+    )
     stats = execute(runner, "cache", "stats", cache)
-    expect(stats.code == 0 and "not used by this program" in stats.out and f": {2 * cold.classes} proofs" in stats.out, stats.out)
+    expect(
+        stats.code == 0
+        and "not used by this program" in stats.out
+        and f": {2 * cold.classes} proofs" in stats.out,
+        stats.out,
+    )
     pruned = execute(runner, "cache", "prune", cache)
-    expect(pruned.code == 0 and f"removed {cold.classes} proofs of other versions" in pruned.out, pruned.out)
-    expect(verify(runner, plan, options=("--cache", cache)).hits == cold.classes, "the proofs of this version are gone")
+    expect(
+        pruned.code == 0 and f"removed {cold.classes} proofs of other versions" in pruned.out,
+        pruned.out,
+    )
+    expect(
+        verify(runner, plan, options=("--cache", cache)).hits == cold.classes,
+        "the proofs of this version are gone",
+    )
     return f"{cold.classes} rows"
 
 
 def expect_goes_on(runner, plan, cache, why, **keywords):
     done = verify(runner, plan, options=("--cache", cache), **keywords)
     lines = done.err.splitlines()
-    expect(len(lines) == 1 and lines[0].startswith("shardproof: warning: ") and why in lines[0] and str(cache) in lines[0], f"expected one line with '{why}': {done.err}")
+    expect(
+        len(lines) == 1
+        and lines[0].startswith("shardproof: warning: ")
+        and why in lines[0]
+        and str(cache) in lines[0],
+        f"expected one line with '{why}': {done.err}",
+    )
     return done
 
 
@@ -208,10 +309,16 @@ def useless_files(runner):
     for file in (cut, row):
         verify(runner, plan, options=("--cache", file))
     whole = cut.read_bytes()
-    cut.write_bytes(whole[:len(whole) // 2])
+    cut.write_bytes(whole[: len(whole) // 2])
     change(row, "UPDATE proofs SET method = 2")
-    for file, why in ((text, "not a database"), (foreign, "not a proof cache"), (cut, "malformed"), (row, "damaged row"), (runner.directory, "not a regular file"),
-                      (runner.directory / "none" / "c.db", "unable to open")):
+    for file, why in (
+        (text, "not a database"),
+        (foreign, "not a proof cache"),
+        (cut, "malformed"),
+        (row, "damaged row"),
+        (runner.directory, "not a regular file"),
+        (runner.directory / "none" / "c.db", "unable to open"),
+    ):
         before = file.read_bytes() if file in (text, foreign) else None
         done = expect_goes_on(runner, plan, file, why)
         expect(done.hits == 0, f"{file.name}: {done.hits} proofs")
@@ -219,9 +326,15 @@ def useless_files(runner):
     for file in (text, foreign, runner.directory / "none"):
         for command in ("stats", "prune", "verify"):
             done = execute(runner, "cache", command, file)
-            expect(done.code == INPUT_ERROR and done.err and not done.out, f"cache {command} {file.name}: exit {done.code}")
+            expect(
+                done.code == INPUT_ERROR and done.err and not done.out,
+                f"cache {command} {file.name}: exit {done.code}",
+            )
     done = execute(runner, "cache", "verify", row)
-    expect(done.code == NOT_EQUIVALENT and "not what was written" in done.out, f"exit {done.code}: {done.out}")
+    expect(
+        done.code == NOT_EQUIVALENT and "not what was written" in done.out,
+        f"exit {done.code}: {done.out}",
+    )
     return "6 files"
 
 
@@ -238,51 +351,83 @@ def bytes_changed(runner, times):
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         cache.write_bytes(damaged)
         done = verify(runner, plan, bad, options=("--cache", cache), expected=NOT_EQUIVALENT)
-        expect([p["verdict"] for p in done.report["plans"]] == ["equivalent", "not-equivalent"], "the verdicts changed")
+        expect(
+            [p["verdict"] for p in done.report["plans"]] == ["equivalent", "not-equivalent"],
+            "the verdicts changed",
+        )
         reported += bool(done.err)
     return f"{reported} of {times} reported"
 
 
 def read_only(runner):
-    """A cache that may be read but not written still answers. Root may write everything, so the run gives up root's rights."""
+    """A cache that is readable but not writable still answers.
+
+    Root may write everything, so the run drops root's rights.
+    """
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     other = generate(runner, *MLP, "--batch", 64)
     before = cache.read_bytes()
     runner.directory.chmod(0o755)
     cache.chmod(0o444)
-    program = shutil.copy(runner.program, runner.path("shardproof"))   # where anybody may run it
+    program = shutil.copy(runner.program, runner.path("shardproof"))  # where anybody may run it
     command = [program, "verify", "--cache", cache, "--jobs", "1", "--plan"]
 
     def give_up():
         os.setgid(65534)
         os.setuid(65534)
+
     rights = {"preexec_fn": give_up} if os.geteuid() == 0 else {}
     for file in (plan, other):
-        done = subprocess.run([*map(str, command), str(file)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_LIMIT, cwd="/", **rights)
+        done = subprocess.run(
+            [*map(str, command), str(file)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_LIMIT,
+            cwd="/",
+            **rights,
+        )
         expect(done.returncode == EQUIVALENT, f"exit {done.returncode}: {done.stderr}")
         expect("were proved before" in done.stdout or file != plan, "nothing came from the cache")
-        expect(len(done.stderr.splitlines()) == 1 and "nothing is written to it" in done.stderr, done.stderr)
+        expect(
+            len(done.stderr.splitlines()) == 1 and "nothing is written to it" in done.stderr,
+            done.stderr,
+        )
     expect(cache.read_bytes() == before, "the file was changed")
     return ""
 
 
 def full_disk(runner):
-    """A limit on the size of files stands for a full disk: writing fails in the middle of the transaction."""
+    """A limit on the size of files, as on a full disk: writing fails amid the transaction."""
     plan, other, cache = generate(runner, *MLP), generate(runner, *SMALL), runner.path("cache.db")
     first = verify(runner, plan, options=("--cache", cache))
     size = cache.stat().st_size
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
     report = runner.path("none.json")
     command = [runner.program, "verify", "--cache", str(cache), "--jobs", "1", "--plan", str(other)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_LIMIT, preexec_fn=limit)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_LIMIT,
+        preexec_fn=limit,
+    )
     expect(done.returncode == EQUIVALENT, f"exit {done.returncode}: {done.stderr}")
-    expect(len(done.stderr.splitlines()) == 1 and "nothing is written to it" in done.stderr, done.stderr)
+    expect(
+        len(done.stderr.splitlines()) == 1 and "nothing is written to it" in done.stderr,
+        done.stderr,
+    )
     expect(not report.exists() and cache.stat().st_size <= size, "the file grew")
     again = verify(runner, plan, options=("--cache", cache))
-    expect(again.hits == first.classes and not again.err, f"{again.hits} of {first.classes} proofs are left: {again.err}")
+    expect(
+        again.hits == first.classes and not again.err,
+        f"{again.hits} of {first.classes} proofs are left: {again.err}",
+    )
     return ""
 
 
@@ -299,42 +444,74 @@ def locked(runner):
     finally:
         database.execute("ROLLBACK")
         database.close()
-    expect(verify(runner, plan, options=("--cache", cache)).hits == done.classes, "the cache is no use any more")
+    expect(
+        verify(runner, plan, options=("--cache", cache)).hits == done.classes,
+        "the cache is no use any more",
+    )
     return f"gave up after {waited:.0f} s"
 
 
 def forged_proof(runner):
-    """Rows that say of a wrong plan's stages that they are proved, with every check sum right: `cache verify` proves them again, and sees."""
+    """Rows that record a wrong plan's stages as proved, with every check sum right.
+
+    `cache verify` proves them again, and finds the forgery.
+    """
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     with sqlite3.connect(cache) as database:
-        rows = database.execute("SELECT id, version, checker, method, form, shapes, check_sum FROM proofs ORDER BY id").fetchall()
+        rows = database.execute(
+            "SELECT id, version, checker, method, form, shapes, check_sum FROM proofs ORDER BY id"
+        ).fetchall()
         forged = 0
         for number, version, checker, method, form, shapes, check_sum in rows:
             form = zlib.decompress(form)
             head = f"{version}\n{checker}\n{method}\n{len(shapes)}\n"
-            expect(zlib.crc32(head.encode() + shapes.encode() + form) == check_sum, "the check sum is computed in another way")
-            # A 1 that becomes a 2, from the end: a part of the last assumption that is counted twice, a tensor that is another.
+            expect(
+                zlib.crc32(head.encode() + shapes.encode() + form) == check_sum,
+                "the check sum is computed in another way",
+            )
+            # A 1 that becomes a 2, from the end: a part of the last assumption that is counted
+            # twice, a tensor that is another.
             for at in range(len(form) - 1, -1, -1):
                 if form[at] != 2:
                     continue
-                other = form[:at] + b"\x04" + form[at + 1:]
-                database.execute("UPDATE proofs SET form = ?, digest = ?, check_sum = ? WHERE id = ?",
-                                 (zlib.compress(other), zlib.crc32(other), zlib.crc32(head.encode() + shapes.encode() + other), number))
+                other = form[:at] + b"\x04" + form[at + 1 :]
+                database.execute(
+                    "UPDATE proofs SET form = ?, digest = ?, check_sum = ? WHERE id = ?",
+                    (
+                        zlib.compress(other),
+                        zlib.crc32(other),
+                        zlib.crc32(head.encode() + shapes.encode() + other),
+                        number,
+                    ),
+                )
                 forged += 1
                 break
     database.close()
     done = execute(runner, "cache", "verify", cache, "--sample", 100000)
-    expect(done.code == NOT_EQUIVALENT and "DOES NOT HOLD" in done.out, f"exit {done.code}: {done.out[:500]}")
-    expect(verify(runner, plan, options=("--cache", cache)).hits == 0, "a forged row was found by a stage that it is not of")
+    expect(
+        done.code == NOT_EQUIVALENT and "DOES NOT HOLD" in done.out,
+        f"exit {done.code}: {done.out[:500]}",
+    )
+    expect(
+        verify(runner, plan, options=("--cache", cache)).hits == 0,
+        "a forged row was found by a stage that it is not of",
+    )
     return f"{done.out.count('DOES NOT HOLD')} of {forged} found"
 
 
 def command_line(runner):
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     classes = verify(runner, plan, options=("--cache", cache)).classes
-    for arguments in (("verify", "--plan", plan, "--cache", cache, "--no-classes"), ("cache",), ("cache", "stats"), ("cache", "verify", cache, "--sample", "0"),
-                      ("cache", "prune", cache, "--max-size", "x"), ("cache", "prune", cache, "--days", "-1"), ("cache", "empty", cache)):
+    for arguments in (
+        ("verify", "--plan", plan, "--cache", cache, "--no-classes"),
+        ("cache",),
+        ("cache", "stats"),
+        ("cache", "verify", cache, "--sample", "0"),
+        ("cache", "prune", cache, "--max-size", "x"),
+        ("cache", "prune", cache, "--days", "-1"),
+        ("cache", "empty", cache),
+    ):
         done = execute(runner, *arguments)
         expect(done.code == USAGE and done.err, f"{arguments}: exit {done.code}")
     done = execute(runner, "cache", "verify", cache, "--sample", 2, "--seed", 5)
@@ -343,10 +520,19 @@ def command_line(runner):
     expect(done.code == 0 and f"{classes} proofs are left" in done.out, done.out)
     done = execute(runner, "cache", "prune", cache, "--max-size", "1k")
     expect(done.code == 0 and " 0 proofs are left" in done.out, done.out)
-    z3 = [verify(runner, plan, options=("--cache", cache, *o)) for o in ((), ("--checker", "z3"), ("--checker", "z3"))]
+    z3 = [
+        verify(runner, plan, options=("--cache", cache, *o))
+        for o in ((), ("--checker", "z3"), ("--checker", "z3"))
+    ]
     expect([d.hits == 0 for d in z3[:2]] == [True, True], "normal forms answered for Z3")
     methods = {s["method"] for s in z3[2].report["stages"]}
-    expect(z3[2].hits == z3[1].hits + len({s["class"] for s in z3[1].report["stages"] if s["verdict"] == "proved"}) and "normal_form" not in methods, f"{z3[2].hits} {methods}")
+    expect(
+        z3[2].hits
+        == z3[1].hits
+        + len({s["class"] for s in z3[1].report["stages"] if s["verdict"] == "proved"})
+        and "normal_form" not in methods,
+        f"{z3[2].hits} {methods}",
+    )
     return ""
 
 
@@ -360,18 +546,43 @@ def several_plans(runner):
     (directory / "notes.json").write_text("{")
     done = verify(runner, directory, expected=INPUT_ERROR)
     plans = done.report["plans"]
-    expect([p["plan"] for p in plans] == [str(directory / f"{n}.plan.json") for n in "abcd"], f"{[p['plan'] for p in plans]}")
-    expect([p["verdict"] for p in plans] == ["not-equivalent", "equivalent", None, "equivalent"], f"{[p['verdict'] for p in plans]}")
+    expect(
+        [p["plan"] for p in plans] == [str(directory / f"{n}.plan.json") for n in "abcd"],
+        f"{[p['plan'] for p in plans]}",
+    )
+    expect(
+        [p["verdict"] for p in plans] == ["not-equivalent", "equivalent", None, "equivalent"],
+        f"{[p['verdict'] for p in plans]}",
+    )
     expect(plans[2]["error_in"] == "input" and "c.plan.json" in plans[2]["error"], f"{plans[2]}")
-    expect(plans[3]["statistics"]["classes_from_cache"] == plans[3]["statistics"]["classes"], "the same plan was proved twice")
-    expect([line.split(":")[0] for line in done.out.splitlines()[:4]] == ["NOT EQUIVALENT", "EQUIVALENT", "INPUT ERROR", "EQUIVALENT"], done.out[:600])
-    expect(done.out.splitlines()[-1].startswith("Plans:  4: 2 equivalent, 1 not equivalent, 0 undecided, 1 error;"), done.out[-300:])
+    expect(
+        plans[3]["statistics"]["classes_from_cache"] == plans[3]["statistics"]["classes"],
+        "the same plan was proved twice",
+    )
+    expect(
+        [line.split(":")[0] for line in done.out.splitlines()[:4]]
+        == ["NOT EQUIVALENT", "EQUIVALENT", "INPUT ERROR", "EQUIVALENT"],
+        done.out[:600],
+    )
+    expect(
+        done.out.splitlines()[-1].startswith(
+            "Plans:  4: 2 equivalent, 1 not equivalent, 0 undecided, 1 error;"
+        ),
+        done.out[-300:],
+    )
     summary = done.report["summary"]
-    expect((summary["plans"], summary["equivalent"], summary["not_equivalent"], summary["errors"]) == (4, 2, 1, 1), f"{summary}")
+    expect(
+        (summary["plans"], summary["equivalent"], summary["not_equivalent"], summary["errors"])
+        == (4, 2, 1, 1),
+        f"{summary}",
+    )
     # Each for itself says the same.
     for plan, alone in ((bad, NOT_EQUIVALENT), (right, EQUIVALENT)):
         single = verify(runner, plan, expected=alone)
-        expect(next(p for p in plans if p["plan"] == str(plan))["defects"] == single.report["defects"], "the defects differ")
+        expect(
+            next(p for p in plans if p["plan"] == str(plan))["defects"] == single.report["defects"],
+            "the defects differ",
+        )
         expect(single.report["format"] == "shardproof-report", "one plan has the report of one")
     quiet = verify(runner, bad, right, options=("--quiet",), expected=NOT_EQUIVALENT)
     expect(len(quiet.out.splitlines()) == 3, quiet.out)

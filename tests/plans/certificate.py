@@ -1,20 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof logs as a user has them: written by `verify --certify`, replayed by `check-log`, and refused when they, the plan or the model are not what they were."""
+"""Proof logs: written by `verify --certify`, replayed by `check-log`.
+
+They are refused when they, the plan or the model have changed.
+"""
+
 import gzip
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import sqlite3
 import sys
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from cache import MLP, SMALL, edited, execute, expect, generate, verify, wrong  # noqa: E402
-from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, USAGE, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, USAGE, Runner
 
-SEVERAL_AXES = ("gpt", "--layers", "2", "--dim", "16", "--heads", "4", "--seq", "4", "--vocab", "16", "--dp", "4", "--tp", "2", "--pp", "2", "--microbatches", "4")
+from cache import MLP, SMALL, edited, execute, expect, generate, verify, wrong
+
+SEVERAL_AXES = (
+    "gpt",
+    *shlex.split(
+        "--layers 2 --dim 16 --heads 4 --seq 4 --vocab 16 --dp 4 --tp 2 --pp 2 --microbatches 4"
+    ),
+)
 
 
 def certified(runner, *architecture, name="log.json", options=()):
@@ -28,8 +39,14 @@ def certified(runner, *architecture, name="log.json", options=()):
 
 def check(runner, log, *options, expected=EQUIVALENT, says="LOG HOLDS: "):
     done = execute(runner, "check-log", log, "--jobs", 1, *options)
-    expect(done.code == expected, f"expected exit {expected}, got {done.code}: {done.out[:300]} {done.err[:300]}")
-    expect(says in (done.err if expected in (INPUT_ERROR, USAGE) else done.out), f"expected {says!r}: {done.out[:300]} {done.err[:300]}")
+    expect(
+        done.code == expected,
+        f"expected exit {expected}, got {done.code}: {done.out[:300]} {done.err[:300]}",
+    )
+    expect(
+        says in (done.err if expected in (INPUT_ERROR, USAGE) else done.out),
+        f"expected {says!r}: {done.out[:300]} {done.err[:300]}",
+    )
     return done
 
 
@@ -38,7 +55,9 @@ def refused(runner, log, *options, says):
 
 
 def read(log):
-    return json.loads(gzip.decompress(log.read_bytes()) if log.suffix == ".gz" else log.read_bytes())
+    return json.loads(
+        gzip.decompress(log.read_bytes()) if log.suffix == ".gz" else log.read_bytes()
+    )
 
 
 def changed(log, edit, name="changed.json"):
@@ -51,7 +70,11 @@ def changed(log, edit, name="changed.json"):
 
 def true_logs(runner):
     sizes = []
-    for architecture, name in ((SMALL, "log.json"), (SEVERAL_AXES, "log.json.gz"), (MLP, "log.json")):
+    for architecture, name in (
+        (SMALL, "log.json"),
+        (SEVERAL_AXES, "log.json.gz"),
+        (MLP, "log.json"),
+    ):
         plan, log = certified(runner, *architecture, name=name)
         lemmas = len([e for e in read(log)["lineage"] if e.get("proved")])
         found = log.with_name("found.json")
@@ -59,14 +82,25 @@ def true_logs(runner):
         expect(f"{lemmas} lemmas" in done.out and "all made again" in done.out, done.out)
         # Each class of a right plan has some independent evidence.
         classes = json.loads(found.read_text())["classes"]
-        expect(len(classes) == len(read(log)["classes"]) and f"Independent evidence: {len(classes)} proofs" in done.out, done.out)
-        expect(all(c["evidence"] for c in classes), f"no evidence for {[c for c in classes if not c['evidence']][:2]}")
+        expect(
+            len(classes) == len(read(log)["classes"])
+            and f"Independent evidence: {len(classes)} proofs" in done.out,
+            done.out,
+        )
+        expect(
+            all(c["evidence"] for c in classes),
+            f"no evidence for {[c for c in classes if not c['evidence']][:2]}",
+        )
         expect(not any("differs_at" in c["execution"] for c in classes), done.out)
-        # The directory as a whole may move; the log alone not, unless it is told where plan and model are.
+        # The whole directory may move. The log alone may not, unless it is given the places of plan
+        # and model.
         moved = plan.parent.with_name(plan.parent.name + "-moved")
         plan.parent.rename(moved)
         plan, log = moved / plan.name, moved / log.name
-        expect("Independent" not in check(runner, log, "--second", "off").out, "evidence that nobody asked for")
+        expect(
+            "Independent" not in check(runner, log, "--second", "off").out,
+            "evidence that nobody asked for",
+        )
         away = runner.path(log.name)
         shutil.copy(log, away)
         check(runner, away, expected=INPUT_ERROR, says="give it with --plan")
@@ -90,7 +124,13 @@ def files_changed(runner):
     refused(runner, log, "--plan", other, says="/plan/sha256")
     # With the digest put right it is the stage that is another one.
     digest = execute(runner, "check-log", log, "--plan", other).out.split("SHA-256 is ")[1][:64]
-    refused(runner, changed(log, lambda v: v["plan"].update(sha256=digest)), "--plan", other, says="/lineage/")
+    refused(
+        runner,
+        changed(log, lambda v: v["plan"].update(sha256=digest)),
+        "--plan",
+        other,
+        says="/lineage/",
+    )
 
 
 def log_changed(runner):
@@ -98,19 +138,64 @@ def log_changed(runner):
     last = max(i for i, e in enumerate(read(log)["lineage"]) if e.get("assumes"))
     entry = lambda v: v["lineage"][last]  # noqa: E731
     refused(runner, changed(log, lambda v: entry(v)["assumes"].clear()), says=f"/lineage/{last}: ")
-    refused(runner, changed(log, lambda v: entry(v).update(assumes=[last])), says=f"/lineage/{last}/assumes: leads back")
-    refused(runner, changed(log, lambda v: v["lineage"].append({**v["lineage"][0], "entry": f"/lineage/{len(v['lineage'])}"})), says="/lineage: has ")
-    check(runner, changed(log, lambda v: v["lineage"].pop()), expected=INPUT_ERROR, says="an entry that the log does not have")
+    refused(
+        runner,
+        changed(log, lambda v: entry(v).update(assumes=[last])),
+        says=f"/lineage/{last}/assumes: leads back",
+    )
+    refused(
+        runner,
+        changed(
+            log,
+            lambda v: v["lineage"].append(
+                {**v["lineage"][0], "entry": f"/lineage/{len(v['lineage'])}"}
+            ),
+        ),
+        says="/lineage: has ",
+    )
+    check(
+        runner,
+        changed(log, lambda v: v["lineage"].pop()),
+        expected=INPUT_ERROR,
+        says="an entry that the log does not have",
+    )
     refused(runner, changed(log, lambda v: v["outputs"].pop()), says="/outputs: has ")
-    refused(runner, changed(log, lambda v: v["outputs"][0]["entries"].clear()), says="/outputs/0/entries: do not cover")
+    refused(
+        runner,
+        changed(log, lambda v: v["outputs"][0]["entries"].clear()),
+        says="/outputs/0/entries: do not cover",
+    )
 
     def another_class(v):
-        entry(v)["class"] = next(c for c in range(len(v["classes"])) if c != entry(v)["class"] and sum(e.get("class") == entry(v)["class"] for e in v["lineage"]) > 0)
+        entry(v)["class"] = next(
+            c
+            for c in range(len(v["classes"]))
+            if c != entry(v)["class"]
+            and sum(e.get("class") == entry(v)["class"] for e in v["lineage"]) > 0
+        )
+
     refused(runner, changed(log, another_class), says="/")
-    refused(runner, changed(log, lambda v: v["classes"][0].update(method="polynomial")), says="/classes/0: ")
+    refused(
+        runner,
+        changed(log, lambda v: v["classes"][0].update(method="polynomial")),
+        says="/classes/0: ",
+    )
     # What `proved: false` costs: whatever rests on it.
     first = min(i for i, e in enumerate(read(log)["lineage"]) if e.get("proved"))
-    refused(runner, changed(log, lambda v: v["lineage"].__setitem__(first, {**{k: v["lineage"][first][k] for k in ("entry", "tensor", "role")}, "proved": False})), says="/")
+    refused(
+        runner,
+        changed(
+            log,
+            lambda v: v["lineage"].__setitem__(
+                first,
+                {
+                    **{k: v["lineage"][first][k] for k in ("entry", "tensor", "role")},
+                    "proved": False,
+                },
+            ),
+        ),
+        says="/",
+    )
 
 
 def no_logs(runner):
@@ -120,8 +205,18 @@ def no_logs(runner):
     for cut in (0, 1, len(text) // 3, len(text) // 2, len(text) - 3):
         bad.write_text(text[:cut])
         check(runner, bad, expected=INPUT_ERROR, says="bad.json")
-    check(runner, changed(log, lambda v: v.update(version=0)), expected=INPUT_ERROR, says="expected version 1")
-    check(runner, changed(log, lambda v: v.update(rules="operators 0, checker 0, Z3 0")), expected=INPUT_ERROR, says="/rules")
+    check(
+        runner,
+        changed(log, lambda v: v.update(version=0)),
+        expected=INPUT_ERROR,
+        says="expected version 1",
+    )
+    check(
+        runner,
+        changed(log, lambda v: v.update(rules="operators 0, checker 0, Z3 0")),
+        expected=INPUT_ERROR,
+        says="/rules",
+    )
     check(runner, plan, expected=INPUT_ERROR, says="shardproof-proof-log")
     check(runner, log.with_name("none.json"), expected=INPUT_ERROR, says="cannot open")
     compressed = log.with_name("cut.json.gz")
@@ -129,8 +224,18 @@ def no_logs(runner):
     check(runner, compressed, expected=INPUT_ERROR, says="cut off")
     # The log names what is no file: nothing waits for it.
     os.mkfifo(log.with_name("pipe"))
-    check(runner, changed(log, lambda v: v["plan"].update(file="pipe")), expected=INPUT_ERROR, says="there is no file")
-    check(runner, changed(log, lambda v: v["model"].update(file="x\0y")), expected=INPUT_ERROR, says="there is no file")
+    check(
+        runner,
+        changed(log, lambda v: v["plan"].update(file="pipe")),
+        expected=INPUT_ERROR,
+        says="there is no file",
+    )
+    check(
+        runner,
+        changed(log, lambda v: v["model"].update(file="x\0y")),
+        expected=INPUT_ERROR,
+        says="there is no file",
+    )
 
 
 def nothing_to_certify(runner):
@@ -144,11 +249,18 @@ def nothing_to_certify(runner):
     for arguments in (("--plan", plan, "--plan", plan), ("--plan", plan, "--no-classes")):
         done = execute(runner, "verify", *arguments, "--certify", fresh)
         expect(done.code == USAGE and not fresh.exists(), f"exit {done.code}: {done.err}")
-    done = execute(runner, "verify", "--plan", plan, "--certify", plan.with_name("none") / "log.json")
+    done = execute(
+        runner, "verify", "--plan", plan, "--certify", plan.with_name("none") / "log.json"
+    )
     expect(done.code == INTERNAL and "EQUIVALENT" not in done.out, f"exit {done.code}: {done.out}")
     leftovers = [f.name for f in log.parent.iterdir() if f.name.endswith(".tmp")]
     expect(not leftovers, f"{leftovers}")
-    for arguments in (("--sample", "0"), ("--seed", "1"), ("--sample", "2", "--no-reprove"), ("--checker", "x")):
+    for arguments in (
+        ("--sample", "0"),
+        ("--seed", "1"),
+        ("--sample", "2", "--no-reprove"),
+        ("--checker", "x"),
+    ):
         check(runner, log, *arguments, expected=USAGE, says="")
 
 
@@ -169,17 +281,37 @@ def forged_cache(runner):
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
     verify(runner, plan, options=("--cache", cache))
     log = plan.with_name("log.json")
-    verify(runner, plan, options=("--cache", cache, "--certify", log))   # from the cache: a true log all the same
+    # From the cache: a true log all the same.
+    verify(runner, plan, options=("--cache", cache, "--certify", log))
     check(runner, log)
     with sqlite3.connect(cache) as database:
-        rows = database.execute("SELECT version, checker, method, form, shapes, form_length, created, used, hits FROM proofs").fetchall()
-        # What a form says of an all_reduce between two: the reduction (0, a sum), two dimensions that it does not have, a member's place, and that each counts once.
+        rows = database.execute(
+            "SELECT version, checker, method, form, shapes, form_length, created, used, hits "
+            "FROM proofs"
+        ).fetchall()
+        # What a form has for an all_reduce between two: the reduction (0, a sum), two dimensions
+        # that it does not have, a member's place, and that each counts once.
         computed = re.compile(rb"\x00(\x00\x00[\x00\x02]\x04\x02\x02)")
         for version, checker, method, form, shapes, _, created, used, hits in rows:
             other = computed.sub(b"\x02\\1", zlib.decompress(form))
             head = f"{version}\n{checker}\n{method}\n{len(shapes)}\n".encode() + shapes.encode()
-            database.execute("INSERT INTO proofs (digest, version, checker, method, form, form_length, shapes, check_sum, created, used, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                             (zlib.crc32(other), version, checker, method, zlib.compress(other), len(other), shapes, zlib.crc32(head + other), created, used, hits))
+            database.execute(
+                "INSERT INTO proofs (digest, version, checker, method, form, form_length, "
+                "shapes, check_sum, created, used, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    zlib.crc32(other),
+                    version,
+                    checker,
+                    method,
+                    zlib.compress(other),
+                    len(other),
+                    shapes,
+                    zlib.crc32(head + other),
+                    created,
+                    used,
+                    hits,
+                ),
+            )
     database.close()
     false_plan = wrong(plan)
     verify(runner, false_plan, expected=NOT_EQUIVALENT)
@@ -190,7 +322,15 @@ def forged_cache(runner):
 
 def main():
     runner = Runner(sys.argv[1])
-    for case in (true_logs, files_changed, log_changed, no_logs, nothing_to_certify, options, forged_cache):
+    for case in (
+        true_logs,
+        files_changed,
+        log_changed,
+        no_logs,
+        nothing_to_certify,
+        options,
+        forged_cache,
+    ):
         runner.case(case.__name__, case)
     return runner.run()
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits that change nothing of what a plan computes: the verdict must stay "equivalent". And wrong checkpoints on a right plan: equivalent as
-well, with that lineage reported as wrong.
+"""Edits that change nothing of what a plan computes: the verdict must stay "equivalent".
+
+Wrong checkpoints on a right plan: equivalent as well, with that lineage reported as wrong.
 """
+
 import copy
 import math
 import pathlib
@@ -9,9 +11,24 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import (EQUIVALENT, LLAMA, LLAMA_TP8, MOE, SLOW, UNDECIDED, Failure, Plan, Runner, expect_code, operands, shuffled,  # noqa: E402
-                       skip_unless_shared, split_axis, split_microbatches)
-import known_defects  # noqa: E402
+import known_defects
+from plan_edit import (
+    EQUIVALENT,
+    LLAMA,
+    LLAMA_TP8,
+    MOE,
+    SLOW,
+    UNDECIDED,
+    Failure,
+    Plan,
+    Runner,
+    expect_code,
+    operands,
+    shuffled,
+    skip_unless_shared,
+    split_axis,
+    split_microbatches,
+)
 
 
 def check(runner, plan_name, edit, *arguments):
@@ -27,6 +44,7 @@ def check(runner, plan_name, edit, *arguments):
 
 # ---- names and order ----
 
+
 def renamed(plan, seed):
     """Every local tensor of every program gets a name of its own, drawn at random."""
     for p, program in enumerate(plan.programs):
@@ -34,7 +52,7 @@ def renamed(plan, seed):
         new = {old: f"x{p}_{i}" if seed % 2 else f"p{i:04}" for i, old in enumerate(order)}
         program["tensors"] = {new[t]: program["tensors"][t] for t in order}
 
-        def name(t):
+        def name(t, new=new):
             if t is None:
                 return None
             base, mark, k = t.partition("#")
@@ -89,8 +107,12 @@ def programs_shuffled(plan, seed):
 
 # ---- detours ----
 
+
 def fresh_like(plan, p, tensor, node):
-    """A tensor for what a node computes beside this one: once per microbatch if the node runs so, also where the operand exists once."""
+    """A tensor for a node's additional result.
+
+    Once per microbatch if the node runs so, also where the operand exists once.
+    """
     new = plan.new_tensor(p, tensor)
     if node.get("mb") == "*":
         plan.tensor(p, new)["per_mb"] = True
@@ -130,12 +152,26 @@ def result_detour(plan, p, node, slot, *operators):
 
 
 def not_real(plan, p):
-    """Tensors of indices and of complex numbers. The dtype stands where a tensor is given; copies and choices of experts follow from there."""
-    found = {t for t, d in plan.programs[p]["tensors"].items() if d.get("dtype", "float32").startswith(("int", "complex"))}
+    """Tensors of indices and of complex numbers.
+
+    The dtype is written where a tensor is given; copies and choices of experts follow from it.
+    """
+    found = {
+        t
+        for t, d in plan.programs[p]["tensors"].items()
+        if d.get("dtype", "float32").startswith(("int", "complex"))
+    }
     for node in plan.programs[p]["nodes"]:
         if node["op"] == "moe_gate":
             found.add(node["out"][1])
-        if node["op"] in ("multiref", "identity", "chunk", "send", "recv", "all_gather") and found & set(operands(node)):
+        if node["op"] in (
+            "multiref",
+            "identity",
+            "chunk",
+            "send",
+            "recv",
+            "all_gather",
+        ) and found & set(operands(node)):
             found.update(node["out"])
     return found
 
@@ -161,14 +197,48 @@ def scaled_and_back(plan, seed, share):
         others = not_real(plan, p)
         for node in list(program["nodes"]):
             slots = real_operands(plan, p, node, others)
-            if slots and node["op"] not in ("apply_mask", "softmax", "float") and draw.random() < share:
-                detour(plan, p, node, draw.choice(slots), ("mul", {"scalar": 8}), ("mul", {"scalar": 0.125}))
+            if (
+                slots
+                and node["op"] not in ("apply_mask", "softmax", "float")
+                and draw.random() < share
+            ):
+                detour(
+                    plan,
+                    p,
+                    node,
+                    draw.choice(slots),
+                    ("mul", {"scalar": 8}),
+                    ("mul", {"scalar": 0.125}),
+                )
 
 
-LINEAR = {"linear": (0, 1), "matmul": (0, 1), "transpose": (0,), "view": (0,), "contiguous": (0,), "to": (0,), "sum": (0,), "mean": (0,), "chunk": (0,),
-          "linear_backward": (0,), "matmul_backward": (0,), "multiref_backward": (), "softmax_backward": (0,), "silu_backward": (0,),
-          "pow_backward": (0,), "rsqrt_backward": (0,), "mean_backward": (0,), "embedding_backward": (0,), "mul_backward": (0,),
-          "view_backward": (0,), "transpose_backward": (0,), "float_backward": (0,), "all_reduce": (0,), "all_gather": (0,), "embedding": (1,)}
+LINEAR = {
+    "linear": (0, 1),
+    "matmul": (0, 1),
+    "transpose": (0,),
+    "view": (0,),
+    "contiguous": (0,),
+    "to": (0,),
+    "sum": (0,),
+    "mean": (0,),
+    "chunk": (0,),
+    "linear_backward": (0,),
+    "matmul_backward": (0,),
+    "multiref_backward": (),
+    "softmax_backward": (0,),
+    "silu_backward": (0,),
+    "pow_backward": (0,),
+    "rsqrt_backward": (0,),
+    "mean_backward": (0,),
+    "embedding_backward": (0,),
+    "mul_backward": (0,),
+    "view_backward": (0,),
+    "transpose_backward": (0,),
+    "float_backward": (0,),
+    "all_reduce": (0,),
+    "all_gather": (0,),
+    "embedding": (1,),
+}
 
 
 def scaled_around(plan, op, seed, many):
@@ -209,15 +279,28 @@ def doubled_by_adding(plan):
             tensor = node["in"][0]
             twice, back = plan.new_tensor(p, tensor), plan.new_tensor(p, tensor)
             node["in"][0] = back
-            plan.insert_before(p, node, {"op": "add", "in": [tensor, tensor], "out": [twice], "mb": node["mb"]},
-                               {"op": "div", "in": [twice], "out": [back], "attrs": {"scalar": 2}, "mb": node["mb"]})
+            plan.insert_before(
+                p,
+                node,
+                {"op": "add", "in": [tensor, tensor], "out": [twice], "mb": node["mb"]},
+                {
+                    "op": "div",
+                    "in": [twice],
+                    "out": [back],
+                    "attrs": {"scalar": 2},
+                    "mb": node["mb"],
+                },
+            )
 
 
 # ---- lineage thinned out ----
 
+
 def checkpoints_removed(plan, seed, kept):
     draw = random.Random(seed)
-    plan.json["lineage"] = [e for e in plan.lineage if e["role"] != "checkpoint" or draw.random() < kept]
+    plan.json["lineage"] = [
+        e for e in plan.lineage if e["role"] != "checkpoint" or draw.random() < kept
+    ]
 
 
 def checkpoints_of_one_phase(plan, first_half):
@@ -228,15 +311,22 @@ def checkpoints_of_one_phase(plan, first_half):
 
 
 def without_checkpoints(runner, plan_name):
-    """How far that goes depends on how large the one remaining stage is; but it must end, and never be refuted."""
+    """How far it gets depends on the size of the remaining stage.
+
+    It must end, and never be refuted.
+    """
     plan = Plan(plan_name)
     checkpoints_removed(plan, 0, 0)
     result = runner.verify_plan(plan, "--timeout", 20)
     expect_code(result, EQUIVALENT, UNDECIDED)
-    return f"{result.report['verdict']} in {result.seconds:.1f} s, {result.report['outputs_proved']} of {result.report['outputs']} outputs proved"
+    return (
+        f"{result.report['verdict']} in {result.seconds:.1f} s, "
+        f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved"
+    )
 
 
 # ---- the same computation in other operators ----
+
 
 def axis_written_out(plan, *axes):
     for axis in axes:
@@ -252,7 +342,7 @@ def microbatches_written_out(plan):
 
 def tokens_named(plan):
     """Each microbatch's embedding reads its own tokens by name."""
-    for p, program in enumerate(plan.programs):
+    for p in range(len(plan.programs)):
         for node in plan.nodes(p, "embedding"):
             for k, each in enumerate(split_microbatches(plan, p, node)):
                 each["in"][0] += f"#{k}"
@@ -265,8 +355,17 @@ def all_reduce_in_two(plan, axis):
         for node in plan.nodes(p, "all_reduce", group=[axis]):
             shape = plan.tensor(p, node["in"][0])["shape"]
             dim = next(d for d, s in enumerate(shape) if s % size == 0)
-            piece = plan.new_tensor(p, node["out"][0], [s // size if d == dim else s for d, s in enumerate(shape)])
-            gather = {"op": "all_gather", "in": [piece], "out": node["out"], "comm": node["comm"] + ".gather", "group": [axis], "attrs": {"dim": dim}}
+            piece = plan.new_tensor(
+                p, node["out"][0], [s // size if d == dim else s for d, s in enumerate(shape)]
+            )
+            gather = {
+                "op": "all_gather",
+                "in": [piece],
+                "out": node["out"],
+                "comm": node["comm"] + ".gather",
+                "group": [axis],
+                "attrs": {"dim": dim},
+            }
             if "mb" in node:
                 gather["mb"] = node["mb"]
             node["op"], node["out"], node["attrs"] = "reduce_scatter", [piece], {"dim": dim}
@@ -274,7 +373,7 @@ def all_reduce_in_two(plan, axis):
 
 
 def all_reduce_in_two_uneven(plan, axis, first):
-    """The same with pieces of which the first is of length `first`; 0: the first member gets and gives none."""
+    """The same with pieces of which the first has length `first`; 0: the first member has none."""
     members = dict(map(tuple, plan.json["mesh"]))[axis]
     for p, program in enumerate(plan.programs):
         place = program["at"][axis]
@@ -286,11 +385,30 @@ def all_reduce_in_two_uneven(plan, axis, first):
             sizes = [first] * (members - 1) + [shape[dim] - first * (members - 1)]
             pieces = []
             if sizes[place]:
-                pieces = [plan.new_tensor(p, node["out"][0], [sizes[place] if d == dim else s for d, s in enumerate(shape)])]
-            gather = {"op": "all_gather", "in": pieces, "out": node["out"], "comm": node["comm"] + ".gather", "group": [axis], "attrs": {"dim": dim}, "sizes": sizes}
+                pieces = [
+                    plan.new_tensor(
+                        p,
+                        node["out"][0],
+                        [sizes[place] if d == dim else s for d, s in enumerate(shape)],
+                    )
+                ]
+            gather = {
+                "op": "all_gather",
+                "in": pieces,
+                "out": node["out"],
+                "comm": node["comm"] + ".gather",
+                "group": [axis],
+                "attrs": {"dim": dim},
+                "sizes": sizes,
+            }
             if "mb" in node:
                 gather["mb"] = node["mb"]
-            node["op"], node["out"], node["attrs"], node["sizes"] = "reduce_scatter", pieces, {"dim": dim}, sizes
+            node["op"], node["out"], node["attrs"], node["sizes"] = (
+                "reduce_scatter",
+                pieces,
+                {"dim": dim},
+                sizes,
+            )
             plan.insert_after(p, node, gather)
 
 
@@ -300,10 +418,16 @@ def sizes_said(plan):
     for p in range(len(plan.programs)):
         for op in ("all_gather", "reduce_scatter", "all_to_all"):
             for node in plan.nodes(p, op):
-                members = len(node["group_at"]) if "group_at" in node else math.prod(mesh[a] for a in node["group"])
+                members = (
+                    len(node["group_at"])
+                    if "group_at" in node
+                    else math.prod(mesh[a] for a in node["group"])
+                )
                 whole = plan.tensor(p, node["out" if op == "all_gather" else "in"][0])["shape"]
                 size = whole[node["attrs"]["idim" if op == "all_to_all" else "dim"]] // members
-                node["sizes"] = [[size] * members] * members if op == "all_to_all" else [size] * members
+                node["sizes"] = (
+                    [[size] * members] * members if op == "all_to_all" else [size] * members
+                )
 
 
 def all_reduce_listed(plan, reverse):
@@ -333,11 +457,33 @@ def gather_reversed_and_turned_back(plan):
             shape = plan.tensor(p, node["in"][0])["shape"]
             node.pop("group")
             node["group_at"] = [{"tp": 1}, {"tp": 0}]
-            turned, first, second = plan.new_tensor(p, whole), plan.new_tensor(p, whole, shape), plan.new_tensor(p, whole, shape)
+            turned, first, second = (
+                plan.new_tensor(p, whole),
+                plan.new_tensor(p, whole, shape),
+                plan.new_tensor(p, whole, shape),
+            )
             node["out"] = [turned]
-            plan.insert_after(p, node, *[{"op": "chunk", "in": [turned], "out": [t], "attrs": {"dim": dim, "parts": 2, "index": i}, "mb": "*"}
-                                         for i, t in ((0, second), (1, first))],
-                              {"op": "cat", "in": [first, second], "out": [whole], "attrs": {"dim": dim}, "mb": "*"})
+            plan.insert_after(
+                p,
+                node,
+                *[
+                    {
+                        "op": "chunk",
+                        "in": [turned],
+                        "out": [t],
+                        "attrs": {"dim": dim, "parts": 2, "index": i},
+                        "mb": "*",
+                    }
+                    for i, t in ((0, second), (1, first))
+                ],
+                {
+                    "op": "cat",
+                    "in": [first, second],
+                    "out": [whole],
+                    "attrs": {"dim": dim},
+                    "mb": "*",
+                },
+            )
 
 
 def chunks_as_slices(plan):
@@ -345,7 +491,10 @@ def chunks_as_slices(plan):
         for node in plan.nodes(p, "chunk"):
             a, size = node["attrs"], plan.tensor(p, node["out"][0])["shape"]
             start = a["index"] * size[a["dim"]]
-            node["op"], node["attrs"] = "slice", {"dim": a["dim"], "start": start, "stop": start + size[a["dim"]]}
+            node["op"], node["attrs"] = (
+                "slice",
+                {"dim": a["dim"], "start": start, "stop": start + size[a["dim"]]},
+            )
 
 
 def vocabulary_in_shards(plan, cut):
@@ -359,14 +508,29 @@ def vocabulary_in_shards(plan, cut):
         part = plan.new_tensor(p, node["in"][1], [stop - start, hidden])
         plan.tensor(p, part)["kind"] = "parameter"
         partial = plan.new_tensor(p, node["out"][0])
-        reduce = {"op": "all_reduce", "in": [partial], "out": node["out"], "comm": "edit.embedding", "group": ["tp"], "mb": "*"}
+        reduce = {
+            "op": "all_reduce",
+            "in": [partial],
+            "out": node["out"],
+            "comm": "edit.embedding",
+            "group": ["tp"],
+            "mb": "*",
+        }
         node["in"][1], node["out"], node["attrs"] = part, [partial], {"start": start, "stop": stop}
         plan.insert_after(p, node, reduce)
-        entry["shards"].append({"box": [[start, stop], [0, hidden]], "parts": [{"local": part, "at": {"pp": 0, "tp": tp}}]})
+        entry["shards"].append(
+            {
+                "box": [[start, stop], [0, hidden]],
+                "parts": [{"local": part, "at": {"pp": 0, "tp": tp}}],
+            }
+        )
 
 
 def mask_added_to_itself(plan):
-    """The causal mask is sent whole and summed over tp, where its halves were gathered: 0 + 0 and -inf + -inf change nothing."""
+    """The causal mask is sent whole and summed over tp, where its halves were gathered.
+
+    0 + 0 and -inf + -inf change nothing.
+    """
     known_defects.all_gather_to_all_reduce(plan, 1, 0, True)
 
 
@@ -375,7 +539,16 @@ def dead_code(plan):
     for p, program in enumerate(plan.programs):
         for node in [n for n in program["nodes"] if n["op"] == "silu"]:
             for op in ("exp", "silu", "neg"):
-                plan.insert_after(p, node, {"op": op, "in": [node["out"][0]], "out": [plan.new_tensor(p, node["out"][0])], "mb": "*"})
+                plan.insert_after(
+                    p,
+                    node,
+                    {
+                        "op": op,
+                        "in": [node["out"][0]],
+                        "out": [plan.new_tensor(p, node["out"][0])],
+                        "mb": "*",
+                    },
+                )
 
 
 def squares_as_products(plan):
@@ -390,16 +563,26 @@ def silu_written_out(plan):
     for p in range(len(plan.programs)):
         for node in plan.nodes(p, "silu"):
             sigmoid = plan.new_tensor(p, node["out"][0])
-            plan.insert_before(p, node, {"op": "sigmoid", "in": node["in"], "out": [sigmoid], "mb": node["mb"]})
+            plan.insert_before(
+                p, node, {"op": "sigmoid", "in": node["in"], "out": [sigmoid], "mb": node["mb"]}
+            )
             node["op"], node["in"] = "mul", [node["in"][0], sigmoid]
 
 
 # ---- wrong checkpoints on a right plan ----
 
+
 def forward_checkpoint(plan, nth=0):
-    """A checkpoint about one local tensor on each tensor-parallel rank that moves with dp and mb."""
-    return [e for e in plan.lineage if e["role"] == "checkpoint" and "step" in e["shards"][0] and len(e["shards"][0]["parts"]) == 1
-            and "sum" not in e["shards"][0] and len(e["shards"][0]["box"]) == 3][nth]
+    """A checkpoint about one local tensor on each tp rank, for each dp and microbatch."""
+    return [
+        e
+        for e in plan.lineage
+        if e["role"] == "checkpoint"
+        and "step" in e["shards"][0]
+        and len(e["shards"][0]["parts"]) == 1
+        and "sum" not in e["shards"][0]
+        and len(e["shards"][0]["box"]) == 3
+    ][nth]
 
 
 def points_to_another_tensor(plan, nth):
@@ -408,8 +591,18 @@ def points_to_another_tensor(plan, nth):
         part = shard["parts"][0]
         p = plan.program(**part["at"])
         shape = plan.tensor(p, part["local"])
-        others = [t for t in plan.programs[p]["tensors"] if plan.programs[p]["tensors"][t] == shape and t != part["local"]]
-        mentioned = {q["local"] for e in plan.lineage if e["tensor"] == entry["tensor"] for s in e["shards"] for q in s["parts"]}
+        others = [
+            t
+            for t in plan.programs[p]["tensors"]
+            if plan.programs[p]["tensors"][t] == shape and t != part["local"]
+        ]
+        mentioned = {
+            q["local"]
+            for e in plan.lineage
+            if e["tensor"] == entry["tensor"]
+            for s in e["shards"]
+            for q in s["parts"]
+        }
         part["local"] = next(t for t in reversed(others) if t not in mentioned)
     return entry
 
@@ -430,15 +623,23 @@ def sum_missing(plan, nth):
 
 
 def sum_too_many(plan, nth):
-    entry = [e for e in plan.lineage if e["role"] == "checkpoint" and all("tp" in q["at"] for s in e["shards"] for q in s["parts"])
-             and "step" not in e["shards"][0] and "sum" not in e["shards"][0]][nth]
+    entry = [
+        e
+        for e in plan.lineage
+        if e["role"] == "checkpoint"
+        and all("tp" in q["at"] for s in e["shards"] for q in s["parts"])
+        and "step" not in e["shards"][0]
+        and "sum" not in e["shards"][0]
+    ][nth]
     for shard in entry["shards"]:
         shard["sum"] = ["dp"]
     return entry
 
 
 def part_missing(plan, nth):
-    entry = [e for e in plan.lineage if e["role"] == "checkpoint" and len(e["shards"][0]["parts"]) > 1][nth]
+    entry = [
+        e for e in plan.lineage if e["role"] == "checkpoint" and len(e["shards"][0]["parts"]) > 1
+    ][nth]
     for shard in entry["shards"]:
         shard["parts"].pop()
     return entry
@@ -459,7 +660,13 @@ def box_shifted(plan, nth):
 
 
 def boxes_exchanged(plan, nth):
-    entry = [e for e in plan.lineage if e["role"] == "checkpoint" and len(e["shards"]) == 2 and e["shards"][0]["box"] != e["shards"][1]["box"]][nth]
+    entry = [
+        e
+        for e in plan.lineage
+        if e["role"] == "checkpoint"
+        and len(e["shards"]) == 2
+        and e["shards"][0]["box"] != e["shards"][1]["box"]
+    ][nth]
     first, second = entry["shards"]
     first["box"], second["box"] = second["box"], first["box"]
     return entry
@@ -480,18 +687,25 @@ def check_wrong_lineage(runner, plan_name, edit, *arguments):
     stages = result.stages()
     for e in wrong:
         if stages[e]["verdict"] != "wrong-lineage":
-            raise Failure(f"/lineage/{e} ({stages[e]['tensor']}) is reported as {stages[e]['verdict']}: {result.summary()}")
+            raise Failure(
+                f"/lineage/{e} ({stages[e]['tensor']}) is reported as {stages[e]['verdict']}: "
+                f"{result.summary()}"
+            )
     others = [e for e, s in stages.items() if s["verdict"] == "wrong-lineage" and e not in wrong]
     if others:
-        raise Failure(f"right lineage is reported as wrong: {', '.join(f'/lineage/{e}' for e in others[:5])} ({len(others)}): {result.summary()}")
+        raise Failure(
+            f"right lineage is reported as wrong: "
+            f"{', '.join(f'/lineage/{e}' for e in others[:5])} ({len(others)}): "
+            f"{result.summary()}"
+        )
     if result.report["outputs_proved"] != result.report["outputs"]:
         raise Failure("not all outputs are proved: " + result.summary())
     return f"/lineage/{' '.join(map(str, sorted(wrong)))} wrong"
 
 
 def gate_attribute(plan, name, value):
-    """Two experts for each token, no bias: the two best always lie in the two best groups, however many compete."""
-    for p, program in enumerate(plan.programs):
+    """Two experts for each token, no bias: the two best are always in the two best groups."""
+    for p in range(len(plan.programs)):
         for node in plan.nodes(p, "moe_gate") + plan.nodes(p, "moe_gate_backward"):
             assert node["attrs"]["topk"] == 2 and len([t for t in node["in"] if t]) <= 4
             node["attrs"][name] = value
@@ -499,6 +713,7 @@ def gate_attribute(plan, name, value):
 
 
 # ---- the list ----
+
 
 def cases(runner):
     def add(name, edit, *arguments, plan=LLAMA):
@@ -528,7 +743,13 @@ def cases(runner):
         for axis in ("tp", "dp"):
             add(f"{kind}.all_reduce_in_two.{axis}", all_reduce_in_two, axis, plan=plan)
         for first in (0, 1, 3):
-            add(f"{kind}.all_reduce_in_two_uneven.{first}", all_reduce_in_two_uneven, "tp", first, plan=plan)
+            add(
+                f"{kind}.all_reduce_in_two_uneven.{first}",
+                all_reduce_in_two_uneven,
+                "tp",
+                first,
+                plan=plan,
+            )
         add(f"{kind}.sizes_said", sizes_said, plan=plan)
         for reverse in (False, True):
             add(f"{kind}.all_reduce_listed.{reverse}", all_reduce_listed, reverse, plan=plan)
@@ -551,7 +772,9 @@ def cases(runner):
         runner.case(f"{kind}.without_checkpoints", without_checkpoints, plan)
         for nth in (0, 20, 60):
             add_wrong(f"{kind}.another_tensor.{nth}", points_to_another_tensor, nth, plan=plan)
-        add_wrong(f"{kind}.another_tensor_on_one_rank", on_one_rank_points_to_another_tensor, 5, plan=plan)
+        add_wrong(
+            f"{kind}.another_tensor_on_one_rank", on_one_rank_points_to_another_tensor, 5, plan=plan
+        )
         for nth in (0, 5):
             add_wrong(f"{kind}.sum_missing.{nth}", sum_missing, nth, plan=plan)
         add_wrong(f"{kind}.part_missing", part_missing, 1, plan=plan)
@@ -573,8 +796,18 @@ def main():
     skip_unless_shared(LLAMA, MOE, LLAMA_TP8)
     runner = Runner(sys.argv[1])
     cases(runner)
-    runner.slow(*(f"{kind}.{which}" for kind in ("llama", "moe") for which in ("without_checkpoints", "checkpoints_of_the_second_half", "quarter_of_the_checkpoints")))
-    return runner.run(most_open=12 if SLOW else 1)   # by default: mask_added_to_itself
+    runner.slow(
+        *(
+            f"{kind}.{which}"
+            for kind in ("llama", "moe")
+            for which in (
+                "without_checkpoints",
+                "checkpoints_of_the_second_half",
+                "quarter_of_the_checkpoints",
+            )
+        )
+    )
+    return runner.run(most_open=12 if SLOW else 1)  # by default: mask_added_to_itself
 
 
 if __name__ == "__main__":

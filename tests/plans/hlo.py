@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of JAX before and after partitioning: the right ones are proved, each broken in several ways is not.
+"""Programs of JAX before and after partitioning: right ones are proved, broken ones are not.
 
-hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/, made by hlo/make.py.
+hlo.py PROGRAM [NAME ...]: shardproof's path, and of which programs (all). The programs are in hlo/,
+written by hlo/make.py.
 """
+
 import concurrent.futures
 import glob
 import gzip
@@ -14,10 +16,21 @@ import sys
 import tempfile
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
-LEAST_BROKEN = {"factor_of_rows": 4, "eigenvalues_in_shard_map": 3, "greatest_by_vocabulary": 3, "functions_of_elements": 3, "experts": 2, "decoding_step": 3, "llama_scan": 3, "layer_norm_adamw": 1}  # of each program; of the others:
-LEAST_BROKEN_OTHERS = 5
+# How many broken copies must be refuted at least.
+LEAST_BROKEN = {
+    "factor_of_rows": 4,
+    "eigenvalues_in_shard_map": 3,
+    "greatest_by_vocabulary": 3,
+    "functions_of_elements": 3,
+    "experts": 2,
+    "decoding_step": 3,
+    "llama_scan": 3,
+    "layer_norm_adamw": 1,
+}
+LEAST_BROKEN_OTHERS = 5  # of each other program
 
-# Ranks that look up their part of the rows and mask the others: zeros where the model's index is out of bounds, or wrapped.
+# Ranks that look up their part of the rows and mask the others: zeros where the model's index is
+# out of bounds, or wrapped.
 IN_BOUNDS = {"shard_map_vocabulary", "log_softmax_by_vocabulary"}
 
 # Integers of which it is not known that they fit their type: the verdict is conditional.
@@ -25,9 +38,18 @@ OVERFLOW = {"functions_of_elements"}
 
 # Edits after which a program still computes the same for indices in bounds: {program: {edit}}.
 HARMLESS = {
-    # The wrapping of indices below 0, of which there are none; the difference of what is 0; a choice between zeros and
-    # zeros; a sum of exponentials compared with 0; a bound that no index reaches; an index into one row.
-    "language_model_tp": {"minus 0", "minus 7", "tanh 3", "position 1", "bounds 8", "integer 2", "integer 4"},
+    # The wrapping of indices below 0, of which there are none. The difference of what is 0. A
+    # choice between zeros and zeros. A sum of exponentials compared with 0. A bound that no index
+    # reaches. An index into one row.
+    "language_model_tp": {
+        "minus 0",
+        "minus 7",
+        "tanh 3",
+        "position 1",
+        "bounds 8",
+        "integer 2",
+        "integer 4",
+    },
     "fsdp_language_model": {"minus 0", "tanh 3", "integer 2", "integer 3"},
     "left_out_labels": {"minus 0", "integer 1", "integer 2"},
     # A bound that no number reaches; the start of a slice along a whole dimension.
@@ -39,7 +61,8 @@ HARMLESS = {
     "attention_by_heads": {"constant 1"},
     # Where the first position is: only whether a rank has it matters.
     "shifted_sequence": {"integer 0"},
-    # Which columns a rank takes of those that are all added up; the start of a slice along a whole dimension.
+    # Which columns a rank takes of those that are all added up. The start of a slice along a whole
+    # dimension.
     "uneven": {"position 0", "integer 1"},
     # 0 subtracted.
     "dropout": {"minus 25"},
@@ -47,10 +70,11 @@ HARMLESS = {
     "convolutions_by_rows": {"minus 0", "bounds 0", "bounds 2", "integer 3"},
     # The wrapping again, and rows out of the rank's window, which are masked.
     "shard_map_vocabulary": {"minus 0", "integer 2"},
-    # The derivative by what is added to all chosen ones alike, of which softmax makes nothing; the start of a slice along a
-    # whole dimension.
+    # The derivative by what is added to all chosen ones, which softmax removes. The start of a
+    # slice along a whole dimension.
     "top_k_experts": {"tanh 4", "integer 0"},
-    # Places of the greatest are never equal; the first place, which no number takes; a start that is moved into bounds.
+    # Places of the greatest are never equal. The first place, which no number takes. A start that
+    # is moved into bounds.
     "experts_of_limited_capacity": {"bounds 0", "integer 0", "integer 1"},
     # The wrapping again; a row that is masked.
     "log_softmax_by_vocabulary": {"minus 3", "integer 1"},
@@ -63,38 +87,66 @@ HARMLESS = {
     "rate_schedule": {"bounds 0"},
     # Places are never equal; the first place, which no number takes.
     "greatest_by_vocabulary": {"bounds 0", "bounds 2", "integer 1"},
-    # The remainder below 0, where it only matters that it is not 0; a divisor below 0, which is not 0.
+    # The remainder below 0, where it only matters that it is not 0. A divisor below 0, which is not
+    # 0.
     "functions_of_elements": {"bounds 0", "bounds 1"},
     # 0 subtracted.
     "noise_by_rbg": {"minus 0"},
     # The wrapping of indices.
     "gaussian_likelihood": {"minus 2", "integer 1"},
-    # Rows counted from the end and wrapped; an exchange in both directions; a choice between zeros and zeros; equal places.
-    "loss_and_accuracy": {"minus 0", "direction 0", "direction 1", "position 2", "bounds 0", "integer 2"},
+    # Rows counted from the end and wrapped. An exchange in both directions. A choice between zeros
+    # and zeros. Equal places.
+    "loss_and_accuracy": {
+        "minus 0",
+        "direction 0",
+        "direction 1",
+        "position 2",
+        "bounds 0",
+        "integer 2",
+    },
 }
 
 
-# Edits that are given up: a random number compared by <=, after minutes, which nothing could show; the norm of the
-# gradients through a tanh that is 1 for all gradients that are drawn, where 1/1 is neither above nor below the bound 1; a
-# greater capacity, where what is beyond it has no place anyway; another score of what is masked; a gradient that only the
-# optimiser uses, in which every evaluation meets a tie; a function of which nothing is known that is not called any more,
-# of which the message names the model's call; a sum of exponentials compared with 0 by <=, which is harmless and undecided
-# after minutes; the power of a step count, which is any integer, so that few of those that are drawn are small.
-LEFT_OUT = {"fsdp_language_model": {"bounds 6"}, "dropout": {"bounds 2"}, "clip_norm": {"tanh 0"}, "experts_of_limited_capacity": {"constant 1", "bounds 1"},
-            "decoding_step": {"constant 0"}, "layer_norm_adamw": {"dropped 6"},
-            "functions_of_elements": {"integer 0"}, "rate_schedule": {"squared 21", "integer 0"}}
+# Edits that are left out:
+#   * A random number compared by <=: takes minutes, and nothing could show it.
+#   * The norm of the gradients through a tanh that is 1 for all gradients that are drawn: 1/1 is
+#     neither above nor below the bound 1.
+#   * A greater capacity, where what is beyond it has no place anyway.
+#   * Another score of what is masked.
+#   * A gradient that only the optimiser uses, in which every evaluation meets a tie.
+#   * An opaque function that is no longer called: the message names the model's call.
+#   * A sum of exponentials compared with 0 by <=: harmless, and undecided after minutes.
+#   * The power of a step count, which is any integer, so few of those that are drawn are small.
+LEFT_OUT = {
+    "fsdp_language_model": {"bounds 6"},
+    "dropout": {"bounds 2"},
+    "clip_norm": {"tanh 0"},
+    "experts_of_limited_capacity": {"constant 1", "bounds 1"},
+    "decoding_step": {"constant 0"},
+    "layer_norm_adamw": {"dropped 6"},
+    "functions_of_elements": {"integer 0"},
+    "rate_schedule": {"squared 21", "integer 0"},
+}
 
 
 # Programs with functions of which nothing is known: what makes their arguments others is undecided.
-OPAQUE = {"gaussian_likelihood", "factor_of_rows", "eigenvalues_in_shard_map", "functions_of_elements"}
+OPAQUE = {
+    "gaussian_likelihood",
+    "factor_of_rows",
+    "eigenvalues_in_shard_map",
+    "functions_of_elements",
+}
 
 # Of a long program only these kinds of edits, which would take minutes together.
 ONLY = {"llama_scan": ("dropped", "unequal"), "layer_norm_adamw": ("dropped",)}
 
 
 def verify(shardproof, model, plan, *options):
-    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan, *options],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan, *options],
+        capture_output=True,
+        text=True,
+    )
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
@@ -128,30 +180,80 @@ def edits(text):
             if edited[found[k]] != lines[found[k]]:
                 yield f"{kind} {k}", "\n".join(edited)
 
-    yield from spread("dropped", r" all-reduce\(%", lambda s: re.sub(
-        r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s))
-    yield from spread("minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract("))
-    yield from spread("squared", r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))", lambda s: re.sub(
-        r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s))
-    yield from spread("tanh", r" (exponential|negate|rsqrt|sqrt)\(%", lambda s: re.sub(
-        r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s))
-    yield from spread("constant", r"= f32\[\] constant\((?!0\)|-?inf|nan)", lambda s: re.sub(
-        r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s))
-    yield from spread("direction", r"source_target_pairs=", lambda s: re.sub(
-        r"source_target_pairs=\{(.*?\})\}", lambda m: "source_target_pairs={" + ",".join(
-            "{%s,%s}" % (b, a) for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1))) + "}", s))
-    yield from spread("position", r" constant\(\{0, \d+(, \d+)+\}\)", lambda s: re.sub(
-        r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s))
-    yield from spread("order", r" (all-to-all|all-gather|reduce-scatter)\(.*replica_groups=\{\{0,1,", lambda s: s.replace(
-        "replica_groups={{0,1,", "replica_groups={{1,0,"))
-    yield from spread("unequal", r" compare\(.*direction=(EQ|NE)", lambda s: re.sub(
-        r"direction=(EQ|NE)", lambda m: "direction=" + ("NE" if m.group(1) == "EQ" else "EQ"), s))
-    yield from spread("bounds", r" compare\(.*direction=(LT|GE)", lambda s: re.sub(
-        r"direction=(LT|GE)", lambda m: "direction=" + ("LE" if m.group(1) == "LT" else "GT"), s))
-    yield from spread("integer", r"= s32\[\] constant\(\d+\)", lambda s: re.sub(
-        r" constant\((\d+)\)", lambda m: f" constant({int(m.group(1)) + 1})", s))
-    yield from spread("transposed", r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)", lambda s: re.sub(
-        r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s))
+    yield from spread(
+        "dropped",
+        r" all-reduce\(%",
+        lambda s: re.sub(
+            r" all-reduce\((%[\w.-]+)\), .*?(, sharding=|, metadata=|$)", r" copy(\1)\2", s
+        ),
+    )
+    yield from spread(
+        "minus", r" add\(%[\w.-]+, %[\w.-]+\)", lambda s: s.replace(" add(", " subtract(")
+    )
+    yield from spread(
+        "squared",
+        r"f32\[\d.* multiply\((%[\w.-]+), (?!\1\))",
+        lambda s: re.sub(r" multiply\((%[\w.-]+), %[\w.-]+\)", r" multiply(\1, \1)", s),
+    )
+    yield from spread(
+        "tanh",
+        r" (exponential|negate|rsqrt|sqrt)\(%",
+        lambda s: re.sub(r" (exponential|negate|rsqrt|sqrt)\(", " tanh(", s),
+    )
+    yield from spread(
+        "constant",
+        r"= f32\[\] constant\((?!0\)|-?inf|nan)",
+        lambda s: re.sub(
+            r" constant\(([^)]*)\)", lambda m: f" constant({float(m.group(1)) * 3 + 1!r})", s
+        ),
+    )
+    yield from spread(
+        "direction",
+        r"source_target_pairs=",
+        lambda s: re.sub(
+            r"source_target_pairs=\{(.*?\})\}",
+            lambda m: (
+                "source_target_pairs={"
+                + ",".join(f"{{{b},{a}}}" for a, b in re.findall(r"\{(\d+),(\d+)\}", m.group(1)))
+                + "}"
+            ),
+            s,
+        ),
+    )
+    yield from spread(
+        "position",
+        r" constant\(\{0, \d+(, \d+)+\}\)",
+        lambda s: re.sub(r"constant\(\{(0), (.*?)\}\)", r"constant({\2, \1})", s),
+    )
+    yield from spread(
+        "order",
+        r" (all-to-all|all-gather|reduce-scatter)\(.*replica_groups=\{\{0,1,",
+        lambda s: s.replace("replica_groups={{0,1,", "replica_groups={{1,0,"),
+    )
+    yield from spread(
+        "unequal",
+        r" compare\(.*direction=(EQ|NE)",
+        lambda s: re.sub(
+            r"direction=(EQ|NE)", lambda m: "direction=" + ("NE" if m.group(1) == "EQ" else "EQ"), s
+        ),
+    )
+    yield from spread(
+        "bounds",
+        r" compare\(.*direction=(LT|GE)",
+        lambda s: re.sub(
+            r"direction=(LT|GE)", lambda m: "direction=" + ("LE" if m.group(1) == "LT" else "GT"), s
+        ),
+    )
+    yield from spread(
+        "integer",
+        r"= s32\[\] constant\(\d+\)",
+        lambda s: re.sub(r" constant\((\d+)\)", lambda m: f" constant({int(m.group(1)) + 1})", s),
+    )
+    yield from spread(
+        "transposed",
+        r"= f32\[(\d+),\1\]\S* (dot)\(%[\w.-]+, %[\w.-]+\)",
+        lambda s: re.sub(r" dot\((%[\w.-]+), (%[\w.-]+)\)", r" dot(\2, \1)", s),
+    )
 
 
 def check(shardproof, name):
@@ -166,7 +268,9 @@ def check(shardproof, name):
     if name in IN_BOUNDS:
         code, output = verify(shardproof, model, plan)
         if code != 10:
-            problems.append(f"{name}: expected not equivalent out of bounds, found exit code {code}:\n{output}")
+            problems.append(
+                f"{name}: expected not equivalent out of bounds, found exit code {code}:\n{output}"
+            )
         options = ["--assume-in-bounds"]
     code, output = verify(shardproof, model, plan, *options)
     if code != (4 if name in IN_BOUNDS else 0):
@@ -174,12 +278,16 @@ def check(shardproof, name):
     with gzip.open(plan, "rt") as file:
         text = file.read()
     refuted = 0
-    # A plan that is wrong otherwise (layer_norm_adamw: the loss times 1.1, which shows only where the optimiser is not evaluated).
+    # A plan that is wrong otherwise (layer_norm_adamw: the loss times 1.1, which shows only where
+    # the optimiser is not evaluated).
     wrong = os.path.join(HERE, name + ".broken.hlo.gz")
     if os.path.exists(wrong):
         code, output = verify(shardproof, model, wrong)
         if code != 10:
-            problems.append(f"{name}, as another program: expected not equivalent, found exit code {code}:\n{output}")
+            problems.append(
+                f"{name}, as another program: expected not equivalent, found exit code {code}:\n"
+                f"{output}"
+            )
     with tempfile.TemporaryDirectory() as directory:
         for edit, broken in edits(text):
             if not edit.startswith(ONLY.get(name, "")):
@@ -194,18 +302,24 @@ def check(shardproof, name):
                 if code == 10 and name not in IN_BOUNDS:  # out of bounds it is another program
                     code, output = verify(shardproof, model, path, "--assume-in-bounds", *options)
                 if code not in (0, 4, 5):
-                    problems.append(f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}")
+                    problems.append(
+                        f"{name}, {edit}: expected equivalent, found exit code {code}:\n{output}"
+                    )
             elif code == 10:
                 refuted += 1
                 # The report names the place: file, line, opcode.
                 if not re.search(r"broken\.hlo:\d+ \S+", output):
-                    problems.append(f"{name}, {edit}: the report names no line of the program:\n{output}")
+                    problems.append(
+                        f"{name}, {edit}: the report names no line of the program:\n{output}"
+                    )
             elif code == 2:
                 # What no longer fits together is an error with its place.
                 if not re.search(r"broken\.hlo: line \d+, column \d+: ", output):
                     problems.append(f"{name}, {edit}: the message names no place:\n{output}")
             elif code != 5 or name not in OPAQUE:
-                problems.append(f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}")
+                problems.append(
+                    f"{name}, {edit}: expected not equivalent, found exit code {code}:\n{output}"
+                )
     least = LEAST_BROKEN.get(name, LEAST_BROKEN_OTHERS)
     if refuted < least:
         problems.append(f"{name}: only {refuted} broken copies were refuted, expected {least}")
@@ -214,14 +328,22 @@ def check(shardproof, name):
 
 def main():
     shardproof = os.path.abspath(sys.argv[1])
-    names = sorted(os.path.basename(f)[: -len(".single.hlo.gz")]
-                   for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz")))
+    names = sorted(
+        os.path.basename(f)[: -len(".single.hlo.gz")]
+        for f in glob.glob(os.path.join(HERE, "*.single.hlo.gz"))
+    )
     assert len(names) >= 44, names
     names = sys.argv[2:] or names
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for name, (refuted, problems) in zip(names, pool.map(lambda n: check(shardproof, n), names)):
-            print(f"{name}: proved, {refuted} broken copies refuted" if not problems else "\n".join(problems))
+        for name, (refuted, problems) in zip(
+            names, pool.map(lambda n: check(shardproof, n), names), strict=True
+        ):
+            print(
+                f"{name}: proved, {refuted} broken copies refuted"
+                if not problems
+                else "\n".join(problems)
+            )
             failed = failed or bool(problems)
     return 1 if failed else 0
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on a folder of JAX programs that is not part of the project; skipped (77) where there is none.
+"""Verdicts on a folder of JAX programs that is not part of the project; skipped (77) without it.
 
-hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo in the folder `shared` beside the project)
-each case has single.hlo, sharded.spmd.hlo and case.json, whose `expect` is the verdict; one in edited/ takes the model of
-the case that its `base` names.
+hlo_cases.py PROGRAM [FOLDER]: in FOLDER (default: SHARDPROOF_HLO_CASES, or hlo in the folder
+`shared` beside the project) each case has single.hlo, sharded.spmd.hlo and case.json, whose
+`expect` is the verdict. One in edited/ takes the model of the case that its `base` names.
 """
+
 import concurrent.futures
 import glob
 import json
@@ -17,7 +18,8 @@ CODES = {"equivalent": 0, "not equivalent": 10}
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The model is the same for every way of sharding: a base that is not there has another's.
 OTHER_BASES = {"llama_dp2_tp4_gspmd": "llama_dp2_tp4", "llama_tp4": "llama_dp2_tp4"}
-# A hand-written lookup in a part of the vocabulary: other rows than the model's where an index is out of bounds.
+# A hand-written lookup in a part of the vocabulary: other rows than the model's where an index is
+# out of bounds.
 IN_BOUNDS = {"sm_vocab_tp4"}
 # Not settled yet; that the opposite is said would be wrong.
 UNDECIDED = {"sm_ring_attention4"}
@@ -32,24 +34,56 @@ def run(shardproof, folder, case):
         base = OTHER_BASES.get(base, base)
     model = os.path.join(folder, base, "single.hlo")
     options = ["--assume-in-bounds"] if name in IN_BOUNDS else []
-    done = subprocess.run([shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan",
-                           os.path.join(case, "sharded.spmd.hlo"), *options], capture_output=True, text=True)
-    expected = {CODES[description["expect"]]} | ({4} if options else set()) | ({5} if name in UNDECIDED else set())
-    return name, done.returncode in expected, f"{name}: {description['expect']}, exit code {done.returncode}", done
+    done = subprocess.run(
+        [
+            shardproof,
+            "verify",
+            "-j",
+            "1",
+            "-t",
+            "10",
+            "--model",
+            model,
+            "--plan",
+            os.path.join(case, "sharded.spmd.hlo"),
+            *options,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    expected = (
+        {CODES[description["expect"]]}
+        | ({4} if options else set())
+        | ({5} if name in UNDECIDED else set())
+    )
+    return (
+        name,
+        done.returncode in expected,
+        f"{name}: {description['expect']}, exit code {done.returncode}",
+        done,
+    )
 
 
 def main():
     shardproof = os.path.abspath(sys.argv[1])
-    folder = sys.argv[2] if len(sys.argv) > 2 else os.environ.get(
-        "SHARDPROOF_HLO_CASES", os.path.join(os.path.dirname(ROOT), "shared", "hlo"))
-    cases = sorted(os.path.dirname(f) for f in
-                   glob.glob(os.path.join(folder, "*", "case.json")) + glob.glob(os.path.join(folder, "edited", "*", "case.json")))
+    folder = (
+        sys.argv[2]
+        if len(sys.argv) > 2
+        else os.environ.get(
+            "SHARDPROOF_HLO_CASES", os.path.join(os.path.dirname(ROOT), "shared", "hlo")
+        )
+    )
+    cases = sorted(
+        os.path.dirname(f)
+        for f in glob.glob(os.path.join(folder, "*", "case.json"))
+        + glob.glob(os.path.join(folder, "edited", "*", "case.json"))
+    )
     if not cases:
         print(f"no cases in {folder}")
         return 77
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for name, right, line, done in pool.map(lambda c: run(shardproof, folder, c), cases):
+        for _, right, line, done in pool.map(lambda c: run(shardproof, folder, c), cases):
             print(line if right else f"WRONG {line}\n{done.stdout}{done.stderr}")
             failed = failed or not right
     return 1 if failed else 0

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans with input and output lineage only: what lies between is found, and right plans are proved nearly as quickly as with all of it. Wrong ones
-are refuted as they are with it, and every way of asking for it gives the same verdict.
+"""Plans with input and output lineage only: what is between is found.
+
+Right plans are proved nearly as quickly as with all lineage. Wrong ones are refuted as they are
+with it. Every way to request it gives the same verdict.
 """
+
 import json
 import pathlib
 import subprocess
@@ -9,28 +12,74 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import (DOES_NOT_APPLY, EQUIVALENT, LLAMA, LLAMA_TP8, MOE, MOE_128, NOT_EQUIVALENT, PLANS, REAL, USAGE, Failure, Plan,  # noqa: E402
-                       Runner, expect_code, model_of, write_json)
+from plan_edit import (
+    DOES_NOT_APPLY,
+    EQUIVALENT,
+    LLAMA,
+    LLAMA_TP8,
+    MOE,
+    MOE_128,
+    NOT_EQUIVALENT,
+    PLANS,
+    REAL,
+    USAGE,
+    Failure,
+    Plan,
+    Runner,
+    expect_code,
+    model_of,
+    write_json,
+)
 
 GENERATED = {
     "mlp of data and tensor parallel ranks": "mlp --dp 4 --tp 2",
-    "gpt, sequence and vocabulary parallel": "gpt --layers 2 --dim 64 --hidden 128 --heads 4 --seq 32 --vocab 512 --dp 2 --tp 2 --sequence-parallel --vocab-parallel",
-    "llama3, pipeline of 1F1B": "llama3 --layers 4 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --tp 2 --pp 2 --microbatches 4 --schedule 1f1b",
-    "llama3, ZeRO 3": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 4 --tp 2 --zero 3",
-    "llama3, recomputation": "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --tp 2 --recompute --microbatches 2",
+    "gpt, sequence and vocabulary parallel": (
+        "gpt --layers 2 --dim 64 --hidden 128 --heads 4 --seq 32 --vocab 512 --dp 2 --tp 2 "
+        "--sequence-parallel --vocab-parallel"
+    ),
+    "llama3, pipeline of 1F1B": (
+        "llama3 --layers 4 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 2 --tp 2 --pp 2 --microbatches 4 --schedule 1f1b"
+    ),
+    "llama3, ZeRO 3": (
+        "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 4 --tp 2 --zero 3"
+    ),
+    "llama3, recomputation": (
+        "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+        "--dp 2 --tp 2 --recompute --microbatches 2"
+    ),
 }
-# Thousands of ranks with all options: rows that no token of the small image names, sums of some microbatches that look like the whole, and layers whose
-# proofs are too large without what lies inside.
+# Thousands of ranks with all options. Rows that no token of the small image names, sums of some
+# microbatches that look like the whole, and layers whose proofs are too large without lineage
+# inside.
 LARGE = {
-    "4 microbatches": ("llama3 --size 405B --dp 64 --tp 8 --pp 4 --microbatches 4 --layers 4", "none"),
-    "16 microbatches": ("llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8", "none"),
-    "borders of layers": ("llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8", "layers"),
+    "4 microbatches": (
+        "llama3 --size 405B --dp 64 --tp 8 --pp 4 --microbatches 4 --layers 4",
+        "none",
+    ),
+    "16 microbatches": (
+        "llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8",
+        "none",
+    ),
+    "borders of layers": (
+        "llama3 --size 405B --dp 64 --tp 8 --pp 8 --microbatches 16 --layers 8",
+        "layers",
+    ),
 }
 ALL_OPTIONS = "--vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
 
 # Each is refuted without a lemma of the file.
-BUGS = ("missing_all_reduce", "missing_all_reduce_backward", "wrong_group", "constant_on_one_rank", "rope_offset", "shuffled_microbatches",
-        "wrong_microbatch_gradient", "divided_by_world_size_twice")
+BUGS = (
+    "missing_all_reduce",
+    "missing_all_reduce_backward",
+    "wrong_group",
+    "constant_on_one_rank",
+    "rope_offset",
+    "shuffled_microbatches",
+    "wrong_microbatch_gradient",
+    "divided_by_world_size_twice",
+)
 
 
 def thin(plan):
@@ -42,7 +91,11 @@ def proved(runner, plan, *options):
     result = runner.verify_plan(plan, *options)
     expect_code(result, EQUIVALENT)
     report = result.report
-    if report["outputs_proved"] != report["outputs"] or not report["inference"] or report["inference"]["lemmas"] == 0:
+    if (
+        report["outputs_proved"] != report["outputs"]
+        or not report["inference"]
+        or report["inference"]["lemmas"] == 0
+    ):
         raise Failure("no lemma was found: " + result.summary())
     return f"{report['inference']['lemmas']} lemmas, {report['statistics']['seconds']:.2f} s"
 
@@ -61,9 +114,22 @@ def torch(runner, name):
 
 
 def large(runner, arguments, checkpoints):
-    """By itself, and without evaluating the whole plan in numbers: what was guessed wrongly is left out."""
+    """Without options, and without evaluating the whole plan: wrong guesses are dropped."""
     prefix = runner.path("large")
-    subprocess.run([runner.program, "generate", *arguments.split(), *ALL_OPTIONS.split(), "--checkpoints", checkpoints, "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            runner.program,
+            "generate",
+            *arguments.split(),
+            *ALL_OPTIONS.split(),
+            "--checkpoints",
+            checkpoints,
+            "-o",
+            str(prefix),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     result = runner.verify(f"{prefix}.plan.json", f"{prefix}.model.json", "--confirm", "0")
     expect_code(result, EQUIVALENT)
     if "end-to-end" in result.report["statistics"]["seconds_by_phase"]:
@@ -74,9 +140,35 @@ def large(runner, arguments, checkpoints):
 def generated(runner, arguments):
     with tempfile.TemporaryDirectory(prefix="shardproof-inference-") as directory:
         prefix = pathlib.Path(directory) / "made"
-        subprocess.run([runner.program, "generate", *arguments.split(), "--checkpoints", "none", "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                runner.program,
+                "generate",
+                *arguments.split(),
+                "--checkpoints",
+                "none",
+                "-o",
+                str(prefix),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         report = pathlib.Path(directory) / "report.json"
-        done = subprocess.run([runner.program, "verify", "-p", f"{prefix}.plan.json", "--infer", "always", "--json", str(report)], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [
+                runner.program,
+                "verify",
+                "-p",
+                f"{prefix}.plan.json",
+                "--infer",
+                "always",
+                "--json",
+                str(report),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         if done.returncode != EQUIVALENT:
             raise Failure(f"exit code {done.returncode}: {done.stdout[:300]}{done.stderr[:300]}")
         said = json.loads(report.read_text())
@@ -88,7 +180,11 @@ def generated(runner, arguments):
 def mutated(runner, bug):
     right = write_json(runner.path("right.plan.json"), thin(Plan(LLAMA)).json)
     wrong = runner.path("wrong.plan.json")
-    made = subprocess.run([runner.program, "mutate", str(right), "--bug", bug, "--seed", "1", "-o", str(wrong)], capture_output=True, text=True)
+    made = subprocess.run(
+        [runner.program, "mutate", str(right), "--bug", bug, "--seed", "1", "-o", str(wrong)],
+        capture_output=True,
+        text=True,
+    )
     if made.returncode == DOES_NOT_APPLY:
         return "does not apply"
     if made.returncode != 0:
@@ -103,7 +199,9 @@ def without(runner):
     result = runner.verify_plan(thin(Plan(LLAMA)), "--infer", "never", "-t", "1")
     if result.report["inference"] is not None:
         raise Failure("something was inferred: " + result.summary())
-    result = runner.verify_plan(thin(Plan(LLAMA)), "--infer", "always", "--certify", runner.path("log.json"))
+    result = runner.verify_plan(
+        thin(Plan(LLAMA)), "--infer", "always", "--certify", runner.path("log.json")
+    )
     expect_code(result, USAGE)
     return "nothing was found"
 
@@ -112,13 +210,31 @@ def written(runner):
     """What `infer` writes is proved as it is, and can be certified."""
     plan, made = thin(Plan(LLAMA)), runner.path("made.plan.json")
     file = write_json(runner.path("thin.plan.json"), plan.json)
-    done = subprocess.run([runner.program, "infer", "-p", str(file), "-m", str(model_of(LLAMA)), "-o", str(made)], capture_output=True, text=True)
+    done = subprocess.run(
+        [runner.program, "infer", "-p", str(file), "-m", str(model_of(LLAMA)), "-o", str(made)],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode != 0:
         raise Failure(done.stderr)
     log = runner.path("log.json")
     result = runner.verify(made, model_of(LLAMA), "--infer", "never", "--certify", log)
     expect_code(result, EQUIVALENT)
-    checked = subprocess.run([runner.program, "check-log", str(log), "--sample", "20", "--plan", str(made), "--model", str(model_of(LLAMA))], capture_output=True, text=True)
+    checked = subprocess.run(
+        [
+            runner.program,
+            "check-log",
+            str(log),
+            "--sample",
+            "20",
+            "--plan",
+            str(made),
+            "--model",
+            str(model_of(LLAMA)),
+        ],
+        capture_output=True,
+        text=True,
+    )
     if checked.returncode != 0:
         raise Failure(checked.stdout + checked.stderr)
     return done.stdout.splitlines()[0]

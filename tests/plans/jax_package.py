@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """python/shardproof/jax, from JAX source to the verdict; skipped (77) without jax.
 
-jax_package.py PROGRAM: shardproof's path. SHARDPROOF_JAX_PYTHON names a Python that has jax, if this one has not.
+jax_package.py PROGRAM: shardproof's path. SHARDPROOF_JAX_PYTHON names a Python that has jax, if
+this one has not.
 """
+
 import os
 import sys
 
@@ -30,7 +32,8 @@ def main():
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     sys.path.insert(0, os.path.join(ROOT, "python"))
     import shardproof.jax
@@ -45,22 +48,41 @@ def main():
         loss, grads = jax.value_and_grad(lambda v: jnp.mean(jnp.tanh(x @ v["a"]) @ v["b"]))(w)
         return loss, jax.tree.map(lambda p, g: p - 0.1 * g, w, grads)
 
-    w = {"a": jax.ShapeDtypeStruct((128, 512), "float32"), "b": jax.ShapeDtypeStruct((512, 128), "float32")}
+    w = {
+        "a": jax.ShapeDtypeStruct((128, 512), "float32"),
+        "b": jax.ShapeDtypeStruct((512, 128), "float32"),
+    }
     x = jax.ShapeDtypeStruct((64, 128), "float32")
     place = {"a": placed(None, "tp"), "b": placed("tp", None)}
 
-    report = shardproof.jax.assert_equivalent(step, w, x, in_shardings=(place, placed("dp")), out_shardings=(placed(), place),
-                                              program=program)
+    report = shardproof.jax.assert_equivalent(
+        step,
+        w,
+        x,
+        in_shardings=(place, placed("dp")),
+        out_shardings=(placed(), place),
+        program=program,
+    )
     assert report.equivalent and not report.defects and "EQUIVALENT" in str(report), report
 
     def mapped(body):
-        return jax.shard_map(body, mesh=mesh, in_specs=({"a": P(None, "tp"), "b": P("tp", None)}, P("dp")), out_specs=P("dp"),
-                             check_vma=False)
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=({"a": P(None, "tp"), "b": P("tp", None)}, P("dp")),
+            out_specs=P("dp"),
+            check_vma=False,
+        )
 
     def forward(w, x):
         return jnp.tanh(x @ w["a"]) @ w["b"]
 
-    shardings = {"in_shardings": (place, placed("dp")), "out_shardings": placed("dp"), "single": forward, "program": program}
+    shardings = {
+        "in_shardings": (place, placed("dp")),
+        "out_shardings": placed("dp"),
+        "single": forward,
+        "program": program,
+    }
     right = mapped(lambda w, x: jax.lax.psum(forward(w, x), "tp"))
     assert shardproof.jax.verify(right, w, x, **shardings).equivalent
     wrong = mapped(forward)  # without the psum
@@ -74,11 +96,23 @@ def main():
         raise SystemExit("assert_equivalent accepted a wrong program")
 
     with tempfile.TemporaryDirectory() as directory:
-        model, plan = shardproof.jax.dump(step, w, x, directory=directory, in_shardings=(place, placed("dp")),
-                                          out_shardings=(placed(), place))
+        model, plan = shardproof.jax.dump(
+            step,
+            w,
+            x,
+            directory=directory,
+            in_shardings=(place, placed("dp")),
+            out_shardings=(placed(), place),
+        )
         assert sorted(os.listdir(directory)) == sorted(map(os.path.basename, (model, plan)))
     try:
-        shardproof.jax.verify(lambda v: jnp.fft.fft(v).real, x, in_shardings=(placed("dp"),), out_shardings=placed("dp"), program=program)
+        shardproof.jax.verify(
+            lambda v: jnp.fft.fft(v).real,
+            x,
+            in_shardings=(placed("dp"),),
+            out_shardings=placed("dp"),
+            program=program,
+        )
     except shardproof.jax.ShardproofError as error:
         assert "not supported" in str(error), error
     else:

@@ -1,17 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects put into real plans one at a time: each must be refuted, and the report must point at what was edited.
+"""Defects put into real plans one at a time: each must be refuted, at the edited place.
 
-A case passes when the program exits with 10 and one of the first three defects that it reports names a node that the edit touched or a
-direct consumer of it.
+A case passes when the program exits with 10 and one of the first three reported defects names a
+node that the edit touched or a direct consumer of it.
 """
-
 
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import (LLAMA, LLAMA_TP8, MOE, NOT_EQUIVALENT, SLOW, Failure, Plan, Runner, expect_code, plan_pointers, skip_unless_shared,  # noqa: E402
-                       split_axis, split_microbatches)
+from plan_edit import (
+    LLAMA,
+    LLAMA_TP8,
+    MOE,
+    NOT_EQUIVALENT,
+    SLOW,
+    Failure,
+    Plan,
+    Runner,
+    expect_code,
+    plan_pointers,
+    skip_unless_shared,
+    split_axis,
+    split_microbatches,
+)
 
 DEFECTS_LOOKED_AT = 3
 
@@ -30,10 +42,16 @@ def check(runner, plan_name, edit, *arguments):
     for i, defect in enumerate(defects[:DEFECTS_LOOKED_AT]):
         if accepted & set(plan_pointers(defect)):
             return f"defect {i} ({defect['kind']}) names it"
-    raise Failure(f"none of the first {DEFECTS_LOOKED_AT} defects names one of {' '.join(sorted(accepted)[:10])}: {result.summary()}")
+    raise Failure(
+        f"none of the first {DEFECTS_LOOKED_AT} defects names one of "
+        f"{' '.join(sorted(accepted)[:10])}: {result.summary()}"
+    )
 
 
-# ---- what the edits are about. Programs: those of one pipeline stage, in the order of tp; `which` says on which of them the edit is made. ----
+# ---- What the edits are about. ----
+# Programs: those of one pipeline stage, in the order of tp. `which`: on which of them the edit is
+# made.
+
 
 def stage_programs(plan, pp, which="all"):
     programs = [i for i, p in enumerate(plan.programs) if p["at"].get("pp") == pp]
@@ -57,9 +75,10 @@ def plain(node, op, **attrs):
     return made
 
 
-FORWARD, BACKWARD = 0, 1   # of the two tensor-parallel all-reduces of a Llama stage
+FORWARD, BACKWARD = 0, 1  # of the two tensor-parallel all-reduces of a Llama stage
 
 # ---- communication ----
+
 
 def all_reduce_to_identity(plan, pp, nth, which="all"):
     for p in stage_programs(plan, pp, which):
@@ -68,12 +87,21 @@ def all_reduce_to_identity(plan, pp, nth, which="all"):
         made.pop("attrs")
         plan.replace(p, node, made)
         plan.touch(made)
-        if which != "all":   # the other member waits for this one
-            plan.touch(*[tensor_parallel(plan, q, "all_reduce", nth) for q in stage_programs(plan, pp) if q != p])
+        if which != "all":  # the other member waits for this one
+            plan.touch(
+                *[
+                    tensor_parallel(plan, q, "all_reduce", nth)
+                    for q in stage_programs(plan, pp)
+                    if q != p
+                ]
+            )
 
 
 def all_reduce_dropped(plan, pp, nth, lineage):
-    """`lineage`: what becomes of the entries about the tensor that is gone: they are `removed`, or `moved` to the one that is read in its place."""
+    """`lineage`: the fate of entries about the tensor that is gone.
+
+    They are `removed`, or `moved` to its replacement.
+    """
     for p in stage_programs(plan, pp):
         node = tensor_parallel(plan, p, "all_reduce", nth)
         gone, kept = node["out"][0], node["in"][0]
@@ -83,10 +111,16 @@ def all_reduce_dropped(plan, pp, nth, lineage):
             plan.touch(*[n for n in plan.programs[p]["nodes"] if kept in n["out"]])
         here = plan.programs[p]["at"]
         for entry in plan.lineage:
-            about = [part for shard in entry["shards"] for part in shard["parts"]
-                     if part["local"] == gone and all(here.get(a) == c for a, c in part["at"].items())]
+            about = [
+                part
+                for shard in entry["shards"]
+                for part in shard["parts"]
+                if part["local"] == gone and all(here.get(a) == c for a, c in part["at"].items())
+            ]
             if about and lineage == "removed":
-                entry["shards"] = [s for s in entry["shards"] if not any(part in about for part in s["parts"])]
+                entry["shards"] = [
+                    s for s in entry["shards"] if not any(part in about for part in s["parts"])
+                ]
             for part in about:
                 part["local"] = kept
         plan.json["lineage"] = [e for e in plan.lineage if e["shards"]]
@@ -99,10 +133,18 @@ def all_reduce_to_all_gather(plan, pp, nth, dim, legal):
         node["op"] = "all_gather"
         node["attrs"] = {"dim": dim}
         plan.touch(node)
-        if legal:   # the declared result is right for a gather, and one half of it goes on
+        if legal:  # the declared result is right for a gather, and one half of it goes on
             shape = plan.tensor(p, node["out"][0])["shape"]
-            whole = plan.new_tensor(p, node["out"][0], [s * 2 if d == dim else s for d, s in enumerate(shape)])
-            half = {"op": "chunk", "in": [whole], "out": node["out"], "attrs": {"dim": dim, "parts": 2, "index": 0}, "mb": node["mb"]}
+            whole = plan.new_tensor(
+                p, node["out"][0], [s * 2 if d == dim else s for d, s in enumerate(shape)]
+            )
+            half = {
+                "op": "chunk",
+                "in": [whole],
+                "out": node["out"],
+                "attrs": {"dim": dim, "parts": 2, "index": 0},
+                "mb": node["mb"],
+            }
             node["out"] = [whole]
             plan.insert_after(p, node, half)
             plan.touch(half)
@@ -111,9 +153,11 @@ def all_reduce_to_all_gather(plan, pp, nth, dim, legal):
 def all_gather_to_all_reduce(plan, pp, nth, legal):
     for p in stage_programs(plan, pp):
         gather = tensor_parallel(plan, p, "all_gather", nth)
-        if legal:   # what is sent is whole already, so that the sum counts it twice
+        if legal:  # what is sent is whole already, so that the sum counts it twice
             receive = next(n for n in plan.nodes(p, "recv") if n["out"] == gather["in"])
-            sender = next(q for q in range(len(plan.programs)) if plan.nodes(q, "send", comm=receive["comm"]))
+            sender = next(
+                q for q in range(len(plan.programs)) if plan.nodes(q, "send", comm=receive["comm"])
+            )
             send = plan.node(sender, "send", comm=receive["comm"])
             chunk = next(n for n in plan.nodes(sender, "chunk") if n["out"] == send["in"])
             whole = plan.tensor(sender, chunk["in"][0])["shape"]
@@ -132,8 +176,13 @@ def receivers_exchanged(plan, pp, nth, both_ends):
     a, b = plan.nodes(first, "recv")[nth], plan.nodes(second, "recv")[nth]
     plan.touch(a, b)
     if both_ends:
-        senders = [next(n for q in range(len(plan.programs)) for n in plan.nodes(q, "send", comm=r["comm"])) for r in (a, b)]
-        for send, tp in zip(senders, (1, 0)):
+        senders = [
+            next(
+                n for q in range(len(plan.programs)) for n in plan.nodes(q, "send", comm=r["comm"])
+            )
+            for r in (a, b)
+        ]
+        for send, tp in zip(senders, (1, 0), strict=False):
             send["to"]["tp"] = tp
         plan.touch(*senders)
         a["from"]["tp"], b["from"]["tp"] = 1, 0
@@ -157,8 +206,10 @@ def reduced_too_early(plan, pp, nth, which="all"):
         final = {"op": "add", "in": [early, add["in"][1]], "out": reduce["out"]}
         reduce["in"], reduce["out"] = [add["in"][0]], [early]
         # Partners issue it in the old order, behind the other reductions, so it stays in its place.
-        position = next(i for i, n in enumerate(plan.programs[p]["nodes"]) if n.get("group") == ["dp"])
-        plan.programs[p]["nodes"][position + nth:position + nth] = [reduce, final]
+        position = next(
+            i for i, n in enumerate(plan.programs[p]["nodes"]) if n.get("group") == ["dp"]
+        )
+        plan.programs[p]["nodes"][position + nth : position + nth] = [reduce, final]
         plan.touch(reduce, final)
 
 
@@ -172,7 +223,11 @@ def reduced_first_microbatch_only(plan, pp, nth):
 
 def reduced_over_wrong_axis(plan, pp, kind, nth, group):
     programs = stage_programs(plan, pp)
-    pick = data_parallel if kind == "dp" else lambda plan, p, n: tensor_parallel(plan, p, "all_reduce", n)
+    pick = (
+        data_parallel
+        if kind == "dp"
+        else lambda plan, p, n: tensor_parallel(plan, p, "all_reduce", n)
+    )
     nodes = [pick(plan, p, nth) for p in programs]
     for node in nodes:
         node["group"] = list(group)
@@ -181,7 +236,11 @@ def reduced_over_wrong_axis(plan, pp, kind, nth, group):
 
 
 def group_of_one(plan, pp, kind, nth):
-    pick = data_parallel if kind == "dp" else lambda plan, p, n: tensor_parallel(plan, p, "all_reduce", n)
+    pick = (
+        data_parallel
+        if kind == "dp"
+        else lambda plan, p, n: tensor_parallel(plan, p, "all_reduce", n)
+    )
     for p in stage_programs(plan, pp):
         node = pick(plan, p, nth)
         node.pop("group")
@@ -232,6 +291,7 @@ def group_at_members_exchanged(plan):
 
 
 # ---- attributes and operands ----
+
 
 def scalar_changed(plan, pp, op, nth, value, which="all", attribute="scalar"):
     for p in stage_programs(plan, pp, which):
@@ -294,7 +354,9 @@ def gradient_of_another_layer_part(plan, pp, nth, slot):
         position = plan.index(p, node)
         before = [n for n in plan.programs[p]["nodes"][:position] if n["op"] == "multiref_backward"]
         shape = plan.tensor(p, node["in"][slot])["shape"]
-        node["in"][slot] = next(n["in"][0] for n in before if plan.tensor(p, n["in"][0])["shape"] == shape)
+        node["in"][slot] = next(
+            n["in"][0] for n in before if plan.tensor(p, n["in"][0])["shape"] == shape
+        )
         plan.touch(node)
 
 
@@ -302,8 +364,14 @@ def result_scaled(plan, pp, op, nth, factor, which="all", result=0):
     for p in stage_programs(plan, pp, which):
         node = plan.nodes(p, op)[nth]
         scaled = plan.new_tensor(p, node["out"][result])
-        made = {"op": "mul", "in": [node["out"][result]], "out": [scaled], "attrs": {"scalar": factor}, "mb": node["mb"]}
-        later = plan.programs[p]["nodes"][plan.index(p, node) + 1:]
+        made = {
+            "op": "mul",
+            "in": [node["out"][result]],
+            "out": [scaled],
+            "attrs": {"scalar": factor},
+            "mb": node["mb"],
+        }
+        later = plan.programs[p]["nodes"][plan.index(p, node) + 1 :]
         plan.rewire(p, node["out"][result], scaled, later)
         plan.insert_after(p, node, made)
         plan.touch(made)
@@ -320,15 +388,20 @@ def operator_changed(plan, pp, op, nth, new, which="all", attrs=None):
 
 # ---- shards ----
 
+
 def shards_exchanged_in_lineage(plan, pp, linear):
     """The two tensor-parallel shards of one weight lie on each other's ranks."""
     weights = [plan.nodes(p, "linear")[linear]["in"][1] for p in stage_programs(plan, pp)]
-    entry = next(e for e in plan.lineage if e["role"] == "input" and [s["parts"][0]["local"] for s in e["shards"]] == weights)
+    entry = next(
+        e
+        for e in plan.lineage
+        if e["role"] == "input" and [s["parts"][0]["local"] for s in e["shards"]] == weights
+    )
     first, second = entry["shards"]
     if first["box"] == second["box"]:
         raise RuntimeError("the weight is not cut")
     first["box"], second["box"] = second["box"], first["box"]
-    for p, weight in zip(stage_programs(plan, pp), weights):
+    for p, weight in zip(stage_programs(plan, pp), weights, strict=False):
         plan.touch_readers(p, weight)
 
 
@@ -397,20 +470,34 @@ def embedding_of_shards(plan, windows):
         part = plan.new_tensor(p, weight, [half, hidden])
         plan.tensor(p, part)["kind"] = "parameter"
         partial = plan.new_tensor(p, node["out"][0])
-        reduce = {"op": "all_reduce", "in": [partial], "out": node["out"], "comm": "edit.embedding", "group": ["tp"], "mb": node["mb"]}
+        reduce = {
+            "op": "all_reduce",
+            "in": [partial],
+            "out": node["out"],
+            "comm": "edit.embedding",
+            "group": ["tp"],
+            "mb": node["mb"],
+        }
         node["in"] = [node["in"][0], part]
         node["out"] = [partial]
         node["attrs"] = {"start": windows[tp], "stop": windows[tp] + half}
         plan.insert_after(p, node, reduce)
         plan.touch(node)
-        entry["shards"].append({"box": [[tp * half, (tp + 1) * half], [0, hidden]], "parts": [{"local": part, "at": {"pp": 0, "tp": tp}}]})
+        entry["shards"].append(
+            {
+                "box": [[tp * half, (tp + 1) * half], [0, hidden]],
+                "parts": [{"local": part, "at": {"pp": 0, "tp": tp}}],
+            }
+        )
 
 
 def tokens_of_another_microbatch(plan, op, which="all"):
     for p in stage_programs(plan, 0, which):
         node = plan.nodes(p, op)[-1]
         node = split_microbatches(plan, p, node)[1] if node["mb"] == "*" else node
-        tokens = next(i for i, t in enumerate(node["in"]) if t and plan.tensor(p, t).get("dtype") == "int64")
+        tokens = next(
+            i for i, t in enumerate(node["in"]) if t and plan.tensor(p, t).get("dtype") == "int64"
+        )
         node["in"][tokens] += "#0"
         plan.touch(node)
 
@@ -433,12 +520,13 @@ def accumulates_one_microbatch_twice(plan, pp, nth):
 def tokens_cut_alike(plan, axis):
     """The input's lineage gives the same rows to all coordinates of an axis."""
     entry = next(e for e in plan.lineage if e["role"] == "input" and "step" in e["shards"][0])
-    for shard, p in zip(entry["shards"], stage_programs(plan, 0)):
+    for shard, p in zip(entry["shards"], stage_programs(plan, 0), strict=False):
         shard["step"][axis] = [0] * len(shard["box"])
         plan.touch_readers(p, shard["parts"][0]["local"])
 
 
 # ---- losses ----
+
 
 def loss_mean(plan, backward_too):
     for p in stage_programs(plan, 1):
@@ -487,11 +575,15 @@ def loss_doubled(plan):
 
 # ---- mixture of experts ----
 
+
 def expert_window(plan, start, which, backward):
     for p in stage_programs(plan, 1, which):
         for node in plan.nodes(p, "moe_experts_backward" if backward else "moe_experts"):
             count = node["attrs"]["local_expert_end"] - node["attrs"]["local_expert_start"]
-            node["attrs"]["local_expert_start"], node["attrs"]["local_expert_end"] = start, start + count
+            node["attrs"]["local_expert_start"], node["attrs"]["local_expert_end"] = (
+                start,
+                start + count,
+            )
             plan.touch(node)
 
 
@@ -515,29 +607,77 @@ def experts_unreduced(plan, nth):
 
 # ---- the list ----
 
+
 def cases(runner):
     def add(name, edit, *arguments, plan=LLAMA):
         runner.case(name, check, plan, edit, *arguments)
 
     for pp in (0, 1):
         for which in ("all", 0, 1):
-            add(f"forward_all_reduce_identity.pp{pp}.tp_{which}", all_reduce_to_identity, pp, FORWARD, which)
-            add(f"backward_all_reduce_identity.pp{pp}.tp_{which}", all_reduce_to_identity, pp, BACKWARD, which)
+            add(
+                f"forward_all_reduce_identity.pp{pp}.tp_{which}",
+                all_reduce_to_identity,
+                pp,
+                FORWARD,
+                which,
+            )
+            add(
+                f"backward_all_reduce_identity.pp{pp}.tp_{which}",
+                all_reduce_to_identity,
+                pp,
+                BACKWARD,
+                which,
+            )
         for nth, name in ((FORWARD, "forward"), (BACKWARD, "backward")):
             for lineage in ("removed", "moved"):
-                add(f"{name}_all_reduce_dropped.pp{pp}.lineage_{lineage}", all_reduce_dropped, pp, nth, lineage)
+                add(
+                    f"{name}_all_reduce_dropped.pp{pp}.lineage_{lineage}",
+                    all_reduce_dropped,
+                    pp,
+                    nth,
+                    lineage,
+                )
             for dim in (0, 2):
-                add(f"{name}_all_reduce_to_all_gather.pp{pp}.dim{dim}", all_reduce_to_all_gather, pp, nth, dim, False)
-                add(f"{name}_all_reduce_to_all_gather_half.pp{pp}.dim{dim}", all_reduce_to_all_gather, pp, nth, dim, True)
+                add(
+                    f"{name}_all_reduce_to_all_gather.pp{pp}.dim{dim}",
+                    all_reduce_to_all_gather,
+                    pp,
+                    nth,
+                    dim,
+                    False,
+                )
+                add(
+                    f"{name}_all_reduce_to_all_gather_half.pp{pp}.dim{dim}",
+                    all_reduce_to_all_gather,
+                    pp,
+                    nth,
+                    dim,
+                    True,
+                )
             add(f"{name}_all_reduce_over_dp.pp{pp}", reduced_over_wrong_axis, pp, "tp", nth, ["dp"])
-            add(f"{name}_all_reduce_over_dp_tp.pp{pp}", reduced_over_wrong_axis, pp, "tp", nth, ["dp", "tp"])
+            add(
+                f"{name}_all_reduce_over_dp_tp.pp{pp}",
+                reduced_over_wrong_axis,
+                pp,
+                "tp",
+                nth,
+                ["dp", "tp"],
+            )
             add(f"{name}_all_reduce_over_pp.pp{pp}", reduced_over_wrong_axis, pp, "tp", nth, ["pp"])
             add(f"{name}_all_reduce_alone.pp{pp}", group_of_one, pp, "tp", nth)
         gathers = 3 if pp == 0 else 4
         for nth in range(gathers):
             add(f"all_gather_to_all_reduce.pp{pp}.{nth}", all_gather_to_all_reduce, pp, nth, False)
-            if (pp, nth) != (1, 0):   # a causal mask added to itself is the same mask: that one is among the harmless edits
-                add(f"all_gather_to_all_reduce_whole.pp{pp}.{nth}", all_gather_to_all_reduce, pp, nth, True)
+            if (pp, nth) != (1, 0):
+                # A causal mask added to itself is the same mask: that one is among the harmless
+                # edits.
+                add(
+                    f"all_gather_to_all_reduce_whole.pp{pp}.{nth}",
+                    all_gather_to_all_reduce,
+                    pp,
+                    nth,
+                    True,
+                )
             add(f"gather_reversed.pp{pp}.{nth}", group_reversed, pp, nth)
             add(f"receivers_exchanged.pp{pp}.{nth}", receivers_exchanged, pp, nth, True)
         add(f"gather_reversed_on_one.pp{pp}", group_reversed_on_one, pp, 0)
@@ -548,27 +688,114 @@ def cases(runner):
         add(f"data_parallel_mean.pp{pp}.one", data_parallel_mean, pp, 1, 0)
         add(f"reduced_too_early.pp{pp}.one", reduced_too_early, pp, 1, 1)
         for nth in (0, 4):
-            add(f"reduced_first_microbatch_only.pp{pp}.{nth}", reduced_first_microbatch_only, pp, nth)
-            add(f"accumulates_one_microbatch_twice.pp{pp}.{nth}", accumulates_one_microbatch_twice, pp, nth)
+            add(
+                f"reduced_first_microbatch_only.pp{pp}.{nth}",
+                reduced_first_microbatch_only,
+                pp,
+                nth,
+            )
+            add(
+                f"accumulates_one_microbatch_twice.pp{pp}.{nth}",
+                accumulates_one_microbatch_twice,
+                pp,
+                nth,
+            )
             add(f"gradient_alone.pp{pp}.{nth}", group_of_one, pp, "dp", nth)
             for group in (["tp"], ["pp"], ["dp", "tp"]):
-                add(f"gradient_over_{'_'.join(group)}.pp{pp}.{nth}", reduced_over_wrong_axis, pp, "dp", nth, group)
+                add(
+                    f"gradient_over_{'_'.join(group)}.pp{pp}.{nth}",
+                    reduced_over_wrong_axis,
+                    pp,
+                    "dp",
+                    nth,
+                    group,
+                )
         for which in ("all", 0, 1):
             add(f"epsilon_changed.pp{pp}.tp_{which}", scalar_changed, pp, "add", 0, 1e-06, which)
             add(f"epsilon_changed_much.pp{pp}.tp_{which}", scalar_changed, pp, "add", 0, 1, which)
-            add(f"attention_scale_doubled.pp{pp}.tp_{which}", scalar_changed, pp, "div", 0, 5.656854249492381, which)
-            add(f"attention_scale_backward.pp{pp}.tp_{which}", scalar_changed, pp, "div_backward", 0, 11.3137, which)
+            add(
+                f"attention_scale_doubled.pp{pp}.tp_{which}",
+                scalar_changed,
+                pp,
+                "div",
+                0,
+                5.656854249492381,
+                which,
+            )
+            add(
+                f"attention_scale_backward.pp{pp}.tp_{which}",
+                scalar_changed,
+                pp,
+                "div_backward",
+                0,
+                11.3137,
+                which,
+            )
             add(f"power_changed.pp{pp}.tp_{which}", scalar_changed, pp, "pow", 0, 3, which)
-            add(f"power_half.pp{pp}.tp_{which}", scalar_changed, pp, "pow", 1 if pp == 0 else 0, 2.5, which)
-            add(f"power_backward_changed.pp{pp}.tp_{which}", scalar_changed, pp, "pow_backward", 0, 3, which)
-            add(f"rotary_gradients_exchanged.pp{pp}.tp_{which}", operands_exchanged, pp, "apply_rotary_emb_backward", 0, 0, 1, which)
-            add(f"rotary_results_exchanged.pp{pp}.tp_{which}", results_exchanged, pp, "apply_rotary_emb_backward", 0, which)
+            add(
+                f"power_half.pp{pp}.tp_{which}",
+                scalar_changed,
+                pp,
+                "pow",
+                1 if pp == 0 else 0,
+                2.5,
+                which,
+            )
+            add(
+                f"power_backward_changed.pp{pp}.tp_{which}",
+                scalar_changed,
+                pp,
+                "pow_backward",
+                0,
+                3,
+                which,
+            )
+            add(
+                f"rotary_gradients_exchanged.pp{pp}.tp_{which}",
+                operands_exchanged,
+                pp,
+                "apply_rotary_emb_backward",
+                0,
+                0,
+                1,
+                which,
+            )
+            add(
+                f"rotary_results_exchanged.pp{pp}.tp_{which}",
+                results_exchanged,
+                pp,
+                "apply_rotary_emb_backward",
+                0,
+                which,
+            )
             add(f"silu_doubled.pp{pp}.tp_{which}", result_scaled, pp, "silu", 0, 2, which)
-            add(f"silu_gradient_doubled.pp{pp}.tp_{which}", result_scaled, pp, "silu_backward", 0, 2, which)
-            add(f"weights_exchanged.pp{pp}.tp_{which}", weights_exchanged, pp, 4 if pp == 0 else 4, 5, which)
+            add(
+                f"silu_gradient_doubled.pp{pp}.tp_{which}",
+                result_scaled,
+                pp,
+                "silu_backward",
+                0,
+                2,
+                which,
+            )
+            add(
+                f"weights_exchanged.pp{pp}.tp_{which}",
+                weights_exchanged,
+                pp,
+                4 if pp == 0 else 4,
+                5,
+                which,
+            )
             add(f"softmax_dim_2.pp{pp}.tp_{which}", dims_changed, pp, "softmax", 0, 2, which)
         add(f"epsilon_changed_on_one_rank.pp{pp}", scalar_changed_on_one_rank, pp, "add", 0, 1e-06)
-        add(f"epsilon_gradient_scale_on_one_rank.pp{pp}", scalar_changed_on_one_rank, pp, "div_backward", 0, 1.5)
+        add(
+            f"epsilon_gradient_scale_on_one_rank.pp{pp}",
+            scalar_changed_on_one_rank,
+            pp,
+            "div_backward",
+            0,
+            1.5,
+        )
         add(f"power_changed_on_one_rank.pp{pp}", scalar_changed_on_one_rank, pp, "pow", 0, 3)
         add(f"attention_scale_on_one_rank.pp{pp}", scalar_changed_on_one_rank, pp, "div", 0, 8)
         add(f"softmax_dim_1.pp{pp}", dims_changed, pp, "softmax", 0, 1)
@@ -576,11 +803,30 @@ def cases(runner):
         add(f"softmax_dim_2_backward.pp{pp}", dims_changed, pp, "softmax_backward", 0, 2)
         add(f"mean_dim_1.pp{pp}", dims_changed, pp, "mean", 0, [1])
         for nth in range(3):
-            add(f"multiref_gradient_twice.pp{pp}.{nth}", operand_replaced, pp, "multiref_backward", nth, 0, 1)
+            add(
+                f"multiref_gradient_twice.pp{pp}.{nth}",
+                operand_replaced,
+                pp,
+                "multiref_backward",
+                nth,
+                0,
+                1,
+            )
             add(f"multiref_gradient_lost.pp{pp}.{nth}", gradient_lost, pp, nth, 1)
-        add(f"multiref_gradient_twice.pp{pp}.one", operand_replaced, pp, "multiref_backward", 0, 0, 1, 1)
+        add(
+            f"multiref_gradient_twice.pp{pp}.one",
+            operand_replaced,
+            pp,
+            "multiref_backward",
+            0,
+            0,
+            1,
+            1,
+        )
         add(f"multiref_gradient_of_another.pp{pp}", gradient_of_another_layer_part, pp, 2, 0)
-        add(f"rotary_operands_exchanged.pp{pp}", operands_exchanged, pp, "apply_rotary_emb", 0, 0, 1)
+        add(
+            f"rotary_operands_exchanged.pp{pp}", operands_exchanged, pp, "apply_rotary_emb", 0, 0, 1
+        )
         add(f"matmul_operand_wrong.pp{pp}", operand_replaced, pp, "matmul_backward", 0, 1, 0)
         add(f"silu_to_gelu.pp{pp}", operator_changed, pp, "silu", 0, "gelu")
         add(f"add_to_sub.pp{pp}", operator_changed, pp, "add", 1, "sub")
@@ -595,14 +841,45 @@ def cases(runner):
             add(f"slice_one_early.pp{pp}.{nth}", slice_shifted, pp, nth, 1, -1)
             add(f"slice_one_late.pp{pp}.{nth}", slice_shifted, pp, nth, 0, 1)
         for which in ("all", 0, 1):
-            add(f"activation_of_another_microbatch.pp{pp}.tp_{which}", activation_of_another_microbatch, pp, "silu", 0, 0, which)
-        add(f"linear_of_another_microbatch.pp{pp}", activation_of_another_microbatch, pp, "linear", 6, 0)
+            add(
+                f"activation_of_another_microbatch.pp{pp}.tp_{which}",
+                activation_of_another_microbatch,
+                pp,
+                "silu",
+                0,
+                0,
+                which,
+            )
+        add(
+            f"linear_of_another_microbatch.pp{pp}",
+            activation_of_another_microbatch,
+            pp,
+            "linear",
+            6,
+            0,
+        )
     add("all_reduces_alone.everywhere", group_of_one_everywhere)
     for which in ("all", 0, 1):
         add(f"embedding_window.tp_{which}", embedding_window, "embedding", 1, which)
-        add(f"embedding_backward_window.tp_{which}", embedding_window, "embedding_backward", 1, which)
-        add(f"tokens_of_another_microbatch.tp_{which}", tokens_of_another_microbatch, "embedding", which)
-        add(f"tokens_of_another_microbatch_backward.tp_{which}", tokens_of_another_microbatch, "embedding_backward", which)
+        add(
+            f"embedding_backward_window.tp_{which}",
+            embedding_window,
+            "embedding_backward",
+            1,
+            which,
+        )
+        add(
+            f"tokens_of_another_microbatch.tp_{which}",
+            tokens_of_another_microbatch,
+            "embedding",
+            which,
+        )
+        add(
+            f"tokens_of_another_microbatch_backward.tp_{which}",
+            tokens_of_another_microbatch,
+            "embedding_backward",
+            which,
+        )
     add("embedding_window_far", embedding_window, "embedding", 51200)
     add("embedding_shards.same_window", embedding_of_shards, [0, 0])
     add("embedding_shards.exchanged", embedding_of_shards, [25600, 0])
@@ -620,8 +897,17 @@ def cases(runner):
     add("loss_doubled", loss_doubled)
     for which in ("all", 0):
         add(f"moe.route_scale.tp_{which}", gate_attribute, "route_scale", 2, which, plan=MOE)
-        add(f"moe.route_scale_backward.tp_{which}", gate_attribute, "route_scale", 2, which, "moe_gate_backward", plan=MOE)
-        # The best group alone holds the best expert, not both of the two; two groups and more do, so other numbers are among the harmless edits.
+        add(
+            f"moe.route_scale_backward.tp_{which}",
+            gate_attribute,
+            "route_scale",
+            2,
+            which,
+            "moe_gate_backward",
+            plan=MOE,
+        )
+        # The best group alone holds the best expert, not both of the two. Two groups and more do,
+        # so other numbers are among the harmless edits.
         add(f"moe.topk_groups.tp_{which}", gate_attribute, "topk_groups", 1, which, plan=MOE)
         add(f"moe.topk.tp_{which}", gate_attribute, "topk", 1, which, plan=MOE)
         add(f"moe.score_func.tp_{which}", gate_attribute, "score_func", "softmax", which, plan=MOE)
@@ -629,10 +915,19 @@ def cases(runner):
     add("moe.topk_groups_on_one_rank", gate_attribute_on_one_rank, "topk_groups", 1, plan=MOE)
     for start, which in ((8, 0), (0, 1), (7, 1), (1, 0)):
         add(f"moe.expert_window.{start}.tp_{which}", expert_window, start, which, False, plan=MOE)
-        add(f"moe.expert_window_backward.{start}.tp_{which}", expert_window, start, which, True, plan=MOE)
+        add(
+            f"moe.expert_window_backward.{start}.tp_{which}",
+            expert_window,
+            start,
+            which,
+            True,
+            plan=MOE,
+        )
     for nth in range(2):
         add(f"moe.forward_all_reduce_identity.{nth}", experts_unreduced, nth, plan=MOE)
-        add(f"moe.forward_all_reduce_dropped.{nth}", all_reduce_dropped, 1, nth, "removed", plan=MOE)
+        add(
+            f"moe.forward_all_reduce_dropped.{nth}", all_reduce_dropped, 1, nth, "removed", plan=MOE
+        )
         add(f"moe.all_reduce_alone.{nth}", group_of_one, 1, "tp", nth, plan=MOE)
     add("moe.gate_gradient_lost", gradient_lost, 1, 2, 0, plan=MOE)
     add("tp8.gather_members_exchanged", group_at_members_exchanged, plan=LLAMA_TP8)
@@ -646,7 +941,8 @@ def main():
     runner = Runner(sys.argv[1])
     cases(runner)
     runner.slow("tp8.gather_members_exchanged")
-    # Windows shifted in a vocabulary: the difference shows with a shortened mask only, which refutes nothing any more.
+    # Windows shifted in a vocabulary: the difference shows with a shortened mask only, which no
+    # longer refutes anything.
     return runner.run(most_open=25 if SLOW else 0)
 
 

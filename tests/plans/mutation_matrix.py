@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bug of `shardproof mutate` in generated plans of every architecture: the plan is equivalent, the plan with the bug is not, and the report names
-a node that the bug touched, one that reads what it makes, or, where it is communication, one that makes what it sends.
+"""Every bug of `shardproof mutate` in generated plans of every architecture.
 
-`--write docs/bugs.md` (behind the program's path) writes the outcomes into the table of that file, from whatever was run.
+The plan is equivalent, the plan with the bug is not. The report names a node that the bug touched,
+one that reads its results, or, for communication, one that produces what it sends.
+
+`--write docs/bugs.md` (behind the program's path) writes the outcomes into the table of that file,
+from whatever was run.
 """
+
 import collections
 import pathlib
 import subprocess
@@ -11,13 +15,26 @@ import sys
 import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from document import write_between  # noqa: E402
-from plan_edit import DOES_NOT_APPLY, EQUIVALENT, NOT_EQUIVALENT, SLOW, UNDECIDED, Failure, Plan, Runner, expect_code, operands, plan_pointers  # noqa: E402
+from document import write_between
+from plan_edit import (
+    DOES_NOT_APPLY,
+    EQUIVALENT,
+    NOT_EQUIVALENT,
+    SLOW,
+    UNDECIDED,
+    Failure,
+    Plan,
+    Runner,
+    expect_code,
+    operands,
+    plan_pointers,
+)
 
 DEFECTS_LOOKED_AT = 3
 SEEDS = 6 if SLOW else 1
-MOST_OPEN = 1 if SLOW else 0   # undecided, or not in time; only ever lowered
-# Where a whole layer is one lemma a report cannot always name the node: it lists the nearest 32 of a hundred. The table says how often it does.
+MOST_OPEN = 1 if SLOW else 0  # undecided, or not in time; only ever lowered
+# Where a whole layer is one lemma a report cannot always name the node: it lists the nearest 32 of
+# a hundred. The table has how often it does.
 COARSE = "--checkpoints layers"
 
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
@@ -25,7 +42,7 @@ MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
 GPT = "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32"
 ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT}
 
-# What a combination is for; `*` marks those of every run, the others are behind SHARDPROOF_SLOW_TESTS=1.
+# What a combination is for. `*` marks those of every run; the others need SHARDPROOF_SLOW_TESTS=1.
 COMBINATIONS = {
     "mlp": {
         "all*": MANY,
@@ -35,19 +52,24 @@ COMBINATIONS = {
         "zero1*": "--dp 4 --microbatches 2 --zero 1 --clip 1.0",
         "zero2": "--dp 4 --pp 2 --microbatches 2 --zero 2",
         "zero3*": f"{MANY} --zero 3 --schedule 1f1b",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --tp 2 --microbatches 4 --schedule interleaved",
+        "interleaved": (
+            "--layers 4 --pp 2 --virtual-stages 2 --tp 2 --microbatches 4 --schedule interleaved"
+        ),
         "recompute*": f"{MANY} --recompute",
         "dp8": "--dp 8 --tp 2",
     },
     "llama3": {
         "all*": MANY,
-        "sequence_parallel*": f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute",
+        "sequence_parallel*": (
+            f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
+        ),
         "dp": "--dp 2",
         "tp4": "--tp 4 --kv-heads 4 --heads 8 --vocab-parallel",
         "vocabulary_parallel": f"{MANY} --vocab-parallel",
         "zero2": f"{MANY} --zero 2",
         "zero3": f"{MANY} --zero 3 --vocab-parallel --sequence-parallel",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel --sequence-parallel --microbatches 4 --schedule interleaved",
+        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel "
+        "--sequence-parallel --microbatches 4 --schedule interleaved",
         "layers_only": f"{MANY} --vocab-parallel --sequence-parallel --checkpoints layers",
     },
     "gpt": {
@@ -56,7 +78,9 @@ COMBINATIONS = {
         "dp": "--dp 2",
         "zero2": f"{MANY} --zero 2 --vocab-parallel",
         "zero3": f"{MANY} --zero 3 --recompute",
-        "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved",
+        "interleaved": (
+            "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved"
+        ),
         "no_dropout": f"{MANY} --dropout 0 --recompute --pp 4 --layers 4",
     },
 }
@@ -67,7 +91,7 @@ class Outcomes:
 
     def __init__(self):
         self._lock = threading.Lock()
-        self.of = collections.defaultdict(list)   # bug: [(combination, outcome, named)]
+        self.of = collections.defaultdict(list)  # bug: [(combination, outcome, named)]
 
     def add(self, bug, combination, outcome, named):
         with self._lock:
@@ -85,7 +109,13 @@ def options(*texts):
 
 
 def run(runner, *arguments):
-    return subprocess.run([runner.program, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [runner.program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 def known_bugs(runner):
@@ -116,7 +146,11 @@ def producers(plan, pointers):
         if "comm" not in node:
             continue
         wanted = set(operands(node))
-        found |= {f"/programs/{program}/nodes/{i}" for i, n in enumerate(plan.programs[program]["nodes"]) if wanted & {t for t in n["out"] if t}}
+        found |= {
+            f"/programs/{program}/nodes/{i}"
+            for i, n in enumerate(plan.programs[program]["nodes"])
+            if wanted & {t for t in n["out"] if t}
+        }
     return found
 
 
@@ -142,22 +176,35 @@ def mutated(runner, files, outcomes, combination, bug, seed):
     plan = Plan(plan_file)
     plan.touch(*map(plan.at, touched))
     accepted = plan.accepted() | producers(plan, touched)
-    # A wrong stage that is too large for a check of its own goes to the end-to-end evaluation when its time is up.
+    # A wrong stage that is too large for a check of its own goes to the end-to-end evaluation when
+    # its time is up.
     try:
         result = runner.verify(plan_file, files["model"], "--timeout", 5)
     except Failure:
         outcomes.add(bug, combination, "not in time", False)
         raise
     if result.code == NOT_EQUIVALENT:
-        named = next((i for i, defect in enumerate(result.report["defects"][:DEFECTS_LOOKED_AT]) if accepted & set(plan_pointers(defect))), None)
+        named = next(
+            (
+                i
+                for i, defect in enumerate(result.report["defects"][:DEFECTS_LOOKED_AT])
+                if accepted & set(plan_pointers(defect))
+            ),
+            None,
+        )
         outcomes.add(bug, combination, "refuted", named is not None)
         pathlib.Path(plan_file).unlink()
         if named is None and files["coarse"]:
             return f"{first}; not named, a layer is one lemma"
         if named is None:
-            raise Failure(f"{first}: none of the first {DEFECTS_LOOKED_AT} defects names one of {' '.join(sorted(accepted)[:10])}: {result.summary()}")
+            raise Failure(
+                f"{first}: none of the first {DEFECTS_LOOKED_AT} defects names one of "
+                f"{' '.join(sorted(accepted)[:10])}: {result.summary()}"
+            )
         return f"{first}; defect {named} ({result.report['defects'][named]['kind']}) names it"
-    outcomes.add(bug, combination, "undecided" if result.code == UNDECIDED else f"exit {result.code}", False)
+    outcomes.add(
+        bug, combination, "undecided" if result.code == UNDECIDED else f"exit {result.code}", False
+    )
     raise Failure(f"{first}; expected exit {NOT_EQUIVALENT}: {result.summary()}")
 
 
@@ -172,21 +219,36 @@ def summary(combinations):
     """mlp.dp, mlp.pp3, ...: those of one architecture together."""
     text = []
     for architecture, known in COMBINATIONS.items():
-        own = [name.rstrip("*") for name in known if f"{architecture}.{name.rstrip('*')}" in combinations]
+        own = [
+            name.rstrip("*")
+            for name in known
+            if f"{architecture}.{name.rstrip('*')}" in combinations
+        ]
         if own:
-            text.append(f"{architecture}: " + (f"all {len(own)}" if len(own) == len(known) else ", ".join(own)))
+            text.append(
+                f"{architecture}: "
+                + (f"all {len(own)}" if len(own) == len(known) else ", ".join(own))
+            )
     return "; ".join(text)
 
 
 def write_table(path, bugs, outcomes):
-    lines = ["| bug | what it does | whose it was | plans | outcome | named |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| bug | what it does | whose it was | plans | outcome | named |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for name, does, source in bugs:
         results = outcomes.of[name]
         combinations = {r[0] for r in results}
         kinds = collections.Counter(r[1] for r in results)
-        outcome = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "applies to none of the plans"
+        outcome = (
+            ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+            or "applies to none of the plans"
+        )
         named = f"{sum(r[2] for r in results)} of {len(results)}" if results else ""
-        lines.append(f"| `{name}` | {does} | {source} | {summary(combinations)} | {outcome} | {named} |")
+        lines.append(
+            f"| `{name}` | {does} | {source} | {summary(combinations)} | {outcome} | {named} |"
+        )
     write_between(path, "outcomes", lines)
 
 
@@ -196,7 +258,7 @@ def document_to_write():
         return None
     at = sys.argv.index("--write")
     file = sys.argv[at + 1]
-    del sys.argv[at:at + 2]
+    del sys.argv[at : at + 2]
     return file
 
 
@@ -212,7 +274,9 @@ def main():
             combination = f"{architecture}.{name.rstrip('*')}"
             files = {}
             try:
-                unmutated(runner, files, [architecture, *options(ARCHITECTURES[architecture], chosen)])
+                unmutated(
+                    runner, files, [architecture, *options(ARCHITECTURES[architecture], chosen)]
+                )
             except Failure as failure:
                 print(f"FAILED {combination}: {failure}")
                 return 1
@@ -220,7 +284,15 @@ def main():
                 if files["places"][bug] == 0:
                     runner.case(f"mutation.{bug}.{combination}.refused", refused, files, bug)
                 for seed in range(min(SEEDS, files["places"][bug])):
-                    runner.case(f"mutation.{bug}.{combination}.{seed}", mutated, files, outcomes, combination, bug, seed)
+                    runner.case(
+                        f"mutation.{bug}.{combination}.{seed}",
+                        mutated,
+                        files,
+                        outcomes,
+                        combination,
+                        bug,
+                        seed,
+                    )
     code = runner.run(most_open=MOST_OPEN)
     if table is not None:
         write_table(table, bugs, outcomes)

@@ -1,20 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans whose tensors lie otherwise than the model's - transposed, halves exchanged, multiplied, padded - with lineage of parts that says so (docs/format.md, "Parts of local tensors"). Right
-ones stay equivalent, and are refuted when the lineage says it wrongly.
+"""Plans with another layout than the model's: transposed, halves exchanged, multiplied, padded.
+
+Their lineage describes the parts (docs/format.md, "Parts of local tensors"). Right plans stay
+equivalent, and are refuted when that lineage is wrong.
 """
+
 import pathlib
 import random
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, Failure, Runner, expect_code, read_json, write_json  # noqa: E402
+from plan_edit import (
+    EQUIVALENT,
+    NOT_EQUIVALENT,
+    Failure,
+    Runner,
+    expect_code,
+    read_json,
+    write_json,
+)
 
 PLANS = {
     "mlp": "mlp --dp 2 --tp 2 --microbatches 2",
-    "gpt": "gpt --layers 1 --dim 16 --hidden 32 --heads 4 --seq 8 --vocab 32 --dp 2 --tp 2 --sequence-parallel --vocab-parallel --dropout 0",
-    "llama3, pipeline in issue order": "llama3 --layers 2 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2 --schedule 1f1b",
-    "llama3, ZeRO 1": "llama3 --layers 1 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 4 --zero 1",
+    "gpt": "gpt --layers 1 --dim 16 --hidden 32 --heads 4 --seq 8 --vocab 32 --dp 2 --tp 2 "
+    "--sequence-parallel --vocab-parallel --dropout 0",
+    "llama3, pipeline in issue order": (
+        "llama3 --layers 2 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 "
+        "--tp 2 --pp 2 --microbatches 2 --schedule 1f1b"
+    ),
+    "llama3, ZeRO 1": (
+        "llama3 --layers 1 --dim 16 --hidden 32 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 4 "
+        "--zero 1"
+    ),
 }
 WAYS = ("transposed", "exchanged", "multiplied", "padded")
 NO_REALS = ("int64", "int32", "bool", "complex64", "complex128")
@@ -40,11 +58,20 @@ def laid_shape(way, shape):
 
 
 def node(op, source, result, attributes, more):
-    return {"op": op, "in": source if isinstance(source, list) else [source], "out": [result], "attrs": attributes, **more}
+    return {
+        "op": op,
+        "in": source if isinstance(source, list) else [source],
+        "out": [result],
+        "attrs": attributes,
+        **more,
+    }
 
 
 def moves(way, source, result, shape, back, more):
-    """Nodes from one to the other, and tensors between them. `back`: from how the tensor lies to what it is."""
+    """Nodes from one layout to the other, and tensors between them.
+
+    `back`: from the layout to the tensor.
+    """
     if way == "transposed":
         return [node("transpose", source, result, {"dim0": 0, "dim1": 1}, more)], {}
     if way == "multiplied":
@@ -53,8 +80,11 @@ def moves(way, source, result, shape, back, more):
         return [node("slice", source, result, {"dim": 0, "start": 0, "stop": shape[0]}, more)], {}
     half = shape[0] // 2
     names = [f"{result}.{i}" for i in (0, 1)]
-    return [node("slice", source, names[0], {"dim": 0, "start": 0, "stop": half}, more), node("slice", source, names[1], {"dim": 0, "start": half, "stop": 2 * half}, more),
-            node("cat", [names[1], names[0]], result, {"dim": 0}, more)], {n: [half, *shape[1:]] for n in names}
+    return [
+        node("slice", source, names[0], {"dim": 0, "start": 0, "stop": half}, more),
+        node("slice", source, names[1], {"dim": 0, "start": half, "stop": 2 * half}, more),
+        node("cat", [names[1], names[0]], result, {"dim": 0}, more),
+    ], {n: [half, *shape[1:]] for n in names}
 
 
 def part(way, shape):
@@ -69,7 +99,10 @@ def part(way, shape):
 
 
 def lay(plan, choose):
-    """Every local tensor of lineage with one part lies as `choose` says. Returns the shards that changed."""
+    """Gives every local tensor of one-part lineage the layout `choose`.
+
+    Returns the changed shards.
+    """
     issue = any(p.get("order") == "issue" for p in plan["programs"])
     single = {}
     for entry in plan["lineage"]:
@@ -83,7 +116,11 @@ def lay(plan, choose):
         given = tensors[0].get("kind") in ("input", "parameter")
         roles = {entry["role"] for entry, _ in places}
         alike = all(t == tensors[0] for t in tensors)
-        if not alike or any(len(shard["parts"]) > 1 or "mb" in shard["parts"][0] for _, shard in places) or (given and roles != {"input"}):
+        if (
+            not alike
+            or any(len(shard["parts"]) > 1 or "mb" in shard["parts"][0] for _, shard in places)
+            or (given and roles != {"input"})
+        ):
             continue
         way = choose(tensors[0], given)
         if way is None or (issue and tensors[0].get("per_mb")):
@@ -92,7 +129,9 @@ def lay(plan, choose):
         for program in holders:
             tensor = program["tensors"][name]
             more = {"mb": "*"} if tensor.get("per_mb") else {}
-            nodes, between = moves(way, *((laid, name) if given else (name, laid)), shape, given, more)
+            nodes, between = moves(
+                way, *((laid, name) if given else (name, laid)), shape, given, more
+            )
             extra = {key: tensor[key] for key in ("per_mb", "dtype") if key in tensor}
             program["tensors"].update({n: {"shape": s, **extra} for n, s in between.items()})
             program["tensors"][laid] = {**tensor, "shape": laid_shape(way, shape)}
@@ -102,7 +141,17 @@ def lay(plan, choose):
             else:
                 made = [i for i, n in enumerate(program["nodes"]) if name in n["out"]]
                 for i in reversed(made):
-                    program["nodes"][i + 1:i + 1] = [{**n, **({"mb": program["nodes"][i]["mb"]} if "mb" in program["nodes"][i] else {})} for n in nodes]
+                    program["nodes"][i + 1 : i + 1] = [
+                        {
+                            **n,
+                            **(
+                                {"mb": program["nodes"][i]["mb"]}
+                                if "mb" in program["nodes"][i]
+                                else {}
+                            ),
+                        }
+                        for n in nodes
+                    ]
         for entry, shard in places:
             one, fields = shard["parts"][0], part(way, shape)
             one["local"] = laid
@@ -111,7 +160,13 @@ def lay(plan, choose):
             else:
                 half = shape[0] // 2
                 low, high = shard["box"][0]
-                other = {**shard, "box": [[low, low + half], *shard["box"][1:]], "parts": [{**one, "local_box": [[half, 2 * half], *([0, n] for n in shape[1:])]}]}
+                other = {
+                    **shard,
+                    "box": [[low, low + half], *shard["box"][1:]],
+                    "parts": [
+                        {**one, "local_box": [[half, 2 * half], *([0, n] for n in shape[1:])]}
+                    ],
+                }
                 shard["box"] = [[low + half, high], *shard["box"][1:]]
                 shard["parts"] = [{**one, "local_box": [[0, half], *([0, n] for n in shape[1:])]}]
                 entry["shards"].append(other)
@@ -122,14 +177,23 @@ def lay(plan, choose):
 
 def generated(runner, arguments):
     prefix = runner.path("g")
-    subprocess.run([runner.program, "generate", *arguments.split(), "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [runner.program, "generate", *arguments.split(), "-o", str(prefix)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return read_json(f"{prefix}.plan.json"), f"{prefix}.model.json"
 
 
 def right(runner, arguments, seed):
     plan, model = generated(runner, arguments)
     draw = random.Random(seed)
-    count = len(lay(plan, lambda tensor, given: draw.choice([w for w in WAYS if can(w, tensor, given)] + [None])))
+    count = len(
+        lay(
+            plan,
+            lambda tensor, given: draw.choice([w for w in WAYS if can(w, tensor, given)] + [None]),
+        )
+    )
     if count < 5:
         raise Failure(f"only {count} shards changed")
     file = write_json(runner.path("p.plan.json"), plan)
@@ -144,7 +208,11 @@ def wrong(runner, arguments, way):
     """The lineage of one output says otherwise."""
     plan, model = generated(runner, arguments)
     changed = lay(plan, lambda tensor, given: way if can(way, tensor, given) else None)
-    of_outputs = [shard for entry, shard in changed if entry["role"] == "output" and shard["parts"][0].get("local_box") != []]
+    of_outputs = [
+        shard
+        for entry, shard in changed
+        if entry["role"] == "output" and shard["parts"][0].get("local_box") != []
+    ]
     if way == "padded":
         of_outputs = [shard for entry, shard in changed if entry["role"] == "input"]
     if not of_outputs:
@@ -154,7 +222,12 @@ def wrong(runner, arguments, way):
         one["scale"] = [1, 3]
     elif way == "exchanged":
         box = one["local_box"][0]
-        of = next(s for entry, _ in changed for s in entry["shards"] if s["parts"][0]["local"] == one["local"] and s["parts"][0]["local_box"][0] != box)
+        of = next(
+            s
+            for entry, _ in changed
+            for s in entry["shards"]
+            if s["parts"][0]["local"] == one["local"] and s["parts"][0]["local_box"][0] != box
+        )
         one["local_box"][0], of["parts"][0]["local_box"][0] = of["parts"][0]["local_box"][0], box
     elif way == "padded":
         one["local_box"][0] = [one["local_box"][0][0] + 1, one["local_box"][0][1] + 1]

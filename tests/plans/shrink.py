@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shardproof shrink`: generated plans (and the real ones beside the repository, where they are) become smaller plans that are equivalent as they were, and plans with a
-bug of `shardproof mutate` are still not. SHARDPROOF_SLOW_TESTS=1 takes every bug at several places, and all real plans."""
+"""`shardproof shrink`: plans become smaller ones with the same verdict.
+
+Generated plans, and the real ones beside the repository if they exist, stay equivalent. Plans with
+a bug of `shardproof mutate` stay wrong. SHARDPROOF_SLOW_TESTS=1 takes every bug at several places,
+and all real plans.
+"""
+
 import json
 import pathlib
 import re
@@ -8,7 +13,17 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, NOT_EQUIVALENT, PLANS, SLOW, UNDECIDED, USAGE, Failure, Runner, expect_code  # noqa: E402
+from plan_edit import (
+    EQUIVALENT,
+    NOT_EQUIVALENT,
+    PLANS,
+    SLOW,
+    UNDECIDED,
+    USAGE,
+    Failure,
+    Runner,
+    expect_code,
+)
 
 SEEDS = 4 if SLOW else 1
 LLAMA = "llama3 --layers 2 --dim 64 --hidden 128 --heads 8 --kv-heads 4 --seq 32 --vocab 512"
@@ -20,24 +35,71 @@ PLANS_MADE = {
     "mlp_two_axes": ("mlp --dp 6 --tp 4 --pp 2 --microbatches 2", 10),
     "llama_dp": (f"{LLAMA} --dp 16 --tp 2 --microbatches 2", 50),
     "llama_shared_heads": (f"{LLAMA} --dp 8 --tp 8 --microbatches 2 --vocab-parallel", 50),
-    "llama_sequence": (f"{LLAMA} --dp 8 --tp 4 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel --zero 1", 10),
+    "llama_sequence": (
+        f"{LLAMA} --dp 8 --tp 4 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel "
+        f"--zero 1",
+        10,
+    ),
     "llama_zero2": (f"{LLAMA} --dp 8 --tp 2 --microbatches 2 --zero 2", 30),
     "llama_zero3": (f"{LLAMA} --dp 8 --tp 2 --microbatches 2 --zero 3", 30),
-    "llama_1f1b": (f"{LLAMA} --dp 8 --tp 2 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b", 3),
-    "gpt": (f"{GPT} --dp 8 --tp 4 --pp 2 --microbatches 2 --sequence-parallel --vocab-parallel --zero 1", 10),
-    "llama_8B": ("llama3 --size 8B --layers 2 --dp 64 --tp 8 --pp 2 --microbatches 8 --zero 1", 1e5),
-    "gpt_175B": ("gpt --size 175B --layers 4 --dp 16 --tp 8 --pp 4 --microbatches 8 --sequence-parallel --vocab-parallel --zero 1", 1e4),
+    "llama_1f1b": (
+        f"{LLAMA} --dp 8 --tp 2 --pp 2 --microbatches 4 --vocab-parallel --sequence-parallel "
+        f"--zero 1 --schedule 1f1b",
+        3,
+    ),
+    "gpt": (
+        f"{GPT} --dp 8 --tp 4 --pp 2 --microbatches 2 --sequence-parallel --vocab-parallel "
+        f"--zero 1",
+        10,
+    ),
+    "llama_8B": (
+        "llama3 --size 8B --layers 2 --dp 64 --tp 8 --pp 2 --microbatches 8 --zero 1",
+        1e5,
+    ),
+    "gpt_175B": (
+        "gpt --size 175B --layers 4 --dp 16 --tp 8 --pp 4 --microbatches 8 --sequence-parallel "
+        "--vocab-parallel --zero 1",
+        1e4,
+    ),
 }
 # A few of each kind: forward, backward, groups, windows, scales, optimizer, pipeline.
-BUGS = ["missing_all_reduce", "missing_all_reduce_backward", "wrong_group", "norm_weight_not_reduced", "vocabulary_window", "rope_offset", "loss_scaled_wrongly",
-        "gradient_scaled_wrongly", "wrong_operand", "reduce_scatter_for_all_reduce", "constant_on_one_rank", "clip_leaves_out_shards", "wrong_microbatch_gradient",
-        "data_parallel_loss_scale", "never_divided", "exchanged_pipeline_peers", "pad_slice_mismatch"]
-# Plans of pipelines take some ten seconds each at full size, so they get the bugs that others have no place for.
-MUTATED = {"mlp": BUGS, "llama_zero2": BUGS, "llama_sequence": ["norm_weight_not_reduced", "vocabulary_window", "exchanged_pipeline_peers"], "gpt": ["vocabulary_window"]}
+BUGS = [
+    "missing_all_reduce",
+    "missing_all_reduce_backward",
+    "wrong_group",
+    "norm_weight_not_reduced",
+    "vocabulary_window",
+    "rope_offset",
+    "loss_scaled_wrongly",
+    "gradient_scaled_wrongly",
+    "wrong_operand",
+    "reduce_scatter_for_all_reduce",
+    "constant_on_one_rank",
+    "clip_leaves_out_shards",
+    "wrong_microbatch_gradient",
+    "data_parallel_loss_scale",
+    "never_divided",
+    "exchanged_pipeline_peers",
+    "pad_slice_mismatch",
+]
+# Plans of pipelines take some ten seconds each at full size, so they get the bugs that others have
+# no place for.
+MUTATED = {
+    "mlp": BUGS,
+    "llama_zero2": BUGS,
+    "llama_sequence": ["norm_weight_not_reduced", "vocabulary_window", "exchanged_pipeline_peers"],
+    "gpt": ["vocabulary_window"],
+}
 
 
 def run(runner, *arguments):
-    return subprocess.run([runner.program, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [runner.program, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def shrunk(runner, plan, model=None):
@@ -47,7 +109,11 @@ def shrunk(runner, plan, model=None):
     if done.returncode != 0:
         raise Failure(f"shrink: exit {done.returncode}: {done.stderr.strip()}")
     *lines, small_model, small_plan = done.stdout.splitlines()
-    before, after = next(re.fullmatch(r"elements of all tensors: (\S+) -> (\S+)", line).groups() for line in lines if line.startswith("elements"))
+    before, after = next(
+        re.fullmatch(r"elements of all tensors: (\S+) -> (\S+)", line).groups()
+        for line in lines
+        if line.startswith("elements")
+    )
     return small_model, small_plan, float(before) / float(after)
 
 
@@ -117,7 +183,8 @@ def main():
         for bug in BUGS if SLOW else MUTATED[name]:
             runner.case(f"mutation.{name}.{bug}", wrong, PLANS_MADE[name][0], bug)
     for plan in sorted(PLANS.glob("*.plan.json*")) + sorted(PLANS.glob("torch/*.plan.json*")):
-        if SLOW or plan.stat().st_size < 300_000 and "megatron" not in plan.name:   # that one takes a minute to be undecided
+        if SLOW or plan.stat().st_size < 300_000 and "megatron" not in plan.name:
+            # That one takes a minute to be undecided.
             runner.case(f"mutation.real.{plan.name.split('.')[0]}", real, plan)
     runner.case("mutation.limit", too_small)
     return runner.run()

@@ -1,14 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small plans with their verdicts, each of which once had another: tests/plans/small, one file for each, with why."""
+"""Small plans with their verdicts.
+
+Each once had another: tests/plans/small, one file for each, with why.
+"""
+
 import json
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import CONDITIONAL, EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, ROOT, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
+from plan_edit import (
+    CONDITIONAL,
+    EQUIVALENT,
+    INPUT_ERROR,
+    NOT_EQUIVALENT,
+    ROOT,
+    UNDECIDED,
+    Failure,
+    Runner,
+    expect_code,
+)
 
 PLANS = ROOT / "tests" / "plans" / "small"
-CODES = {"equivalent": EQUIVALENT, "not-equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED, "conditional": CONDITIONAL, "input-error": INPUT_ERROR}
+CODES = {
+    "equivalent": EQUIVALENT,
+    "not-equivalent": NOT_EQUIVALENT,
+    "undecided": UNDECIDED,
+    "conditional": CONDITIONAL,
+    "input-error": INPUT_ERROR,
+}
 
 
 def check(runner, file):

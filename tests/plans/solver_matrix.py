@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three checkers on the same obligations: `--checker auto`, `--checker z3`, and cvc5 on what `--smt2` writes.
+"""Three checkers on the same obligations: `--checker auto`, `--checker z3`, cvc5 on `--smt2` files.
 
-Plans that are right (the first real plan where it is there, generated ones) and plans with the bugs of `shardproof mutate`. No two checkers may contradict
-each other: one proves what another refutes. What one could not decide, or not in its time, is counted as such. docs/solvers.md says what is comparable.
+Right plans (the first real plan where it exists, generated ones) and plans with the bugs of
+`shardproof mutate`. No two checkers may contradict each other: one proves what another refutes.
+What one could not decide, or not in its time, is counted as such. docs/solvers.md defines what is
+comparable.
 
-`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever was run. SHARDPROOF_SLOW_TESTS=1: more plans and all
-bugs. SHARDPROOF_QUERY_SECONDS: how long a solver may take for one obligation.
+`--write docs/solvers.md` (behind the program's path) writes the tables of that file, from whatever
+was run. SHARDPROOF_SLOW_TESTS=1: more plans and all bugs. SHARDPROOF_QUERY_SECONDS: how long a
+solver may take for one obligation.
 """
+
 import collections
 import hashlib
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -20,28 +25,66 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import mutation_matrix as matrix  # noqa: E402
-from document import write_between  # noqa: E402
-from plan_edit import EQUIVALENT, LLAMA, NOT_EQUIVALENT, PLANS, SLOW, UNDECIDED, Failure, Runner, expect_code  # noqa: E402
+import mutation_matrix as matrix
+from document import write_between
+from plan_edit import (
+    EQUIVALENT,
+    LLAMA,
+    NOT_EQUIVALENT,
+    PLANS,
+    SLOW,
+    UNDECIDED,
+    Failure,
+    Runner,
+    expect_code,
+)
 
-QUERY_SECONDS = int(os.environ.get("SHARDPROOF_QUERY_SECONDS", 10 if SLOW else 1))   # for cvc5, one obligation
-STAGE_SECONDS = max(QUERY_SECONDS, 2)    # for Z3, one stage
-RUN_SECONDS = max(6 * QUERY_SECONDS, 30) # for a run of `verify --checker z3`
+# For cvc5, one obligation.
+QUERY_SECONDS = int(os.environ.get("SHARDPROOF_QUERY_SECONDS", 10 if SLOW else 1))
+STAGE_SECONDS = max(QUERY_SECONDS, 2)  # for Z3, one stage
+RUN_SECONDS = max(6 * QUERY_SECONDS, 30)  # for a run of `verify --checker z3`
 
-# As small as the architecture allows: what is looked at is whether solvers agree, and they need time.
+# As small as the architecture allows: the question is whether solvers agree, and they need time.
 PLANS_OF = {
     "mlp.all": ["mlp", "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2"],
-    "mlp.zero1_clipped": ["mlp", "--dp", "4", "--microbatches", "2", "--zero", "1", "--clip", "1.0"],
-    "llama3.all": ["llama3", *"--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2".split()],
+    "mlp.zero1_clipped": [
+        "mlp",
+        *shlex.split("--dp 4 --microbatches 2 --zero 1 --clip 1.0"),
+    ],
+    "llama3.all": [
+        "llama3",
+        *shlex.split(
+            "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32 --dp 2 "
+            "--tp 2 --pp 2 --microbatches 2"
+        ),
+    ],
 }
 SLOW_PLANS = {
-    "mlp.zero3": ["mlp", *"--dp 2 --tp 2 --pp 2 --microbatches 2 --zero 3 --schedule 1f1b".split()],
-    "llama3.sequence_parallel": [*PLANS_OF["llama3.all"], *"--sequence-parallel --zero 1 --schedule 1f1b".split()],
+    "mlp.zero3": [
+        "mlp",
+        *shlex.split("--dp 2 --tp 2 --pp 2 --microbatches 2 --zero 3 --schedule 1f1b"),
+    ],
+    "llama3.sequence_parallel": [
+        *PLANS_OF["llama3.all"],
+        *shlex.split("--sequence-parallel --zero 1 --schedule 1f1b"),
+    ],
     "llama3.vocabulary_parallel": [*PLANS_OF["llama3.all"], "--vocab-parallel"],
-    "gpt.all": ["gpt", *"--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2".split()],
+    "gpt.all": [
+        "gpt",
+        *shlex.split(
+            "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2"
+        ),
+    ],
 }
-# Of the larger plan a few bugs in every run: those of operators and of their order, which the small plans have less of.
-LLAMA_BUGS = ("rope_offset", "norm_weight_not_reduced", "wrong_operand", "missing_all_reduce", "constant_on_one_rank")
+# A few bugs of the larger plan in every run: those of operators and of their order, which the small
+# plans have fewer of.
+LLAMA_BUGS = (
+    "rope_offset",
+    "norm_weight_not_reduced",
+    "wrong_operand",
+    "missing_all_reduce",
+    "constant_on_one_rank",
+)
 
 CHECKERS = ("auto", "z3", "cvc5")
 
@@ -51,8 +94,9 @@ class Tally:
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.plans = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))   # row: checker: outcome
-        self.obligations = collections.Counter()   # (verdict of auto, comparable, answer of cvc5)
+        # Row: checker: outcome.
+        self.plans = collections.defaultdict(lambda: collections.defaultdict(collections.Counter))
+        self.obligations = collections.Counter()  # (verdict of auto, comparable, answer of cvc5)
         self.seconds = []
         self.missing = collections.Counter()
 
@@ -62,11 +106,22 @@ class Cvc5:
 
     def __init__(self, program):
         self.program = program
-        self._answers, self._locks, self._lock = {}, collections.defaultdict(threading.Lock), threading.Lock()
+        self._answers, self._locks, self._lock = (
+            {},
+            collections.defaultdict(threading.Lock),
+            threading.Lock(),
+        )
 
     def answer(self, file, tally):
-        """sat, unsat, unknown or time-out; the same for scripts that differ in comments and in what they expect."""
-        kept = [line.split("  ;")[0] for line in file.read_text().splitlines() if not line.startswith((";", "(set-info :status"))]
+        """sat, unsat, unknown or time-out.
+
+        Scripts that differ only in comments and expectations share it.
+        """
+        kept = [
+            line.split("  ;")[0]
+            for line in file.read_text().splitlines()
+            if not line.startswith((";", "(set-info :status"))
+        ]
         key = hashlib.sha256("\n".join(kept).encode()).digest()
         with self._lock:
             lock = self._locks[key]
@@ -77,8 +132,13 @@ class Cvc5:
 
     def _ask(self, file, tally):
         start = time.monotonic()
-        done = subprocess.run([self.program, f"--tlimit={QUERY_SECONDS * 1000}", str(file)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=QUERY_SECONDS + 60)
+        done = subprocess.run(
+            [self.program, f"--tlimit={QUERY_SECONDS * 1000}", str(file)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=QUERY_SECONDS + 60,
+        )
         seconds = time.monotonic() - start
         first = (done.stdout.split() or [""])[0]
         if first in ("sat", "unsat", "unknown"):
@@ -87,16 +147,22 @@ class Cvc5:
             return first
         if "interrupted by timeout" in done.stdout + done.stderr or seconds >= QUERY_SECONDS:
             return "time-out"
-        raise Failure(f"{file.name}: cvc5 does not understand it: {(done.stdout + done.stderr).strip()[:300]}")
+        raise Failure(
+            f"{file.name}: cvc5 does not understand it: {(done.stdout + done.stderr).strip()[:300]}"
+        )
 
 
 def contradiction(obligation, answer):
-    """Why cvc5's answer contradicts what our checker said of an obligation; None if it does not.
+    """Why cvc5's answer contradicts our checker's verdict on an obligation; None if it does not.
 
-    A proof is contradicted by sat only where the script states every law that normal forms know of its functions; a refutation, in numbers that are defined
-    on both sides, is contradicted by unsat.
+    sat contradicts a proof only where the script states every law that normal forms know of its
+    functions. unsat contradicts a refutation in numbers that are defined on both sides.
     """
-    if obligation["verdict"] == "proved" and answer == "sat" and not obligation["functions_with_more_laws"]:
+    if (
+        obligation["verdict"] == "proved"
+        and answer == "sat"
+        and not obligation["functions_with_more_laws"]
+    ):
         return "proved by us, sat for cvc5"
     if obligation["verdict"] == "refuted" and answer == "unsat" and obligation["status"] == "sat":
         return "refuted by us, unsat for cvc5"
@@ -104,7 +170,10 @@ def contradiction(obligation, answer):
 
 
 def ask_cvc5(cvc5, directory, tally):
-    """What cvc5 says of a plan by its obligations: refuted, proved, undecided, time-out, or nothing where the plan has none."""
+    """cvc5's verdict on a plan by its obligations.
+
+    Refuted, proved, undecided, time-out, or none where the plan has no obligations.
+    """
     index = json.loads((directory / "index.json").read_text())
     if not index["complete"]:
         raise Failure("the index is not complete")
@@ -122,17 +191,33 @@ def ask_cvc5(cvc5, directory, tally):
         answer = cvc5.answer(directory / o["file"], tally)
         wrong = contradiction(o, answer)
         if wrong is not None:
-            kept = pathlib.Path(os.environ.get("TMPDIR", "/tmp")) / f"shardproof-disagreement-{o['file']}"
+            kept = (
+                pathlib.Path(os.environ.get("TMPDIR", "/tmp"))
+                / f"shardproof-disagreement-{o['file']}"
+            )
             shutil.copy(directory / o["file"], kept)
             raise Failure(f"DISAGREEMENT: {o['file']} is {wrong} ({kept}); {o['stages'][0]}")
         laws = bool(o["functions_with_more_laws"])
         with tally.lock:
             tally.obligations[(o["verdict"], laws, answer)] += 1
-        if not o["final"]:   # cut again: the plan's verdict does not rest on it
+        if not o["final"]:  # cut again: the plan's verdict does not rest on it
             continue
-        outcome["refuted" if answer == "sat" and not laws else "proved" if answer == "unsat" and o["conclusive"] else
-                "time-out" if answer == "time-out" else "undecided"] += 1
-    for first in ("refuted", "time-out", "undecided", "proved"):   # one stage that differs is a plan that differs from its lineage
+        outcome[
+            "refuted"
+            if answer == "sat" and not laws
+            else "proved"
+            if answer == "unsat" and o["conclusive"]
+            else "time-out"
+            if answer == "time-out"
+            else "undecided"
+        ] += 1
+    for first in (
+        "refuted",
+        "time-out",
+        "undecided",
+        "proved",
+    ):
+        # One stage that differs is a plan that differs from its lineage.
         if outcome[first]:
             return first
     return None
@@ -149,13 +234,18 @@ def compare(runner, cvc5, tally, row, plan, model, expected):
     said = {"auto": VERDICTS[auto.code]}
     structural = not json.loads((directory / "index.json").read_text())["obligations"]
     try:
-        z3 = runner.verify(plan, model, "--checker", "z3", "--timeout", STAGE_SECONDS, limit=RUN_SECONDS)
+        z3 = runner.verify(
+            plan, model, "--checker", "z3", "--timeout", STAGE_SECONDS, limit=RUN_SECONDS
+        )
         expect_code(z3, *VERDICTS)
         said["z3"] = VERDICTS[z3.code]
         others = z3.stages()
         for entry, stage in auto.stages().items():
             if {stage["verdict"], others.get(entry, stage)["verdict"]} == {"proved", "refuted"}:
-                raise Failure(f"DISAGREEMENT: /lineage/{entry} is {stage['verdict']} by auto, {others[entry]['verdict']} by z3")
+                raise Failure(
+                    f"DISAGREEMENT: /lineage/{entry} is {stage['verdict']} by auto, "
+                    f"{others[entry]['verdict']} by z3"
+                )
     except Failure as failure:
         if "did not end within" not in str(failure):
             raise
@@ -188,18 +278,39 @@ def counts(counter):
 
 def write_tables(path, tally, bugs):
     lines = ["| plans | auto | z3 | cvc5 |", "| --- | --- | --- | --- |"]
-    order = sorted(row for row in tally.plans if row.startswith("right: ")) + [b for b, _, _ in bugs if b in tally.plans]
+    order = sorted(row for row in tally.plans if row.startswith("right: ")) + [
+        b for b, _, _ in bugs if b in tally.plans
+    ]
     for row in order:
-        lines.append(f"| {row if row.startswith('right: ') else f'`{row}`'} | " + " | ".join(counts(tally.plans[row][c]) for c in CHECKERS) + " |")
+        lines.append(
+            f"| {row if row.startswith('right: ') else f'`{row}`'} | "
+            + " | ".join(counts(tally.plans[row][c]) for c in CHECKERS)
+            + " |"
+        )
     write_between(path, "plans", lines)
-    lines = ["| our verdict | all laws stated | unsat | sat | unknown | time-out |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| our verdict | all laws stated | unsat | sat | unknown | time-out |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for verdict in ("proved", "refuted", "undecided"):
         for laws in (False, True):
-            row = {a: tally.obligations[(verdict, laws, a)] for a in ("unsat", "sat", "unknown", "time-out")}
+            row = {
+                a: tally.obligations[(verdict, laws, a)]
+                for a in ("unsat", "sat", "unknown", "time-out")
+            }
             if any(row.values()):
-                lines.append(f"| {verdict} | {'no' if laws else 'yes'} | " + " | ".join(map(str, row.values())) + " |")
-    lines += ["", f"{len(tally.seconds)} different obligations were answered, in {statistics.median(tally.seconds):.3f} s in the median and {max(tally.seconds):.1f} s at most; "
-              f"the limit was {QUERY_SECONDS} s. Not written: {counts(tally.missing) or 'none'}."]
+                lines.append(
+                    f"| {verdict} | {'no' if laws else 'yes'} | "
+                    + " | ".join(map(str, row.values()))
+                    + " |"
+                )
+    lines += [
+        "",
+        f"{len(tally.seconds)} different obligations were answered, in "
+        f"{statistics.median(tally.seconds):.3f} s in the median and {max(tally.seconds):.1f} s "
+        f"at most; "
+        f"the limit was {QUERY_SECONDS} s. Not written: {counts(tally.missing) or 'none'}.",
+    ]
     write_between(path, "obligations", lines)
 
 
@@ -212,7 +323,16 @@ def main():
     runner, tally, cvc5 = Runner(sys.argv[1]), Tally(), Cvc5(program)
     bugs = matrix.known_bugs(runner)
     if (PLANS / LLAMA).is_file():
-        runner.case("right_first_real_plan", compare, cvc5, tally, "right: the first real plan", PLANS / LLAMA, None, EQUIVALENT)
+        runner.case(
+            "right_first_real_plan",
+            compare,
+            cvc5,
+            tally,
+            "right: the first real plan",
+            PLANS / LLAMA,
+            None,
+            EQUIVALENT,
+        )
     else:
         print(f"{PLANS} does not hold {LLAMA}: a generated plan of the same kind stands for it")
     for name, command in {**PLANS_OF, **(SLOW_PLANS if SLOW else {})}.items():
@@ -223,16 +343,28 @@ def main():
             return 1
         model, plan = done.stdout.split()
         files = {"model": model, "plan": plan}
-        runner.case(f"right_{name}", compare, cvc5, tally, f"right: {name}", plan, model, EQUIVALENT)
+        runner.case(
+            f"right_{name}", compare, cvc5, tally, f"right: {name}", plan, model, EQUIVALENT
+        )
         applies = matrix.places(runner, plan)
         for bug, _, _ in bugs:
             if applies[bug] and (SLOW or not name.startswith("llama3") or bug in LLAMA_BUGS):
                 runner.case(f"mutation.{bug}.{name}", mutated, cvc5, tally, files, bug, 0)
     code = runner.run()
     for key, n in sorted(tally.obligations.items(), key=str):
-        print(f"{n} obligations: {key[0]} by auto, {key[2]} for cvc5{' (more laws)' if key[1] else ''}")
+        print(
+            f"{n} obligations: {key[0]} by auto, {key[2]} for "
+            f"cvc5{' (more laws)' if key[1] else ''}"
+        )
     everything = len(sys.argv) == 2
-    if everything and code == 0 and not (tally.obligations[("proved", False, "unsat")] > 100 and tally.obligations[("refuted", False, "sat")] > 20):
+    if (
+        everything
+        and code == 0
+        and not (
+            tally.obligations[("proved", False, "unsat")] > 100
+            and tally.obligations[("refuted", False, "sat")] > 20
+        )
+    ):
         print("FAILED: too few obligations were compared for this to say anything")
         code = 1
     if table is not None:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans whose programs and lineage name stretches of an axis have the verdict of the same plans with a program, and lineage, for each coordinate: those of tests/plans/small, and small changes of them."""
+"""Plans whose programs and lineage name stretches of an axis.
+
+Their verdict is that of the same plans with a program, and lineage, for each coordinate. The plans
+are those of tests/plans/small, and small changes of them.
+"""
+
 import copy
 import itertools
 import json
@@ -7,7 +12,7 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, ROOT, SLOW, Failure, Runner  # noqa: E402
+from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, ROOT, SLOW, Failure, Runner
 
 PLANS = ROOT / "tests" / "plans" / "small"
 
@@ -20,11 +25,17 @@ def choices(at):
     """The same with single coordinates in the place of each stretch."""
     named = stretches(at)
     for c in itertools.product(*[range(low, high) for low, high in named.values()]):
-        yield {**at, **dict(zip(named, c))}
+        yield {**at, **dict(zip(named, c, strict=True))}
 
 
 def moved(box, step, at):
-    return [[a + sum(by[d] * at[axis] for axis, by in step.items() if axis in at), b + sum(by[d] * at[axis] for axis, by in step.items() if axis in at)] for d, (a, b) in enumerate(box)]
+    return [
+        [
+            a + sum(by[d] * at[axis] for axis, by in step.items() if axis in at),
+            b + sum(by[d] * at[axis] for axis, by in step.items() if axis in at),
+        ]
+        for d, (a, b) in enumerate(box)
+    ]
 
 
 def single_shards(shard, sizes):
@@ -37,10 +48,19 @@ def single_shards(shard, sizes):
     made = []
     for outer in choices({a: c for a, c in parts[0].get("at", {}).items() if a in named - summed}):
         step = {a: by for a, by in shard.get("step", {}).items() if a not in outer}
-        own = {**shard, "box": moved(shard["box"], shard.get("step", {}), outer), "step": step, "sum": rest, "parts": []}
+        own = {
+            **shard,
+            "box": moved(shard["box"], shard.get("step", {}), outer),
+            "step": step,
+            "sum": rest,
+            "parts": [],
+        }
         for part in parts:
             at = {a: [0, sizes[a]] for a in summed} | part.get("at", {})
-            own["parts"] += [{**part, "at": {**c, **outer}} for c in choices({a: c for a, c in at.items() if a not in outer})]
+            own["parts"] += [
+                {**part, "at": {**c, **outer}}
+                for c in choices({a: c for a, c in at.items() if a not in outer})
+            ]
         made.append(own)
     return made
 
@@ -48,7 +68,9 @@ def single_shards(shard, sizes):
 def single_coordinates(plan):
     plan = copy.deepcopy(plan)
     sizes = dict(map(tuple, plan["mesh"]))
-    plan["programs"] = [{**p, "at": at} for p in plan["programs"] for at in choices(p.get("at", {}))]
+    plan["programs"] = [
+        {**p, "at": at} for p in plan["programs"] for at in choices(p.get("at", {}))
+    ]
     for entry in plan["lineage"]:
         entry["shards"] = [s for shard in entry["shards"] for s in single_shards(shard, sizes)]
     return plan
@@ -56,6 +78,7 @@ def single_coordinates(plan):
 
 def changes(plan):
     """Ends of stretches, boxes and steps that are one off, each alone."""
+
     def at_places(value, path=()):
         if isinstance(value, dict):
             for key, v in value.items():
@@ -65,7 +88,13 @@ def changes(plan):
                 yield from at_places(v, path + (i,))
         elif isinstance(value, int) and {"at", "box", "step"} & set(path) and "tensors" not in path:
             yield path
-    for path in at_places({"programs": [{"at": p.get("at", {})} for p in plan["programs"]], "lineage": plan["lineage"]}):
+
+    for path in at_places(
+        {
+            "programs": [{"at": p.get("at", {})} for p in plan["programs"]],
+            "lineage": plan["lineage"],
+        }
+    ):
         for by in (-1, 1):
             edited = copy.deepcopy(plan)
             where = edited
@@ -92,7 +121,7 @@ def check(runner, name, model, plan, seen):
     # A stretch that is outside of its axis, or empty, cannot be written with single coordinates.
     if ours != theirs and ours != INPUT_ERROR:
         raise Failure(f"exit code {ours} with stretches, {theirs} with single coordinates")
-    if ours == EQUIVALENT or ours == NOT_EQUIVALENT or theirs != EQUIVALENT:
+    if ours in (EQUIVALENT, NOT_EQUIVALENT) or theirs != EQUIVALENT:
         seen.append(ours)
         return str(ours)
     raise Failure(f"exit code {ours}, where the plan with single coordinates is equivalent")
@@ -115,7 +144,9 @@ def main():
         case = json.loads(file.read_text())
         runner.case(file.stem, check, file.stem, case["model"], case["plan"], seen)
         if case["expected"] == "equivalent":
-            runner.case(f"{file.stem}_changed", check_changes, file.stem, case["model"], case["plan"], seen)
+            runner.case(
+                f"{file.stem}_changed", check_changes, file.stem, case["model"], case["plan"], seen
+            )
     code = runner.run()
     if not {EQUIVALENT, NOT_EQUIVALENT, INPUT_ERROR} <= set(seen):
         print(f"the changes led to too few verdicts: {sorted(set(seen))}")

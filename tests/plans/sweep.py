@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shardproof sweep` as a nightly job has it: whole runs, killed and gone on with, compared, and read by a CI system."""
+"""`shardproof sweep` in a nightly job.
+
+Whole runs, killed and continued, compared, and read by a CI system.
+"""
+
 import json
 import os
 import pathlib
@@ -12,10 +16,32 @@ import time
 import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, ROOT, RUN_LIMIT, UNDECIDED, USAGE, Failure, Runner, children  # noqa: E402
+from plan_edit import (
+    EQUIVALENT,
+    INPUT_ERROR,
+    INTERNAL,
+    NOT_EQUIVALENT,
+    ROOT,
+    RUN_LIMIT,
+    UNDECIDED,
+    USAGE,
+    Failure,
+    Runner,
+    children,
+)
 
 MLP = {"arch": "mlp", "dp": 2, "tp": 2}
-SMALL = {"arch": "llama3", "layers": 2, "dim": 8, "hidden": 16, "heads": 2, "kv-heads": 2, "seq": 4, "vocab": 16, "tp": 2}
+SMALL = {
+    "arch": "llama3",
+    "layers": 2,
+    "dim": 8,
+    "hidden": 16,
+    "heads": 2,
+    "kv-heads": 2,
+    "seq": 4,
+    "vocab": 16,
+    "tp": 2,
+}
 BUG = {"bug": "norm_weight_not_reduced"}
 KNOWN_BAD = {**SMALL, "dp": 2, "sequence-parallel": True, "mutate": BUG}
 
@@ -26,7 +52,7 @@ def expect(condition, message):
 
 
 class Sweep:
-    """A directory with a config, where everything that the runs write is found; TMPDIR is a directory of it too."""
+    """A directory with a config and everything that the runs write; TMPDIR is inside of it, too."""
 
     def __init__(self, runner, **fields):
         self.program, self.directory = runner.program, runner.path("sweep")
@@ -37,14 +63,35 @@ class Sweep:
         self.config(**fields)
 
     def config(self, **fields):
-        (self.directory / "c.json").write_text(json.dumps({"format": "shardproof-sweep", "version": 1, **fields}))
+        (self.directory / "c.json").write_text(
+            json.dumps({"format": "shardproof-sweep", "version": 1, **fields})
+        )
 
     def command(self, *options):
-        return [self.program, "sweep", "c.json", "--json", "r.json", "--junit", "r.xml", "--jobs", "1", *map(str, options)]
+        return [
+            self.program,
+            "sweep",
+            "c.json",
+            "--json",
+            "r.json",
+            "--junit",
+            "r.xml",
+            "--jobs",
+            "1",
+            *map(str, options),
+        ]
 
     def start(self, *options, **keywords):
-        return subprocess.Popen(self.command(*options), cwd=self.directory, env={**os.environ, "TMPDIR": str(self.temporary)}, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **keywords)
+        return subprocess.Popen(
+            self.command(*options),
+            cwd=self.directory,
+            env={**os.environ, "TMPDIR": str(self.temporary)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **keywords,
+        )
 
     def run(self, *options, expected=EQUIVALENT, leaves_nothing=True):
         with self.start(*options) as process:
@@ -53,9 +100,16 @@ class Sweep:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise Failure(f"did not end within {RUN_LIMIT:g} s") from None
-        expect(process.returncode == expected, f"expected exit {expected}, got {process.returncode}: {self.out[-1500:]} {self.err[:500]}")
+        expect(
+            process.returncode == expected,
+            f"expected exit {expected}, got {process.returncode}: {self.out[-1500:]} "
+            f"{self.err[:500]}",
+        )
         if leaves_nothing:
-            expect(not list(self.temporary.iterdir()), f"left behind: {[str(p) for p in self.temporary.rglob('*')]}")
+            expect(
+                not list(self.temporary.iterdir()),
+                f"left behind: {[str(p) for p in self.temporary.rglob('*')]}",
+            )
         self.code = process.returncode
         return self.read()
 
@@ -68,9 +122,19 @@ class Sweep:
     def junit_cases(self):
         """name -> tag of the element inside, or None; the counts must agree with them."""
         suite = xml.etree.ElementTree.parse(self.junit).getroot().find("testsuite")
-        cases = {case.get("name"): next((child.tag for child in case), None) for case in suite.findall("testcase")}
-        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            expect(int(suite.get(attribute)) == sum(t == tag for t in cases.values()), f"{attribute}={suite.get(attribute)}, found {cases}")
+        cases = {
+            case.get("name"): next((child.tag for child in case), None)
+            for case in suite.findall("testcase")
+        }
+        for attribute, tag in (
+            ("failures", "failure"),
+            ("errors", "error"),
+            ("skipped", "skipped"),
+        ):
+            expect(
+                int(suite.get(attribute)) == sum(t == tag for t in cases.values()),
+                f"{attribute}={suite.get(attribute)}, found {cases}",
+            )
         expect(int(suite.get("tests")) == len(cases), "the number of tests is wrong")
         return cases
 
@@ -82,7 +146,13 @@ def lasting(report):
         for key in ("generate_seconds", "verify_seconds", "resumed", "inputs", "text"):
             row.pop(key)
         if row["report"]:
-            for key in ("seconds", "seconds_by_phase", "peak_memory_bytes", "classes_from_cache", "workers_lost"):
+            for key in (
+                "seconds",
+                "seconds_by_phase",
+                "peak_memory_bytes",
+                "classes_from_cache",
+                "workers_lost",
+            ):
                 row["report"]["statistics"].pop(key)
             for stage in row["report"]["stages_not_proved"]:
                 stage.pop("seconds")
@@ -93,68 +163,161 @@ def example(runner):
     """The one of the documentation."""
     sweep = Sweep(runner)
     text = (ROOT / "docs" / "example_sweep.json").read_text()
-    expect("".join(f"    {line}\n" for line in text.splitlines()) in (ROOT / "docs" / "sweep.md").read_text(), "docs/sweep.md shows another example")
+    expect(
+        "".join(f"    {line}\n" for line in text.splitlines())
+        in (ROOT / "docs" / "sweep.md").read_text(),
+        "docs/sweep.md shows another example",
+    )
     (sweep.directory / "c.json").write_text(text)
     report = sweep.run()
-    expect(report["complete"] and report["summary"]["as_expected"] == 9 and report["summary"]["skipped"] == 2, str(report["summary"]))
-    expect(report["summary"]["classes_from_cache"] > report["summary"]["classes"] / 3, "proofs are not shared: " + str(report["summary"]))
+    expect(
+        report["complete"]
+        and report["summary"]["as_expected"] == 9
+        and report["summary"]["skipped"] == 2,
+        str(report["summary"]),
+    )
+    expect(
+        report["summary"]["classes_from_cache"] > report["summary"]["classes"] / 3,
+        "proofs are not shared: " + str(report["summary"]),
+    )
     cases = sweep.junit_cases()
     expect(sorted(filter(None, cases.values())) == ["skipped"] * 2, str(cases))
     lines = sweep.out.splitlines()
-    expect(sum(line.startswith("ok ") for line in lines) == 9 and sum(line.startswith("- ") and "--zero 1 needs" in line for line in lines) == 2, sweep.out)
+    expect(
+        sum(line.startswith("ok ") for line in lines) == 9
+        and sum(line.startswith("- ") and "--zero 1 needs" in line for line in lines) == 2,
+        sweep.out,
+    )
     return f"{len(cases)} configurations"
 
 
 def generate(sweep, name, options):
-    words = [w for k, v in options.items() if k != "arch" for w in ([f"--{k}"] if v is True else [f"--{k}", str(v)])]
-    subprocess.run([sweep.program, "generate", options["arch"], *words, "-o", str(sweep.directory / name)], check=True, stdout=subprocess.DEVNULL)
+    words = [
+        w
+        for k, v in options.items()
+        if k != "arch"
+        for w in ([f"--{k}"] if v is True else [f"--{k}", str(v)])
+    ]
+    subprocess.run(
+        [sweep.program, "generate", options["arch"], *words, "-o", str(sweep.directory / name)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return sweep.directory / f"{name}.plan.json"
 
 
 def mixed_verdicts(runner):
     sweep = Sweep(runner)
     plan = generate(sweep, "good", MLP)
-    bugs = subprocess.run([sweep.program, "mutate", str(plan), "--list"], capture_output=True, text=True, check=True).stdout.splitlines()
+    bugs = subprocess.run(
+        [sweep.program, "mutate", str(plan), "--list"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     name = next(line.split()[0] for line in bugs if line.split()[1] != "0")
-    subprocess.run([sweep.program, "mutate", str(plan), "--bug", name, "-o", str(sweep.directory / "bad.plan.json")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            sweep.program,
+            "mutate",
+            str(plan),
+            "--bug",
+            name,
+            "-o",
+            str(sweep.directory / "bad.plan.json"),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     (sweep.directory / "broken.plan.json").write_text('{"format": "shardproof-plan"')
-    sweep.config(plans=["*.plan.json", "missing.plan.json", {"plan": "bad.plan.json", "name": "known", "expect": "not-equivalent"},
-                        {"plan": "good.plan.json", "name": "surprise", "expect": "not-equivalent"}],
-                 configurations=[{**MLP, "dp": 1, "zero": 1}, {**MLP, "name": "fits"}, {**MLP, "mutate": BUG, "name": "bug that does not apply"},
-                                 {**MLP, "mutate": BUG, "name": "foreseen", "skip_invalid": True}])
-    sweep.run(expected=INPUT_ERROR)   # before not equivalent, as in verify
+    sweep.config(
+        plans=[
+            "*.plan.json",
+            "missing.plan.json",
+            {"plan": "bad.plan.json", "name": "known", "expect": "not-equivalent"},
+            {"plan": "good.plan.json", "name": "surprise", "expect": "not-equivalent"},
+        ],
+        configurations=[
+            {**MLP, "dp": 1, "zero": 1},
+            {**MLP, "name": "fits"},
+            {**MLP, "mutate": BUG, "name": "bug that does not apply"},
+            {**MLP, "mutate": BUG, "name": "foreseen", "skip_invalid": True},
+        ],
+    )
+    sweep.run(expected=INPUT_ERROR)  # before not equivalent, as in verify
     outcomes = {name: row["outcome"] for name, row in sweep.rows().items()}
-    expect(outcomes == {"bad.plan.json": "not-as-expected", "broken.plan.json": "input-error", "good.plan.json": "as-expected", "missing.plan.json": "input-error",
-                        "known": "as-expected", "surprise": "not-as-expected", "mlp dp=1 tp=2 zero=1": "input-error", "fits": "as-expected",
-                        "bug that does not apply": "input-error", "foreseen": "skipped"}, str(outcomes))
+    expect(
+        outcomes
+        == {
+            "bad.plan.json": "not-as-expected",
+            "broken.plan.json": "input-error",
+            "good.plan.json": "as-expected",
+            "missing.plan.json": "input-error",
+            "known": "as-expected",
+            "surprise": "not-as-expected",
+            "mlp dp=1 tp=2 zero=1": "input-error",
+            "fits": "as-expected",
+            "bug that does not apply": "input-error",
+            "foreseen": "skipped",
+        },
+        str(outcomes),
+    )
     cases = sweep.junit_cases()
-    tags = {"as-expected": None, "not-as-expected": "failure", "input-error": "error", "skipped": "skipped"}
+    tags = {
+        "as-expected": None,
+        "not-as-expected": "failure",
+        "input-error": "error",
+        "skipped": "skipped",
+    }
     expect(cases == {name: tags[outcome] for name, outcome in outcomes.items()}, str(cases))
-    failure = xml.etree.ElementTree.parse(sweep.junit).find(".//testcase[@name='bad.plan.json']/failure")
-    expect(failure.get("message").startswith("not-equivalent, expected equivalent: ") and "Defect 1 of" in failure.text, failure.text)
+    failure = xml.etree.ElementTree.parse(sweep.junit).find(
+        ".//testcase[@name='bad.plan.json']/failure"
+    )
+    expect(
+        failure.get("message").startswith("not-equivalent, expected equivalent: ")
+        and "Defect 1 of" in failure.text,
+        failure.text,
+    )
     expect("== bad.plan.json" in sweep.out and "== known" not in sweep.out, sweep.out)
 
     sweep.config(plans=["bad.plan.json", "good.plan.json"])
     sweep.run(expected=NOT_EQUIVALENT)
     # The bug put into the plan by the sweep itself, which leaves the file as it is.
-    sweep.config(plans=[{"plan": "bad.plan.json", "expect": "not-equivalent"}, {"plan": "good.plan.json", "mutate": {"bug": name}, "expect": "not-equivalent"}, "good.plan.json"])
+    sweep.config(
+        plans=[
+            {"plan": "bad.plan.json", "expect": "not-equivalent"},
+            {"plan": "good.plan.json", "mutate": {"bug": name}, "expect": "not-equivalent"},
+            "good.plan.json",
+        ]
+    )
     sweep.run(expected=EQUIVALENT)
     return f"{len(outcomes)} configurations"
 
 
 def undecided(runner):
-    sweep = Sweep(runner, configurations=[{**SMALL, "name": "hard", "checkpoints": "none"}, {**SMALL, "name": "not refuted", "checkpoints": "none", "expect": "not-equivalent"}])
+    sweep = Sweep(
+        runner,
+        configurations=[
+            {**SMALL, "name": "hard", "checkpoints": "none"},
+            {**SMALL, "name": "not refuted", "checkpoints": "none", "expect": "not-equivalent"},
+        ],
+    )
     sweep.run("--timeout", 0.001, "--infer", "never", expected=UNDECIDED)
     expect({row["outcome"] for row in sweep.rows().values()} == {"undecided"}, sweep.out)
     expect(set(sweep.junit_cases().values()) == {"error"}, "undecided is not red")
     again = sweep.run("--timeout", 0.001, "--infer", "never", "--resume", expected=UNDECIDED)
     expect(again["summary"]["resumed"] == 2, "with the same limits it was tried again")
-    sweep.run("--resume", expected=NOT_EQUIVALENT)   # with time it is proved, whatever was expected
-    expect([row["outcome"] for row in sweep.rows().values()] == ["as-expected", "not-as-expected"], sweep.out)
+    sweep.run("--resume", expected=NOT_EQUIVALENT)  # with time it is proved, whatever was expected
+    expect(
+        [row["outcome"] for row in sweep.rows().values()] == ["as-expected", "not-as-expected"],
+        sweep.out,
+    )
     return ""
 
 
-GRID = {"configurations": [{**SMALL, "layers": [2, 3], "dp": [1, 2], "pp": [1, 2], "microbatches": 2}, {**KNOWN_BAD, "name": "known", "expect": "not-equivalent"}]}
+GRID = {
+    "configurations": [
+        {**SMALL, "layers": [2, 3], "dp": [1, 2], "pp": [1, 2], "microbatches": 2},
+        {**KNOWN_BAD, "name": "known", "expect": "not-equivalent"},
+    ]
+}
 
 
 def killed_and_resumed(runner, seed):
@@ -163,36 +326,54 @@ def killed_and_resumed(runner, seed):
     whole = sweep.run()
     sweep.json.unlink()
     kills, done = 0, set()
-    while kills < 6 or not done:   # later and later, as a loaded machine is slow
+    while kills < 6 or not done:  # later and later, as a loaded machine is slow
         with sweep.start("--resume") as process:
             try:
                 process.wait(chance.uniform(0.02, 0.4) * (1 + kills / 4))
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1
-        report = sweep.read()   # whole, whenever it is looked at
+        report = sweep.read()  # whole, whenever it is looked at
         if process.returncode >= 0:
             if done:
                 break
-            sweep.json.unlink()   # it ended before any was killed in time: an idle machine
+            sweep.json.unlink()  # it ended before any was killed in time: an idle machine
             continue
         if report is not None:
             now = {r["name"] for r in report["configurations"] if r["state"] == "done"}
             expect(done <= now, f"lost: {done - now}")
             expect(not report["complete"] or len(now) == 9, "complete, but not all is done")
             done = now
-    report = sweep.run("--resume", leaves_nothing=False)   # a killed process cannot clean up
-    expect(report["complete"] and lasting(report) == lasting(whole), "the result differs from that of one run")
-    expect(report["summary"]["resumed"] >= len(done) > 0, f"{len(done)} were done, {report['summary']['resumed']} were taken over")
+    report = sweep.run("--resume", leaves_nothing=False)  # a killed process cannot clean up
+    expect(
+        report["complete"] and lasting(report) == lasting(whole),
+        "the result differs from that of one run",
+    )
+    expect(
+        report["summary"]["resumed"] >= len(done) > 0,
+        f"{len(done)} were done, {report['summary']['resumed']} were taken over",
+    )
     again = sweep.run("--resume", leaves_nothing=False)
-    expect(again["summary"]["resumed"] == 9 and again["summary"]["as_expected"] == 9, str(again["summary"]))
+    expect(
+        again["summary"]["resumed"] == 9 and again["summary"]["as_expected"] == 9,
+        str(again["summary"]),
+    )
     return f"{kills} kills, {report['summary']['resumed']} of 9 taken over by the last run"
 
 
 def interrupted(runner, number):
-    sweep = Sweep(runner, configurations=[{**SMALL, "name": "first"}, {**SMALL, "name": "grid", "layers": list(range(2, 40)), "dp": 2}])
+    sweep = Sweep(
+        runner,
+        configurations=[
+            {**SMALL, "name": "first"},
+            {**SMALL, "name": "grid", "layers": list(range(2, 40)), "dp": 2},
+        ],
+    )
     with sweep.start() as process:
-        while '"done"' not in (sweep.json.read_text() if sweep.json.is_file() else "") and process.poll() is None:
+        while (
+            '"done"' not in (sweep.json.read_text() if sweep.json.is_file() else "")
+            and process.poll() is None
+        ):
             time.sleep(0.01)
         process.send_signal(number)
         start = time.monotonic()
@@ -206,7 +387,9 @@ def interrupted(runner, number):
     expect("error" in sweep.junit_cases().values(), "an interrupted sweep is green")
     sweep.config(configurations=[{**SMALL, "name": "first"}, {**SMALL, "name": "other"}])
     report = sweep.run("--resume")
-    expect([r["resumed"] for r in report["configurations"]] == [True, False], str(report["summary"]))
+    expect(
+        [r["resumed"] for r in report["configurations"]] == [True, False], str(report["summary"])
+    )
     return f"{len(done)} of 39 done"
 
 
@@ -214,12 +397,13 @@ def changed_inputs_run_again(runner):
     sweep = Sweep(runner)
     plan = generate(sweep, "g", MLP)
     sweep.config(plans=["g.plan.json"], configurations=[{**MLP, "name": "made"}])
-    time.sleep(0.05)   # a file as young as the run itself is not relied on
+    time.sleep(0.05)  # a file as young as the run itself is not relied on
     sweep.run()
 
     def resumed(*options, **keywords):
         sweep.run("--resume", *options, **keywords)
         return [row["resumed"] for row in sweep.rows().values()]
+
     expect(resumed() == [True, True], "nothing has changed")
     expect(resumed("--timeout", 30) == [False, False], "other limits")
     expect(resumed() == [False, False], "the limits as before")
@@ -235,33 +419,64 @@ def changed_inputs_run_again(runner):
     sweep.json.write_text("{")
     with sweep.start("--resume") as process:
         out, err = process.communicate(timeout=RUN_LIMIT)
-    expect(process.returncode == INPUT_ERROR and sweep.json.read_text() == "{", "a file that is no sweep's was written over")
+    expect(
+        process.returncode == INPUT_ERROR and sweep.json.read_text() == "{",
+        "a file that is no sweep's was written over",
+    )
     return ""
 
 
 def baseline(runner):
     sweep = Sweep(runner)
     plan = generate(sweep, "g", MLP)
-    sweep.config(plans=["g.plan.json"], skip_invalid=True, configurations=[{**MLP, "name": "made"}, {**MLP, "name": "gone"}, {**MLP, "name": "zero", "zero": [0, 1]}])
+    sweep.config(
+        plans=["g.plan.json"],
+        skip_invalid=True,
+        configurations=[
+            {**MLP, "name": "made"},
+            {**MLP, "name": "gone"},
+            {**MLP, "name": "zero", "zero": [0, 1]},
+        ],
+    )
     sweep.run()
     old = sweep.directory / "old.json"
     sweep.json.rename(old)
     report = sweep.run("--baseline", "old.json")
-    expect("Against old.json: no change" in sweep.out and report["baseline"]["changes"] == [], sweep.out)
+    expect(
+        "Against old.json: no change" in sweep.out and report["baseline"]["changes"] == [],
+        sweep.out,
+    )
 
     value = json.loads(plan.read_text())
     node = next(n for p in value["programs"] for n in p["nodes"] if n["op"] == "all_reduce")
     node.setdefault("attrs", {})["reduce"] = "mean"
     plan.write_text(json.dumps(value))
-    sweep.config(plans=["g.plan.json"], skip_invalid=True, configurations=[{**MLP, "name": "made", "layers": 3}, {**MLP, "name": "new"}, {**MLP, "name": "zero", "zero": [0, 1], "dp": 2}])
+    sweep.config(
+        plans=["g.plan.json"],
+        skip_invalid=True,
+        configurations=[
+            {**MLP, "name": "made", "layers": 3},
+            {**MLP, "name": "new"},
+            {**MLP, "name": "zero", "zero": [0, 1], "dp": 2},
+        ],
+    )
     report = sweep.run("--baseline", "old.json", expected=NOT_EQUIVALENT)
     changes = {(c["kind"], c["name"]) for c in report["baseline"]["changes"]}
-    wanted = {("worse", "g.plan.json"), ("input", "g.plan.json"), ("input", "made"), ("counts", "made"), ("new", "new"), ("removed", "gone")}
+    wanted = {
+        ("worse", "g.plan.json"),
+        ("input", "g.plan.json"),
+        ("input", "made"),
+        ("counts", "made"),
+        ("new", "new"),
+        ("removed", "gone"),
+    }
     expect(wanted <= changes, f"{wanted - changes} not among {changes}")
     expect("worse           g.plan.json: equivalent -> not equivalent" in sweep.out, sweep.out)
 
     # What was proved and is now skipped is a loss that shows in no verdict.
-    sweep.config(skip_invalid=True, configurations=[{**MLP, "name": "zero", "zero": [0, 1], "dp": 1}])
+    sweep.config(
+        skip_invalid=True, configurations=[{**MLP, "name": "zero", "zero": [0, 1], "dp": 1}]
+    )
     sweep.run()
     sweep.run("--baseline", "old.json", expected=UNDECIDED)
     expect("equivalent -> skipped: --zero 1 needs --dp" in sweep.out, sweep.out)
@@ -270,12 +485,24 @@ def baseline(runner):
 
 
 def kept_files(runner):
-    sweep = Sweep(runner, configurations=[{**SMALL, "dp": [1, 2]}, {**KNOWN_BAD, "name": "known / bad", "expect": "not-equivalent"}])
+    sweep = Sweep(
+        runner,
+        configurations=[
+            {**SMALL, "dp": [1, 2]},
+            {**KNOWN_BAD, "name": "known / bad", "expect": "not-equivalent"},
+        ],
+    )
     sweep.run("--keep", "kept")
     names = sorted(p.name for p in (sweep.directory / "kept").iterdir())
     expect(len(names) == 9, str(names))
-    for plan, code in zip(sorted((sweep.directory / "kept").glob("*.plan.json")), (EQUIVALENT, EQUIVALENT, NOT_EQUIVALENT)):
-        done = subprocess.run([sweep.program, "verify", "-q", "--plan", str(plan)], capture_output=True, text=True)
+    for plan, code in zip(
+        sorted((sweep.directory / "kept").glob("*.plan.json")),
+        (EQUIVALENT, EQUIVALENT, NOT_EQUIVALENT),
+        strict=True,
+    ):
+        done = subprocess.run(
+            [sweep.program, "verify", "-q", "--plan", str(plan)], capture_output=True, text=True
+        )
         expect(done.returncode == code, f"{plan.name}: {done.stdout} {done.stderr}")
     report = json.loads((sweep.directory / "kept" / "3_known___bad.report.json").read_text())
     expect(report["verdict"] == "not-equivalent" and report["stages"], "no complete report")
@@ -286,18 +513,31 @@ def shared_cache(runner):
     sweep = Sweep(runner, **GRID)
     cold = sweep.run("--cache", "proofs.db")
     warm = sweep.run("--cache", "proofs.db")
-    good = [r["report"]["statistics"] for r in warm["configurations"] if r["verdict"] == "equivalent"]
-    expect(good and all(s["classes_from_cache"] == s["classes"] for s in good), str(warm["summary"]))
+    good = [
+        r["report"]["statistics"] for r in warm["configurations"] if r["verdict"] == "equivalent"
+    ]
+    expect(
+        good and all(s["classes_from_cache"] == s["classes"] for s in good), str(warm["summary"])
+    )
     expect(lasting(cold) == lasting(warm), "the reports differ")
     (sweep.directory / "proofs.db").write_bytes(b"no database" * 1000)
     sweep.run("--cache", "proofs.db")
     expect(sweep.err.count("warning: ") == 1, f"one line for all configurations: {sweep.err}")
-    return f"{cold['summary']['classes_from_cache']} and {warm['summary']['classes_from_cache']} of {warm['summary']['classes']}"
+    return (
+        f"{cold['summary']['classes_from_cache']} and {warm['summary']['classes_from_cache']} of "
+        f"{warm['summary']['classes']}"
+    )
 
 
 def one_that_dies(runner):
     """A process that is killed (the system out of memory, say) is one configuration's loss."""
-    sweep = Sweep(runner, configurations=[{**SMALL, "name": "large", "layers": 60, "dp": 2, "pp": 2}, {**SMALL, "name": "next"}])
+    sweep = Sweep(
+        runner,
+        configurations=[
+            {**SMALL, "name": "large", "layers": 60, "dp": 2, "pp": 2},
+            {**SMALL, "name": "next"},
+        ],
+    )
     with sweep.start() as process:
         end = time.monotonic() + 20
         found = []
@@ -307,9 +547,17 @@ def one_that_dies(runner):
         out, err = process.communicate(timeout=RUN_LIMIT)
     expect(process.returncode == INTERNAL, f"exit {process.returncode}: {out} {err}")
     rows = sweep.rows()
-    expect(rows["large"]["outcome"] == "crashed" and "signal 9" in rows["large"]["reason"] and rows["next"]["outcome"] == "as-expected", out)
+    expect(
+        rows["large"]["outcome"] == "crashed"
+        and "signal 9" in rows["large"]["reason"]
+        and rows["next"]["outcome"] == "as-expected",
+        out,
+    )
     sweep.run("--resume")
-    expect([r["resumed"] for r in sweep.rows().values()] == [False, True], "only the one that died is run again")
+    expect(
+        [r["resumed"] for r in sweep.rows().values()] == [False, True],
+        "only the one that died is run again",
+    )
     return rows["large"]["reason"]
 
 
@@ -317,10 +565,19 @@ def dry_run(runner):
     sweep = Sweep(runner, **GRID)
     sweep.run("--list")
     lines = sweep.out.splitlines()
-    expect(len(lines) == 9 and all(line.startswith("to run ") for line in lines) and not sweep.json.exists(), sweep.out)
+    expect(
+        len(lines) == 9
+        and all(line.startswith("to run ") for line in lines)
+        and not sweep.json.exists(),
+        sweep.out,
+    )
     # It prints what one would type.
     words = lines[0].partition("generate ")[2].split()
-    done = subprocess.run([sweep.program, "generate", *words, "-o", str(sweep.directory / "typed")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sweep.program, "generate", *words, "-o", str(sweep.directory / "typed")],
+        capture_output=True,
+        text=True,
+    )
     expect(done.returncode == 0, f"{words}: {done.stderr}")
     sweep.config(configurations=[{**MLP, "dp": 1, "zero": 1}])
     sweep.run("--list", expected=INPUT_ERROR)
@@ -329,24 +586,50 @@ def dry_run(runner):
 
 def wrong_usage(runner):
     sweep = Sweep(runner, configurations=[MLP])
-    for options, code in ((("--resume", "--jobs", "x"), USAGE), (("--baseline", "no.json"), INPUT_ERROR), (("--timeout", "nan"), USAGE), (("--baseline", "c.json"), INPUT_ERROR)):
+    for options, code in (
+        (("--resume", "--jobs", "x"), USAGE),
+        (("--baseline", "no.json"), INPUT_ERROR),
+        (("--timeout", "nan"), USAGE),
+        (("--baseline", "c.json"), INPUT_ERROR),
+    ):
         with sweep.start(*options) as process:
             out, err = process.communicate(timeout=RUN_LIMIT)
-        expect(process.returncode == code and not out and err.startswith("shardproof: "), f"{options}: exit {process.returncode} {out} {err}")
-    alone = subprocess.run([sweep.program, "sweep", "c.json", "--resume"], cwd=sweep.directory, capture_output=True, text=True)
+        expect(
+            process.returncode == code and not out and err.startswith("shardproof: "),
+            f"{options}: exit {process.returncode} {out} {err}",
+        )
+    alone = subprocess.run(
+        [sweep.program, "sweep", "c.json", "--resume"],
+        cwd=sweep.directory,
+        capture_output=True,
+        text=True,
+    )
     expect(alone.returncode == USAGE, "--resume without --json")
     sweep.config(configurations=[{**MLP, "ddp": 4}])
     with sweep.start() as process:
         out, err = process.communicate(timeout=RUN_LIMIT)
-    expect(process.returncode == INPUT_ERROR and "c.json: /configurations/0/ddp: unknown field" in err, err)
-    help_text = subprocess.run([sweep.program, "generate", "--help"], capture_output=True, text=True, check=True).stdout
+    expect(
+        process.returncode == INPUT_ERROR and "c.json: /configurations/0/ddp: unknown field" in err,
+        err,
+    )
+    help_text = subprocess.run(
+        [sweep.program, "generate", "--help"], capture_output=True, text=True, check=True
+    ).stdout
     options = set(re.findall(r"^ +(?:-\w,)?--([a-z0-9-]+)", help_text, re.M)) - {"help", "output"}
     unknown = {option for option in options if f'"{option}"' not in err}
-    expect(len(options) > 20 and not unknown, f"options of generate that a sweep does not know: {unknown}")
+    expect(
+        len(options) > 20 and not unknown,
+        f"options of generate that a sweep does not know: {unknown}",
+    )
     sweep.config(configurations=[{**MLP, "dp": [2, 0]}])
     with sweep.start() as process:
         out, err = process.communicate(timeout=RUN_LIMIT)
-    expect(process.returncode == INPUT_ERROR and "c.json: /configurations/0/dp/1: " in err and not sweep.json.exists(), err)
+    expect(
+        process.returncode == INPUT_ERROR
+        and "c.json: /configurations/0/dp/1: " in err
+        and not sweep.json.exists(),
+        err,
+    )
     return err.strip()[-100:]
 
 
@@ -366,7 +649,7 @@ def main():
     runner.case("one_that_dies", one_that_dies)
     runner.case("dry_run", dry_run)
     runner.case("wrong_usage", wrong_usage)
-    return runner.run(parallel=False)   # some cases are about time
+    return runner.run(parallel=False)  # some cases are about time
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of docs/tutorial.md, one after the other, and compares what they print with what the page says; --write puts there what they print.
+"""Runs the commands of docs/tutorial.md in order and compares their output with the page.
 
-A command is a line `    $ ...`; lines after it that are indented as far are its output, but for times and memory, and `...` stands for any lines.
+--write puts the output there. A command is a line `    $ ...`. The lines after it with the same
+indentation are its output, but for times and memory. `...` stands for any lines.
 """
+
 import json
 import os
 import pathlib
@@ -19,8 +21,18 @@ CHANGING = ("Time:", "Memory:")
 
 
 def run(command, program, directory):
-    done = subprocess.run(command, shell=True, cwd=directory, capture_output=True, text=True, timeout=120,
-                          env={"PATH": f"{pathlib.Path(program).resolve().parent}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"})
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={
+            "PATH": f"{pathlib.Path(program).resolve().parent}:{os.environ['PATH']}",
+            "LC_ALL": "C.UTF-8",
+        },
+    )
     return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
 
 
@@ -30,7 +42,10 @@ def kept(lines):
 
 def compared(lines):
     """Without the times and megabytes of a sweep's table."""
-    return [re.sub(r"; [\d.]+ s$", "", re.sub(r" +\d+\.\d\d +\d+\.\d\d +\d+", "", line)) for line in kept(lines)]
+    return [
+        re.sub(r"; [\d.]+ s$", "", re.sub(r" +\d+\.\d\d +\d+\.\d\d +\d+", "", line))
+        for line in kept(lines)
+    ]
 
 
 def agrees(shown, printed):
@@ -50,9 +65,13 @@ def blocks(page):
             yield lines[i], None
             i += 1
             continue
-        command, i, output = lines[i][len(INDENT) + 2:], i + 1, []
-        while i < len(lines) and lines[i].startswith(INDENT) and not lines[i].startswith(INDENT + "$ "):
-            output.append(lines[i][len(INDENT):])
+        command, i, output = lines[i][len(INDENT) + 2 :], i + 1, []
+        while (
+            i < len(lines)
+            and lines[i].startswith(INDENT)
+            and not lines[i].startswith(INDENT + "$ ")
+        ):
+            output.append(lines[i][len(INDENT) :])
             i += 1
         yield command, output
 
@@ -71,7 +90,16 @@ def main():
             printed = kept(run(text, program, directory))
             right = agrees(compared(output), compared(printed))
             written.append(f"{INDENT}$ {text}")
-            written += [INDENT + line for line in (output if right else printed if len(printed) <= MOST_LINES else [*printed[:MOST_LINES - 1], "..."])]
+            written += [
+                INDENT + line
+                for line in (
+                    output
+                    if right
+                    else printed
+                    if len(printed) <= MOST_LINES
+                    else [*printed[: MOST_LINES - 1], "..."]
+                )
+            ]
             if not right:
                 failed += 1
                 print("FAIL ", text, *printed, sep="\n      ")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes that are killed, run out of time or are interrupted: the run ends by itself, and never claims what it did not prove."""
+"""Worker processes that are killed, run out of time or are interrupted.
+
+The run ends by itself, and never claims what it did not prove.
+"""
+
 import json
 import os
 import pathlib
@@ -9,9 +13,28 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, LLAMA, MOE, LLAMA_TP8, MOE_128, PLANS, RUN_LIMIT, UNDECIDED, Failure, Plan, Runner, children, expect_code, is_running  # noqa: E402
+from plan_edit import (
+    EQUIVALENT,
+    LLAMA,
+    LLAMA_TP8,
+    MOE,
+    MOE_128,
+    PLANS,
+    RUN_LIMIT,
+    UNDECIDED,
+    Failure,
+    Plan,
+    Runner,
+    children,
+    expect_code,
+    is_running,
+)
 
-LONG = (MOE_128 if (PLANS / MOE_128).is_file() else LLAMA_TP8, "--no-classes")   # runs for seconds: every stage for itself
+# Runs for seconds: every stage for itself.
+LONG = (
+    MOE_128 if (PLANS / MOE_128).is_file() else LLAMA_TP8,
+    "--no-classes",
+)
 
 
 class Running:
@@ -19,8 +42,22 @@ class Running:
 
     def __init__(self, runner, plan, *options):
         self.report = runner.path("report.json")
-        command = [runner.program, "verify", "--plan", str(plan), "--json", str(self.report), *map(str, options)]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            runner.program,
+            "verify",
+            "--plan",
+            str(plan),
+            "--json",
+            str(self.report),
+            *map(str, options),
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def __enter__(self):
         return self
@@ -45,20 +82,30 @@ class Running:
             out, err = self.process.communicate(timeout=RUN_LIMIT)
         except subprocess.TimeoutExpired:
             raise Failure(f"did not end within {RUN_LIMIT:g} s") from None
-        report = json.loads(self.report.read_text()) if self.report.is_file() and self.report.stat().st_size else None
+        report = (
+            json.loads(self.report.read_text())
+            if self.report.is_file() and self.report.stat().st_size
+            else None
+        )
         return self.process.returncode, out, err, report
 
 
 def expect_equivalent(code, err, report):
     if code != EQUIVALENT or report is None or report["verdict"] != "equivalent":
-        raise Failure(f"exit {code}, {report and report['verdict']} ({report and report['reason']}); {err.strip()[:300]}")
+        raise Failure(
+            f"exit {code}, {report and report['verdict']} ({report and report['reason']}); "
+            f"{err.strip()[:300]}"
+        )
     wrong = [s for s in report["stages"] if s["verdict"] != "proved"]
     if wrong:
         raise Failure(f"{len(wrong)} stages not proved, the first for: {wrong[0]['reason']}")
 
 
 def killed(runner, jobs, kills, pause, number):
-    """Kills one worker at a time. A class may be hit twice only if its retry is killed too, so the kills are apart."""
+    """Kills one worker at a time.
+
+    A class may be hit twice only if its retry is killed too, so the kills are spaced out.
+    """
     plan, *options = LONG
     with Running(runner, PLANS / plan, *options, "--jobs", jobs) as run:
         done = 0
@@ -99,7 +146,10 @@ def all_killed_at_once(runner):
 
 
 def every_worker_killed(runner, seconds):
-    """For a while whatever is started is killed: the run still ends, and what could not be proved is not claimed."""
+    """For a while every started worker is killed.
+
+    The run still ends, and claims nothing that it could not prove.
+    """
     with Running(runner, PLANS / LLAMA, "--no-classes", "--jobs", 2) as run:
         kills, end = 0, time.monotonic() + seconds
         while run.process.poll() is None and time.monotonic() < end:
@@ -110,7 +160,8 @@ def every_worker_killed(runner, seconds):
                 except ProcessLookupError:
                     pass
         code, _, err, report = run.end()
-    if code == EQUIVALENT:   # a worker may answer before it is hit, and what failed is tried again further up
+    if code == EQUIVALENT:
+        # A worker may answer before it is hit, and what failed is tried again further up.
         if any(s["role"] == "output" and s["verdict"] != "proved" for s in report["stages"]):
             raise Failure("equivalent with an output that is not proved")
         return f"{kills} kills, equivalent all the same"
@@ -123,7 +174,8 @@ def every_worker_killed(runner, seconds):
 
 def no_time(runner, plan_name):
     result = runner.verify(PLANS / plan_name, None, "--timeout", "0.001", "--no-classes")
-    # Stages of a millisecond may be proved all the same, and a checkpoint may fail; with all outputs proved, 0 is right.
+    # Stages of a millisecond may be proved all the same, and a checkpoint may fail; with all
+    # outputs proved, 0 is right.
     expect_code(result, UNDECIDED, EQUIVALENT)
     undecided = [s for s in result.report["stages"] if s["verdict"] == "undecided"]
     if result.code == EQUIVALENT and any(s["role"] == "output" for s in undecided):
@@ -134,14 +186,17 @@ def no_time(runner, plan_name):
 
 
 def no_time_for_one_large_proof(runner):
-    """Without checkpoints the outputs are proofs of some size, which cannot be made in a millisecond."""
+    """Without checkpoints the outputs are large proofs: a millisecond is not enough."""
     plan = Plan(LLAMA)
     plan.json["lineage"] = [e for e in plan.lineage if e["role"] != "checkpoint"]
     result = runner.verify_plan(plan, "--timeout", "0.001")
     expect_code(result, UNDECIDED)
     if result.report["verdict"] != "undecided" or "could not be" not in result.out:
         raise Failure("the verdict is not stated: " + result.summary())
-    return f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved, {result.seconds:.1f} s"
+    return (
+        f"{result.report['outputs_proved']} of {result.report['outputs']} outputs proved, "
+        f"{result.seconds:.1f} s"
+    )
 
 
 def no_memory(runner):
@@ -166,7 +221,9 @@ def interrupted(runner, number, pause):
     if code != 128 + number:
         raise Failure(f"expected exit {128 + number}, found {code}; {err.strip()[:200]}")
     if report is None or not report["interrupted"] or report["verdict"] == "equivalent":
-        raise Failure(f"the report does not say that the run was interrupted: {report and report['verdict']}")
+        raise Failure(
+            f"the report does not say that the run was interrupted: {report and report['verdict']}"
+        )
     if not report["stages"] or "EQUIVALENT" in out.split(":")[0]:
         raise Failure("no partial report, or one that claims a verdict: " + out[:200])
     if took > 5:
@@ -211,7 +268,7 @@ def main():
     runner.case("interrupted.SIGTERM", interrupted, signal.SIGTERM, 0.1)
     runner.case("interrupted.at_once", interrupted, signal.SIGINT, 0)
     runner.case("parent_killed", parent_killed)
-    return runner.run(parallel=False)   # the cases are about time
+    return runner.run(parallel=False)  # the cases are about time
 
 
 if __name__ == "__main__":

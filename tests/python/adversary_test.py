@@ -10,7 +10,6 @@ import types
 import unittest
 
 import torch
-
 from adversary import campaign
 from adversary.steps import HEAD
 from adversary.truth import Case, Judge, _leaf, _leaves

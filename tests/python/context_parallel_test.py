@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's context_parallel on a CPU: how keys and values go round, masks, more ranks, and steps that are wrong."""
+"""torch's context_parallel on a CPU.
+
+How keys and values go round, masks, more ranks, and wrong steps.
+"""
 
 import unittest
 from functools import partial
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from shardproof.torch import numeric
 from torch import nn
 from torch.distributed.tensor.experimental import _attention, context_parallel
-from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
-
-import shardproof.torch as sp
-from shardproof.torch import numeric
+from torch.distributed.tensor.experimental._attention import (
+    context_parallel_unshard,
+    set_rotate_method,
+)
 
 S = (2, 8, 16)  # batch, sequence, features
 
@@ -44,7 +49,10 @@ def step(world, causal=True, balanced=True, rotation="allgather", reduced=True):
 
 
 def unsharded(world, balanced=True):
-    """The result, put together in the order of the sequence (balanced=False: as if ranks had consecutive pieces)."""
+    """The result in the order of the sequence.
+
+    balanced=False: as if ranks had consecutive pieces.
+    """
     q, k, v = (world.input(name, (2, 4, 8, 4)) for name in "qkv")
     if world.single:
         world.output("out", F.scaled_dot_product_attention(q, k, v, is_causal=True))
@@ -59,12 +67,27 @@ def unsharded(world, balanced=True):
         _attention._cp_options.enable_load_balance = before
 
 
-MODES = {f"{rotation}{', causal' * causal}{', balanced' * balanced}": dict(rotation=rotation, causal=causal, balanced=balanced)
-         for rotation in ("allgather", "alltoall") for causal, balanced in ((False, False), (True, False), (True, True))}
+MODES = {
+    f"{rotation}{', causal' * causal}{', balanced' * balanced}": {
+        "rotation": rotation,
+        "causal": causal,
+        "balanced": balanced,
+    }
+    for rotation in ("allgather", "alltoall")
+    for causal, balanced in ((False, False), (True, False), (True, True))
+}
 STEPS = {
-    **{f"{mode}, {ranks} ranks": (partial(step, **options), {"cp": ranks}, "EQUIVALENT") for mode, options in MODES.items() for ranks in (2, 4)},
+    **{
+        f"{mode}, {ranks} ranks": (partial(step, **options), {"cp": ranks}, "EQUIVALENT")
+        for mode, options in MODES.items()
+        for ranks in (2, 4)
+    },
     "not reduced": (partial(step, reduced=False), {"cp": 2}, "NOT EQUIVALENT"),
-    "not reduced, consecutive": (partial(step, reduced=False, balanced=False), {"cp": 2}, "NOT EQUIVALENT"),
+    "not reduced, consecutive": (
+        partial(step, reduced=False, balanced=False),
+        {"cp": 2},
+        "NOT EQUIVALENT",
+    ),
     "unsharded": (unsharded, {"cp": 2}, "EQUIVALENT"),
     "unsharded in another order": (partial(unsharded, balanced=False), {"cp": 2}, "NOT EQUIVALENT"),
 }
@@ -84,14 +107,18 @@ class ContextParallel(unittest.TestCase):
                     self.assertIn("context_parallel_test.py", " ".join(report.defects[0].places))
 
     def test_real_processes(self):
-        for name, (difference, place) in numeric.compare(load, {name: mesh for name, (_, mesh, _) in STEPS.items()}).items():
+        for name, (difference, place) in numeric.compare(
+            load, {name: mesh for name, (_, mesh, _) in STEPS.items()}
+        ).items():
             with self.subTest(name, difference=difference, place=place):
                 self.assertEqual(STEPS[name][2] == "EQUIVALENT", difference < 1e-4)
 
     def test_handlers_are_taken_away(self):
         before = dict(torch.distributed.tensor.experimental._context_parallel._attention.custom_ops)
         sp.capture(partial(step, balanced=False), mesh={"cp": 2})
-        self.assertEqual(before, torch.distributed.tensor.experimental._context_parallel._attention.custom_ops)
+        self.assertEqual(
+            before, torch.distributed.tensor.experimental._context_parallel._attention.custom_ops
+        )
 
 
 if __name__ == "__main__":

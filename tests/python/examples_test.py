@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every step of examples/torch/: its verdict, and what real processes say about it."""
+"""Every step of examples/torch/ and tests/examples/: its verdict, and that of real processes."""
 
 import importlib
 import pathlib
 import time
 import unittest
 
+import shardproof.torch as sp
 import torch
 import torch.distributed._functional_collectives as functional
-
-import shardproof.torch as sp
 from shardproof.torch import numeric
 
-EXAMPLES = sorted(p.stem for p in (pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch").glob("*.py") if p.stem.startswith(("right_", "wrong_")))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(
+    p.stem
+    for folder in (ROOT / "examples" / "torch", ROOT / "tests" / "examples")
+    for p in folder.glob("*.py")
+    if p.stem.startswith(("right_", "wrong_"))
+)
 UNDECIDED: set = set()
 
 
@@ -27,24 +32,39 @@ class Verdicts(unittest.TestCase):
             with self.subTest(name):
                 module = importlib.import_module(name)
                 steps = [module.single, module.step] if hasattr(module, "single") else [module.step]
-                report = sp.verify(*steps, mesh=module.MESH, arguments=["--timeout", "5", "--confirm", "off"])
-                self.assertEqual(report.verdict, "UNDECIDED" if name in UNDECIDED else module.EXPECT, str(report))
+                report = sp.verify(
+                    *steps, mesh=module.MESH, arguments=["--timeout", "5", "--confirm", "off"]
+                )
+                self.assertEqual(
+                    report.verdict, "UNDECIDED" if name in UNDECIDED else module.EXPECT, str(report)
+                )
                 self.assertEqual(module.EXPECT == "EQUIVALENT", name.startswith("right_"))
                 if report.verdict == "NOT EQUIVALENT":
-                    self.assertIn(module.NAMES, report.defects[0].text + " ".join(report.defects[0].places), str(report))
+                    self.assertIn(
+                        module.NAMES,
+                        report.defects[0].text + " ".join(report.defects[0].places),
+                        str(report),
+                    )
 
     def test_a_step_equals_itself(self):
         for name in ("right_tensor_parallel", "right_llama_tp_sp"):
             module = importlib.import_module(name)
-            report = sp.verify(module.step, mesh={a: 1 for a in module.MESH}, arguments=["--confirm", "off"])
+            report = sp.verify(
+                module.step, mesh=dict.fromkeys(module.MESH, 1), arguments=["--confirm", "off"]
+            )
             self.assertEqual(report.verdict, "EQUIVALENT", str(report))
 
 
 class Truth(unittest.TestCase):
-    """Real gloo processes: right steps agree with one device, wrong ones do not (where it is a race, they need not)."""
+    """Real gloo processes.
+
+    Right steps agree with one device, wrong ones do not (where it is a race, they need not).
+    """
 
     def test_real_processes(self):
-        found = numeric.compare(load, {name: importlib.import_module(name).MESH for name in EXAMPLES})
+        found = numeric.compare(
+            load, {name: importlib.import_module(name).MESH for name in EXAMPLES}
+        )
         for name in EXAMPLES:
             difference, place = found[name]
             with self.subTest(name, difference=difference, place=place):
@@ -55,7 +75,10 @@ class Truth(unittest.TestCase):
 
 
 def reduced_late(world):
-    """A functional collective that nothing has waited for when the step gives its result; the other rank joins late."""
+    """A functional collective that nothing has waited for at the end of the step.
+
+    The other rank is late.
+    """
     model = torch.nn.Linear(16, 4)
     world.parameters(model)
     y = model(world.input("x", (8, 16), shard={"dp": 0})).detach()
@@ -63,7 +86,9 @@ def reduced_late(world):
         world.output("y", y[:4] + y[4:])
         return
     time.sleep(0.5 * world.rank)
-    world.output("y", functional.reduce_scatter_tensor(y, "sum", 0, world.group("dp")), shard={"dp": 0})
+    world.output(
+        "y", functional.reduce_scatter_tensor(y, "sum", 0, world.group("dp")), shard={"dp": 0}
+    )
 
 
 class Average(torch.nn.Module):
@@ -84,7 +109,12 @@ def averages_of_zeros(world):
 
 class Numbers(unittest.TestCase):
     def test_buffers_that_begin_with_other_numbers(self):
-        (without, _), (difference, place) = (numeric.compare(load_here, {"averages_of_zeros": {"dp": 2}}, any_buffers)["averages_of_zeros"] for any_buffers in (False, True))
+        (without, _), (difference, place) = (
+            numeric.compare(load_here, {"averages_of_zeros": {"dp": 2}}, any_buffers)[
+                "averages_of_zeros"
+            ]
+            for any_buffers in (False, True)
+        )
         self.assertLess(without, 1e-4)
         self.assertGreater(difference, 3e-4, place)
 

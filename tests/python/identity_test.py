@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Which parameter is which, and what of a step is compared: whatever order parts are called in, and
 whether they are called at all."""
 
@@ -116,7 +117,9 @@ class Orders(Verdicts):
     def test_a_network_that_is_trained_alone(self):
         def step(world, right):
             nets = nn.Linear(4, 4), nn.Linear(4, 4)
-            optimizer = torch.optim.SGD(nets[0 if world.single or right else 1].parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(
+                nets[0 if world.single or right else 1].parameters(), lr=0.1
+            )
             loss = loss_of(nets[1](torch.tanh(nets[0](world.input("x", (8, 4))))))
             loss.backward()
             optimizer.step()
@@ -155,6 +158,7 @@ class Orders(Verdicts):
 
     def test_averages_that_are_written_in_another_order(self):
         """An average is known by its place in its model, not by when it is written."""
+
         def step(world, right):
             models = [nn.Linear(4, 4), nn.Linear(4, 4)]
             averages = [copy.deepcopy(m) for m in models]
@@ -164,7 +168,7 @@ class Orders(Verdicts):
             with torch.no_grad():
                 for i in (0, 1) if world.single else (1, 0):
                     source = models[i if right or world.single else 1 - i]
-                    for p, q in zip(averages[i].parameters(), source.parameters()):
+                    for p, q in zip(averages[i].parameters(), source.parameters(), strict=True):
                         p.lerp_(q, 0.1)
             return loss
 
@@ -172,6 +176,7 @@ class Orders(Verdicts):
 
     def test_wrapped_one_by_one(self):
         """Each network in a wrapper of its own: names are those without it."""
+
         def step(world, right):
             nets = nn.ModuleDict({"g": nn.Linear(4, 4), "d": nn.Linear(4, 4)})
             used = dict(nets)
@@ -203,11 +208,14 @@ class Orders(Verdicts):
         return loss_of(layers[1](h))
 
     def test_stages_that_are_made_apart(self):
-        with self.assertRaisesRegex(sp.CaptureError, r"several models have a parameter or buffer 'weight'.*world.parameters\(model, name="):
+        with self.assertRaisesRegex(
+            sp.CaptureError,
+            r"several models have a parameter or buffer 'weight'.*world.parameters\(model, name=",
+        ):
             self.report(lambda world: self.stages(world, False), mesh={"pp": 2})
         self.right_and_wrong(lambda world, right: self.stages(world, True, right), mesh={"pp": 2})
 
-    def test_parts_that_are_said_in_another_order(self):
+    def test_parts_that_are_declared_in_another_order(self):
         def step(world):
             model = Net()
             for part in (model.a, model.b) if world.single else (model.b, model.a):
@@ -219,6 +227,7 @@ class Orders(Verdicts):
 
     def test_models_that_are_made_in_another_order(self):
         """What each begins with is then another one's."""
+
         def step(world, right):
             first = nn.Linear(4, 4)
             second = nn.Linear(4, 4)
@@ -231,7 +240,11 @@ class Orders(Verdicts):
         self.right_and_wrong(step)
 
     def test_stages_of_a_model_that_all_make(self):
-        """A stage is put together of the model's layers; what a rank has of others stays as it is."""
+        """A stage consists of layers of the model.
+
+        A rank leaves those of other stages as they are.
+        """
+
         def step(world, right):
             layers = nn.ModuleList([nn.Linear(4, 4, bias=False) for _ in range(4)])
             optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
@@ -280,15 +293,17 @@ class NeverCalled(Verdicts):
     def test_methods(self):
         for forward in (Net.run, Net.forward, Net.functional):
             with self.subTest(forward.__name__):
-                self.right_and_wrong(lambda world, right: self.trained(
-                    world, forward, () if right else ("scale",)))
+                self.right_and_wrong(
+                    lambda world, right: self.trained(world, forward, () if right else ("scale",))
+                )
 
     def test_methods_that_are_recomputed(self):
         def recomputed(model, x):
             return checkpoint(model.run, x, use_reentrant=False)
 
-        self.right_and_wrong(lambda world, right: self.trained(
-            world, recomputed, () if right else ("scale",)))
+        self.right_and_wrong(
+            lambda world, right: self.trained(world, recomputed, () if right else ("scale",))
+        )
 
     def test_updates_by_hand(self):
         def assigned(model):
@@ -310,8 +325,11 @@ class NeverCalled(Verdicts):
 
         for update in (assigned, of_a_vector, replaced):
             with self.subTest(update.__name__):
-                self.right_and_wrong(lambda world, right: self.trained(
-                    world, Net.run, () if right else ("scale",), update))
+                self.right_and_wrong(
+                    lambda world, right: self.trained(
+                        world, Net.run, () if right else ("scale",), update
+                    )
+                )
 
     def test_a_method_that_fsdp_takes_for_a_forward(self):
         def step(world, right):
@@ -337,9 +355,11 @@ class NeverCalled(Verdicts):
                 averaged(world, parameters)
             return loss
 
-        for make in (lambda: [nn.Parameter(torch.randn(4, 4))],
-                     lambda: [torch.randn(4, 4, requires_grad=True)],
-                     lambda: [nn.Parameter(torch.randn(4)) for _ in range(4)]):
+        for make in (
+            lambda: [nn.Parameter(torch.randn(4, 4))],
+            lambda: [torch.randn(4, 4, requires_grad=True)],
+            lambda: [nn.Parameter(torch.randn(4)) for _ in range(4)],
+        ):
             self.right_and_wrong(lambda world, right: step(world, right, make))
 
     def test_a_bare_distributed_parameter(self):
@@ -451,10 +471,17 @@ class Results(Verdicts):
                 self.total = total
 
         Pair = collections.namedtuple("Pair", "mean total")
-        for wrap in (lambda t: {"a": [t]}, collections.UserList, lambda t: collections.deque([t]),
-                     lambda t: collections.UserDict(total=t), Holder, lambda t: Pair(t, t)):
-            report = self.returned(lambda world, x: wrap([x.sum()] if wrap is collections.UserList
-                                                         else x.sum()))
+        for wrap in (
+            lambda t: {"a": [t]},
+            collections.UserList,
+            lambda t: collections.deque([t]),
+            lambda t: collections.UserDict(total=t),
+            Holder,
+            lambda t: Pair(t, t),
+        ):
+            report = self.returned(
+                lambda world, x: wrap([x.sum()] if wrap is collections.UserList else x.sum())
+            )
             self.assertEqual("NOT EQUIVALENT", report.verdict, str(report))
 
     def test_numbers_and_texts(self):
@@ -462,15 +489,23 @@ class Results(Verdicts):
         self.assertEqual(("EQUIVALENT", []), (same.verdict, same.not_compared))
         other = self.returned(lambda world, x: {"loss": x.mean(), "rows": x.shape[0]})
         self.assertEqual("CONDITIONAL", other.verdict)
-        self.assertIn("the step's result 'rows' is not compared: it is 4 on rank 0 and 8 on the"
-                      " single device", other.not_compared)
+        self.assertIn(
+            "the step's result 'rows' is not compared: it is 4 on rank 0 and 8 on the"
+            " single device",
+            other.not_compared,
+        )
         text = self.returned(lambda world, x: {"loss": x.mean(), "text": f"{x.sum().item():.3f}"})
         self.assertEqual("CONDITIONAL", text.verdict)
         self.assertIn("the step's result 'text'", text.not_compared[0])
 
     def test_what_nothing_is_known_of(self):
-        for wrap in (iter, set, lambda ts: (t for t in ts), lambda ts: lambda: ts,
-                     lambda ts: dict.fromkeys(ts, 1)):
+        for wrap in (
+            iter,
+            set,
+            lambda ts: (t for t in ts),
+            lambda ts: lambda: ts,
+            lambda ts: dict.fromkeys(ts, 1),
+        ):
             report = self.returned(lambda world, x: {"loss": x.mean(), "more": wrap([x.sum()])})
             self.assertEqual("CONDITIONAL", report.verdict)
             self.assertIn("the step's result 'more", report.not_compared[0])
@@ -495,8 +530,9 @@ class Results(Verdicts):
                     return out
 
                 report = self.returned(result)
-                self.assertEqual("EQUIVALENT" if right else "NOT EQUIVALENT", report.verdict,
-                                 str(report))
+                self.assertEqual(
+                    "EQUIVALENT" if right else "NOT EQUIVALENT", report.verdict, str(report)
+                )
 
     def test_modules(self):
         def step(world, change):
@@ -532,7 +568,7 @@ class Results(Verdicts):
             loss.backward()
             with torch.no_grad():
                 if world.rank == 0 or otherwise is None:
-                    for p, q in zip(average.parameters(), model.parameters()):
+                    for p, q in zip(average.parameters(), model.parameters(), strict=True):
                         p.mul_(0.9).add_(q, alpha=0.1)
                 else:
                     otherwise(average)
@@ -574,8 +610,9 @@ class Results(Verdicts):
 
         report = self.report(step)
         self.assertNotEqual("EQUIVALENT", report.verdict, str(report))
-        self.assertTrue(any("state last of weight" in a for a in report.not_compared),
-                        report.not_compared)
+        self.assertTrue(
+            any("state last of weight" in a for a in report.not_compared), report.not_compared
+        )
 
     def test_none_in_the_place_of_a_number(self):
         with self.assertRaisesRegex(sp.CaptureError, "'result.1' of the single device is on no"):
@@ -587,8 +624,10 @@ class Results(Verdicts):
 
         report = self.report(some)
         self.assertEqual("CONDITIONAL", report.verdict)
-        self.assertIn("the step's result 'result.1' is not compared: rank 1 returns None",
-                      report.not_compared[0])
+        self.assertIn(
+            "the step's result 'result.1' is not compared: rank 1 returns None",
+            report.not_compared[0],
+        )
 
 
 class Nothing(Verdicts):
@@ -623,8 +662,12 @@ optimizer.step()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(script)
-            done = subprocess.run([sys.executable, "-m", "shardproof.torch", "--mesh", "dp=2",
-                                   str(path)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [sys.executable, "-m", "shardproof.torch", "--mesh", "dp=2", str(path)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
         self.assertEqual(2, done.returncode, done.stdout + done.stderr)
         self.assertIn("no collective was issued on 2 ranks", done.stderr)
 

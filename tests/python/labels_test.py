@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Labels that equal ignore_index: how many there are is data."""
 
 import unittest
@@ -50,12 +51,13 @@ def step_of(loss_of, high=None, shape=(8, 6), change=lambda labels, world: label
 
 
 class Labels(unittest.TestCase):
-    def verdict(self, step, expected, mesh={"dp": 2}, **options):
+    def verdict(self, step, expected, mesh=None, **options):
+        mesh = mesh or {"dp": 2}
         report = sp.verify(step, mesh=mesh, arguments=["-t", "30", "--diagnose", "off"], **options)
         self.assertEqual(expected, report.verdict, str(report))
         return report
 
-    def test_a_mean_of_means_of_labels_that_nothing_is_said_of(self):
+    def test_a_mean_of_means_of_labels_without_declaration(self):
         report = self.verdict(step_of(local_mean), "CONDITIONAL")
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
         self.assertTrue(any("labels_test.py" in a for a in report.assumptions))
@@ -70,7 +72,9 @@ class Labels(unittest.TestCase):
 
     def test_a_mean_of_means_where_the_program_counts(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, reduction="sum") / counted(labels, world, everywhere=False)
+            return F.cross_entropy(logits, labels, reduction="sum") / counted(
+                labels, world, everywhere=False
+            )
 
         self.verdict(step_of(loss_of, CLASSES), "NOT EQUIVALENT")
 
@@ -80,6 +84,7 @@ class Labels(unittest.TestCase):
 
     def test_other_numbers_that_ignore(self):
         for ignore in (-1, 255):
+
             def loss_of(logits, labels, world):
                 return F.cross_entropy(logits, labels, ignore_index=ignore)
 
@@ -87,16 +92,24 @@ class Labels(unittest.TestCase):
                 self.verdict(step_of(loss_of, CLASSES), "NOT EQUIVALENT")
 
     def test_a_module(self):
-        report = self.verdict(step_of(lambda logits, labels, world: nn.CrossEntropyLoss()(logits, labels)), "CONDITIONAL")
+        report = self.verdict(
+            step_of(lambda logits, labels, world: nn.CrossEntropyLoss()(logits, labels)),
+            "CONDITIONAL",
+        )
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_log_likelihoods(self):
-        report = self.verdict(step_of(lambda logits, labels, world: F.nll_loss(logits.log_softmax(-1), labels)), "CONDITIONAL")
+        report = self.verdict(
+            step_of(lambda logits, labels, world: F.nll_loss(logits.log_softmax(-1), labels)),
+            "CONDITIONAL",
+        )
         self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)
 
     def test_the_sum_by_the_count_of_all_ranks(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(labels, world)
+            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(
+                labels, world
+            )
 
         for high in (None, CLASSES):
             with self.subTest(high):
@@ -105,7 +118,8 @@ class Labels(unittest.TestCase):
 
     def test_a_sum(self):
         def loss_of(logits, labels, world):
-            return F.cross_entropy(logits, labels, reduction="sum") * world.size  # undone by DistributedDataParallel
+            # Undone by DistributedDataParallel.
+            return F.cross_entropy(logits, labels, reduction="sum") * world.size
 
         def step(world):
             step_of(loss_of)(world)  # the loss itself is its rank's part of the sum
@@ -114,8 +128,14 @@ class Labels(unittest.TestCase):
         self.assertFalse(any(ASSUMED in a for a in report.assumptions))
 
     def test_counted_by_other_comparisons(self):
-        ways = {"ge": lambda labels: labels >= 0, "gt": lambda labels: labels > -1, "lt": lambda labels: ~(labels < 0), "eq": lambda labels: (labels == -100).logical_not()}
+        ways = {
+            "ge": lambda labels: labels >= 0,
+            "gt": lambda labels: labels > -1,
+            "lt": lambda labels: ~(labels < 0),
+            "eq": lambda labels: (labels == -100).logical_not(),
+        }
         for name, valid in ways.items():
+
             def loss_of(logits, labels, world, everywhere=True):
                 count = valid(labels).sum().float()
                 if everywhere and not world.single:
@@ -125,7 +145,12 @@ class Labels(unittest.TestCase):
 
             with self.subTest(name):
                 self.verdict(step_of(loss_of), "EQUIVALENT")
-                self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False), CLASSES), "NOT EQUIVALENT")
+                self.verdict(
+                    step_of(
+                        lambda logits, labels, world: loss_of(logits, labels, world, False), CLASSES
+                    ),
+                    "NOT EQUIVALENT",
+                )
 
     def test_losses_of_each_label(self):
         def loss_of(logits, labels, world, everywhere=True):
@@ -134,18 +159,29 @@ class Labels(unittest.TestCase):
             return (each * keep).sum() / counted(labels, world, everywhere)
 
         self.verdict(step_of(loss_of), "EQUIVALENT")
-        self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False)), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(lambda logits, labels, world: loss_of(logits, labels, world, False)),
+            "NOT EQUIVALENT",
+        )
 
     def test_shifted_labels(self):
         """As in language models: the labels of the next position, the last one has none."""
+
         def change(labels, world):
             return F.pad(labels, (0, 1), value=-100)[..., 1:]
 
         def loss_of(logits, labels, world, everywhere=True):
-            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(labels, world, everywhere)
+            return F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum") / counted(
+                labels, world, everywhere
+            )
 
         self.verdict(step_of(loss_of, change=change), "EQUIVALENT")
-        self.verdict(step_of(lambda logits, labels, world: loss_of(logits, labels, world, False), change=change), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(
+                lambda logits, labels, world: loss_of(logits, labels, world, False), change=change
+            ),
+            "NOT EQUIVALENT",
+        )
 
     def test_smoothed(self):
         def loss_of(logits, labels, world):
@@ -156,6 +192,7 @@ class Labels(unittest.TestCase):
 
     def test_weighted(self):
         """The sum of the classes' weights is data in any case."""
+
         def loss_of(logits, labels, world):
             return F.cross_entropy(logits, labels, weight=torch.tensor([1.0, 2.0, 3.0, 4.0]))
 
@@ -163,6 +200,7 @@ class Labels(unittest.TestCase):
 
     def test_tokens_are_classes(self):
         """What a table is indexed by cannot be ignored."""
+
         def step(world):
             model = nn.Sequential(nn.Embedding(CLASSES, 5), nn.Linear(5, CLASSES))
             wrapped = model if world.single else DistributedDataParallel(model)
@@ -177,6 +215,7 @@ class Labels(unittest.TestCase):
     def test_numbers_of_the_program(self):
         """Constants are what they are."""
         for last, expected in ((3, "EQUIVALENT"), (-100, "NOT EQUIVALENT")):
+
             def change(labels, world):
                 rows = torch.tensor([[0, 1], [2, 3], [1, 1], [0, last]])
                 return rows if world.single else rows.chunk(world.size)[world.rank]
@@ -194,10 +233,14 @@ class Labels(unittest.TestCase):
 
     def test_a_wrong_step_with_valid_labels(self):
         """It is wrong whatever its labels are."""
-        self.verdict(step_of(lambda logits, labels, world: local_mean(logits, labels, world) / world.size), "NOT EQUIVALENT")
+        self.verdict(
+            step_of(lambda logits, labels, world: local_mean(logits, labels, world) / world.size),
+            "NOT EQUIVALENT",
+        )
 
     def test_accumulation(self):
         """The mean of the microbatches' means, on one device, too."""
+
         def of(named, mean):
             def step(world):
                 model = nn.Linear(5, CLASSES)
@@ -205,9 +248,11 @@ class Labels(unittest.TestCase):
                 labels = world.input("labels", (8, 3), torch.long, shard={"dp": 0}, high=CLASSES)
                 parts = 4 // world.size if mean else 1
                 wrapped = model if world.single else DistributedDataParallel(model)
-                for a, b in zip(x.chunk(parts), labels.chunk(parts)):
+                for a, b in zip(x.chunk(parts), labels.chunk(parts), strict=True):
                     options = {"ignore_index": -100} if named else {}
-                    (F.cross_entropy(wrapped(a).flatten(0, 1), b.flatten(), **options) / parts).backward()
+                    (
+                        F.cross_entropy(wrapped(a).flatten(0, 1), b.flatten(), **options) / parts
+                    ).backward()
 
             return step
 
@@ -216,10 +261,17 @@ class Labels(unittest.TestCase):
 
     def test_tensor_parallel(self):
         """No rank has other labels than the others."""
+
         def step(world):
             model = nn.Linear(5, CLASSES)
             mesh = world.mesh("tp")
-            model = parallelize_module(model, mesh, ColwiseParallel(input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False))
+            model = parallelize_module(
+                model,
+                mesh,
+                ColwiseParallel(
+                    input_layouts=Replicate(), output_layouts=Shard(-1), use_local_output=False
+                ),
+            )
             x = world.input("x", (3, 5))
             labels = world.input("labels", (3,), torch.long)
             with loss_parallel():

@@ -18,7 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 MESH = {"dp": 2}
 
 
-def step_of(dry=False, ddp=False, early=False, divided=True, layers=lambda: [nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)], shape=(8, 4), **options):
+def step_of(
+    dry=False,
+    ddp=False,
+    early=False,
+    divided=True,
+    layers=lambda: [nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)],
+    shape=(8, 4),
+    **options,
+):
     """dry: called once before; early: the optimizer is made before the parameters are."""
 
     def step(world):
@@ -51,7 +59,9 @@ CASES = {
     "called before": step_of(dry=True),
     "optimizer made before": step_of(early=True),
     "data parallel": step_of(dry=True, ddp=True),
-    "convolution": step_of(layers=lambda: [nn.LazyConv1d(3, 2), nn.Flatten(), nn.LazyLinear(2)], shape=(8, 2, 5)),
+    "convolution": step_of(
+        layers=lambda: [nn.LazyConv1d(3, 2), nn.Flatten(), nn.LazyLinear(2)], shape=(8, 2, 5)
+    ),
     "of its own": step_of(layers=lambda: [nn.LazyLinear(3)]),
     "sums": step_of(divided=False),
 }
@@ -66,7 +76,11 @@ class Lazy(unittest.TestCase):
         for name, step in CASES.items():
             with self.subTest(name):
                 report = sp.verify(step, mesh=MESH)
-                self.assertEqual("NOT EQUIVALENT" if name == "sums" else "EQUIVALENT", report.verdict, str(report))
+                self.assertEqual(
+                    "NOT EQUIVALENT" if name == "sums" else "EQUIVALENT",
+                    report.verdict,
+                    str(report),
+                )
 
     def test_real_processes(self):
         for name, (difference, place) in numeric.compare(load, dict.fromkeys(CASES, MESH)).items():
@@ -78,17 +92,34 @@ class Lazy(unittest.TestCase):
 
     def test_parameters_are_compared(self):
         """As if none of them had been lazy."""
-        lazy, plain = (sp.capture(step_of(layers=layers), mesh=MESH) for layers in (
-            lambda: [nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)], lambda: [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)]))
-        self.assertEqual({kind: set(names) for kind, names in plain.compared.items()}, {kind: set(names) for kind, names in lazy.compared.items()})
+        lazy, plain = (
+            sp.capture(step_of(layers=layers), mesh=MESH)
+            for layers in (
+                lambda: [nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)],
+                lambda: [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)],
+            )
+        )
+        self.assertEqual(
+            {kind: set(names) for kind, names in plain.compared.items()},
+            {kind: set(names) for kind, names in lazy.compared.items()},
+        )
 
     def test_statistics_are_buffers(self):
         """Of batch normalisation over a rank's samples only."""
-        report = sp.verify(step_of(layers=lambda: [nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)]), mesh=MESH)
+        report = sp.verify(
+            step_of(layers=lambda: [nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)]),
+            mesh=MESH,
+        )
         self.assertEqual("NOT EQUIVALENT", report.verdict, str(report))
-        single = sp.verify(step_of(layers=lambda: [nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)]), mesh={"dp": 1})
+        single = sp.verify(
+            step_of(layers=lambda: [nn.Linear(4, 6), nn.LazyBatchNorm1d(), nn.Linear(6, 3)]),
+            mesh={"dp": 1},
+        )
         self.assertEqual("EQUIVALENT", single.verdict, str(single))
-        self.assertEqual({"1.running_mean.new", "1.running_var.new", "1.num_batches_tracked.new"}, set(single.raw["compared"]["buffers"]))
+        self.assertEqual(
+            {"1.running_mean.new", "1.running_var.new", "1.num_batches_tracked.new"},
+            set(single.raw["compared"]["buffers"]),
+        )
 
     def test_ranks_that_draw_their_own(self):
         text = """
@@ -111,7 +142,22 @@ optimizer.step()
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "train.py"
                 path.write_text(text.replace("DRAWN", drawn))
-                done = subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", str(path)], capture_output=True, text=True, check=False, env=os.environ)
+                done = subprocess.run(
+                    [
+                        sys.executable,
+                        "-W",
+                        "ignore",
+                        "-m",
+                        "shardproof.torch",
+                        "--mesh",
+                        "dp=2",
+                        str(path),
+                    ],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    env=os.environ,
+                )
             self.assertEqual(code, done.returncode, done.stdout + done.stderr)
             if code:
                 self.assertIn("begin with different values of weight", done.stdout)

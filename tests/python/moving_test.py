@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that differ only in numbers that follow each other evenly are one, and so is their lineage."""
+"""Programs that differ only in evenly spaced numbers are one program, and so is their lineage."""
 
 import copy
 import gzip
@@ -22,7 +22,14 @@ MESH = Mesh({"dp": 2, "tp": 4})
 
 def program(k, dp=0, **attrs):
     window = {"start": 8 * k, "stop": 8 * k + 8, **attrs}
-    return {"at": {"dp": dp, "tp": k}, "tensors": {"w": {"shape": [8]}}, "nodes": [{"op": "slice", "in": ["x"], "out": ["w"], "attrs": window}, {"op": "all_reduce", "in": ["w"], "out": ["y"], "comm": "c", "group": ["tp"]}]}
+    return {
+        "at": {"dp": dp, "tp": k},
+        "tensors": {"w": {"shape": [8]}},
+        "nodes": [
+            {"op": "slice", "in": ["x"], "out": ["w"], "attrs": window},
+            {"op": "all_reduce", "in": ["w"], "out": ["y"], "comm": "c", "group": ["tp"]},
+        ],
+    }
 
 
 def plan(change=lambda p: None):
@@ -68,7 +75,15 @@ class Joined(unittest.TestCase):
             for p in ps:
                 p["nodes"][0]["op"] = "dropout"
 
-        for change in (uneven, other_operator, other_tensors, communication, a_rank_missing, not_whole, masks):
+        for change in (
+            uneven,
+            other_operator,
+            other_tensors,
+            communication,
+            a_rank_missing,
+            not_whole,
+            masks,
+        ):
             programs = [program(k, dp) for dp in range(2) for k in range(4)]
             change(programs)
             with self.subTest(change.__name__):
@@ -86,7 +101,22 @@ class Joined(unittest.TestCase):
         replicas = [shard(k, 0) for k in range(4)]
         total = {"box": [[0, 8]], "parts": [p for k in range(4) for p in shard(k, 0)["parts"]]}
         half = {"box": [[0, 8]], "parts": [p for k in range(2) for p in shard(k, 0)["parts"]]}
-        _, lineage = joined(MESH, programs, [{"tensor": t, "role": "checkpoint", "shards": s} for t, s in (("a", all_of), ("b", uneven), ("c", replicas), ("d", [total]), ("e", [half]), ("f", all_of[:3]), ("g", all_of[::-1]))])
+        _, lineage = joined(
+            MESH,
+            programs,
+            [
+                {"tensor": t, "role": "checkpoint", "shards": s}
+                for t, s in (
+                    ("a", all_of),
+                    ("b", uneven),
+                    ("c", replicas),
+                    ("d", [total]),
+                    ("e", [half]),
+                    ("f", all_of[:3]),
+                    ("g", all_of[::-1]),
+                )
+            ],
+        )
         found = {e["tensor"]: e["shards"] for e in lineage}
         here = [{"local": "w", "at": {"dp": 0}}]
         self.assertEqual([{"box": [[0, 8]], "parts": here, "step": {"tp": [8]}}], found["a"])
@@ -103,10 +133,21 @@ class Recorded(unittest.TestCase):
 
     def captured(self):
         def step(world):
-            model = torch.nn.ModuleDict({"table": torch.nn.Embedding(32, 8), "out": torch.nn.Linear(8, 32, bias=False)})
+            model = torch.nn.ModuleDict(
+                {"table": torch.nn.Embedding(32, 8), "out": torch.nn.Linear(8, 32, bias=False)}
+            )
             if not world.single:
-                parallelize_module(model, world.mesh("tp"), {"table": RowwiseParallel(input_layouts=Replicate()), "out": ColwiseParallel(output_layouts=Replicate())})
-            ids, labels = (world.input(name, (6,), torch.long, high=32) for name in ("ids", "labels"))
+                parallelize_module(
+                    model,
+                    world.mesh("tp"),
+                    {
+                        "table": RowwiseParallel(input_layouts=Replicate()),
+                        "out": ColwiseParallel(output_layouts=Replicate()),
+                    },
+                )
+            ids, labels = (
+                world.input(name, (6,), torch.long, high=32) for name in ("ids", "labels")
+            )
             return F.cross_entropy(model["out"](model["table"](ids)), labels)
 
         return sp.capture(lambda world: _trained(step, world), mesh={"tp": 4})
@@ -128,7 +169,12 @@ class Recorded(unittest.TestCase):
         for i in moving:
             wrong = copy.deepcopy(captured.plan)
             node = wrong["programs"][0]["nodes"][i]
-            node["step"] = {"tp": {key: 0 if key in ("start", "stop") else by for key, by in node["step"]["tp"].items()}}
+            node["step"] = {
+                "tp": {
+                    key: 0 if key in ("start", "stop") else by
+                    for key, by in node["step"]["tp"].items()
+                }
+            }
             self.assertNotEqual("EQUIVALENT", self.verdict(captured, wrong), node)
 
 

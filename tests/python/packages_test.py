@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/torch/packages/: code from PyPI, unmodified, right and with a wrong edit. What is not installed is skipped."""
+"""Code from PyPI, unmodified, right and with a wrong edit.
+
+The steps are in examples/torch/packages/. What is not installed is skipped.
+"""
 
 import importlib
 import pathlib
@@ -22,7 +25,12 @@ class Packages(unittest.TestCase):
             sys.path.remove(str(FOLDER))
         for case, (step, mesh, expected, *options) in module.CASES.items():
             with self.subTest(case):
-                report = sp.verify(step, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"], **(options[0] if options else {}))
+                report = sp.verify(
+                    step,
+                    mesh=mesh,
+                    arguments=["--timeout", "20", "--confirm", "off"],
+                    **(options[0] if options else {}),
+                )
                 self.assertEqual(expected, report.verdict, str(report))
 
     def test_each(self):

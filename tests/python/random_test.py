@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: B023 (steps run within the iteration that defines them)
 """Random numbers from the start of a step or script: what ranks draw, what their parameters begin
 with, and whose batch it is.
 """
@@ -7,14 +8,13 @@ import pathlib
 import tempfile
 import unittest
 
+import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-import shardproof.torch as sp
 from shardproof.torch.__main__ import script_step
 from shardproof.torch.assumptions import Kind
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 OPTIONS = ["--timeout", "20", "--diagnose", "off"]
 
@@ -394,7 +394,7 @@ class Batches(Random):
 class FirstValues(Random):
     """Initialisation is a part of the program."""
 
-    def test_replicas_that_nothing_makes_alike(self):
+    def test_replicas_that_nothing_makes_equal(self):
         for begin in ("torch.manual_seed(rank)", ""):
             with self.subTest(begin):
                 self.defect(
@@ -565,13 +565,13 @@ class FirstValues(Random):
             self.verdict(
                 step,
                 {"tp": 2},
-                single=lambda world: torch.nn.Linear(6, 4)(world.input("x", (8, 6)))
-                .square()
-                .mean(),
+                single=lambda world: (
+                    torch.nn.Linear(6, 4)(world.input("x", (8, 6))).square().mean()
+                ),
             ).verdict,
         )
 
-    def test_a_step_that_seeds_nothing_begins_alike(self):
+    def test_a_step_that_seeds_nothing_begins_equal(self):
         def step(world):
             model = torch.nn.Linear(6, 4)
             loss = model(world.input("x", (8, 6), shard={"dp": 0})).square().mean()
@@ -585,8 +585,9 @@ class FirstValues(Random):
     def test_shards_with_one_seed(self):
         def step(world, seed):
             torch.manual_seed(seed(world.rank))
-            up, down = torch.nn.Linear(6, 8 // world.size, bias=False), torch.nn.Linear(
-                8 // world.size, 4, bias=False
+            up, down = (
+                torch.nn.Linear(6, 8 // world.size, bias=False),
+                torch.nn.Linear(8 // world.size, 4, bias=False),
             )
             model = world.parameters(
                 torch.nn.Sequential(up, torch.nn.Tanh(), down),
@@ -607,7 +608,7 @@ class FirstValues(Random):
             self.verdict(lambda world: step(world, lambda rank: 1 + rank), {"tp": 2}).verdict,
         )
 
-    def test_what_cannot_be_followed_is_said(self):
+    def test_what_cannot_be_followed_is_reported(self):
         model = "nn.Linear(6, 4, device='meta').to_empty(device='cpu')"
         self.assumed(
             self.script("", model=model, reduce=AVERAGE), "cannot be followed", "CONDITIONAL"

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of the Python package with the interpreter that has PyTorch: run_tests.py ENVIRONMENT PROGRAM [arguments of unittest].
+"""Runs the tests of the Python package with the interpreter that has PyTorch.
 
-ENVIRONMENT: the virtual environment that scripts/setup_pytorch makes, or scripts/setup_packages; PROGRAM: shardproof. Exit code 77 (skipped) if there is none and
-SHARDPROOF_NO_PYTORCH=1, or it is that of the packages.
+    run_tests.py ENVIRONMENT PROGRAM [arguments of unittest]
+
+ENVIRONMENT: the virtual environment of scripts/setup_pytorch or scripts/setup_packages. PROGRAM:
+shardproof. The exit code is 77 (skipped) if the environment does not exist and
+SHARDPROOF_NO_PYTORCH=1, or if it is that of the packages.
 """
 
 import os
@@ -24,11 +27,31 @@ def main() -> int:
         if environment.endswith("packages"):
             print(f"skipped: no packages in {environment}: run scripts/setup_packages")
             return 77
-        print(f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr)
+        print(
+            f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr
+        )
         return 1
-    paths = [ROOT / "python", ROOT / "examples" / "torch", HERE]
-    variables = {**os.environ, "SHARDPROOF": program, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([str(python), "-W", "ignore", "-m", "unittest", *(rest or ["discover", "-s", str(HERE), "-p", "*_test.py"])], env=variables, cwd=HERE, check=False).returncode
+    paths = [ROOT / "python", ROOT / "examples" / "torch", ROOT / "tests" / "examples", HERE]
+    variables = {
+        **os.environ,
+        "SHARDPROOF": program,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [
+            str(python),
+            "-W",
+            "ignore",
+            "-m",
+            "unittest",
+            *(rest or ["discover", "-s", str(HERE), "-p", "*_test.py"]),
+        ],
+        env=variables,
+        cwd=HERE,
+        check=False,
+    ).returncode
 
 
 if __name__ == "__main__":

@@ -22,10 +22,14 @@ MESH = {"dp": 2}
 
 
 def batch(world, number):
-    return tuple(world.input(f"{name} {number}", (4, n), shard={"dp": 0}) for name, n in (("x", 3), ("y", 2)))
+    return tuple(
+        world.input(f"{name} {number}", (4, n), shard={"dp": 0}) for name, n in (("x", 3), ("y", 2))
+    )
 
 
-def trained(world, make, wrap=DistributedDataParallel, steps=2, model=None, change=None, scheduler=None):
+def trained(
+    world, make, wrap=DistributedDataParallel, steps=2, model=None, change=None, scheduler=None
+):
     model = model or nn.Linear(3, 2)
     wrapped = model if world.single or wrap is None else wrap(model)
     optimizer = make(model.parameters())
@@ -56,7 +60,9 @@ def ddp_momentum(world):
 
 
 def ddp_adamw_scheduled(world):
-    return trained(world, adamw, scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+    return trained(
+        world, adamw, scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    )
 
 
 def fsdp_adamw(world):
@@ -64,7 +70,10 @@ def fsdp_adamw(world):
     fully_shard(model, mesh=world.mesh("dp"))
     optimizer = adamw(model.parameters())
     for number in (1, 2):
-        x, y = world.input(f"x {number}", (4, 4), shard={"dp": 0}), world.input(f"y {number}", (4, 2), shard={"dp": 0})
+        x, y = (
+            world.input(f"x {number}", (4, 4), shard={"dp": 0}),
+            world.input(f"y {number}", (4, 2), shard={"dp": 0}),
+        )
         loss = F.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
@@ -79,7 +88,7 @@ def averaged(world):
     world.parameters(nn.ModuleDict({"model": model, "average": average}))
     for loss in trained(world, momentum, model=model):
         with torch.no_grad():
-            for a, p in zip(average.parameters(), model.parameters()):
+            for a, p in zip(average.parameters(), model.parameters(), strict=True):
                 a.lerp_(p, 0.1)
         yield loss
 
@@ -100,11 +109,13 @@ def second_step_not_reduced(world):
 
 
 def always_reduced(world):
-    return trained(world, momentum, wrap=None, change=lambda world, model, number: reduce(world, model))
+    return trained(
+        world, momentum, wrap=None, change=lambda world, model, number: reduce(world, model)
+    )
 
 
 def gradient_left(world):
-    """The first step's gradient is reduced once more with the second's, as it is never set to zero."""
+    """The first step's gradient is reduced again with the second's, as it is never set to zero."""
     model = nn.Linear(3, 2)
     optimizer = momentum(model.parameters())
     for number in (1, 2):
@@ -139,7 +150,7 @@ class Generators(unittest.TestCase):
                 self.verdict(load(name, ""), "EQUIVALENT" if name in RIGHT else "NOT EQUIVALENT")
 
     def test_real_processes(self):
-        found = numeric.compare(load, {name: MESH for name in RIGHT + WRONG})
+        found = numeric.compare(load, dict.fromkeys(RIGHT + WRONG, MESH))
         for name in RIGHT + WRONG:
             difference, place = found[name]
             with self.subTest(name, difference=difference, place=place):
@@ -206,11 +217,33 @@ class Scripts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(SCRIPT.replace("REDUCED", str(reduced)))
-            done = subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", *options, str(path)], capture_output=True, text=True, check=False, env=os.environ)
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "shardproof.torch",
+                    "--mesh",
+                    "dp=2",
+                    *options,
+                    str(path),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ,
+            )
         return done.returncode, done.stdout + done.stderr
 
     def test_steps(self):
-        for reduced, steps, right in ((1, 1, True), (1, 2, False), (2, 2, True), (2, 3, False), (3, 3, True)):
+        for reduced, steps, right in (
+            (1, 1, True),
+            (1, 2, False),
+            (2, 2, True),
+            (2, 3, False),
+            (3, 3, True),
+        ):
             with self.subTest(reduced=reduced, steps=steps):
                 code, text = self.run_script(reduced, "--steps", str(steps))
                 self.assertIn(code, (0, 4) if right else (10,), text)

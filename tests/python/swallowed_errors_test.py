@@ -82,7 +82,7 @@ class Steps(unittest.TestCase):
             try:
                 return x.item() > 7
             finally:
-                return False  # noqa: B012
+                return False  # noqa: B012, SIM107
 
         self.of_a_number(spike)
 
@@ -120,7 +120,10 @@ class Steps(unittest.TestCase):
             except Exception:
                 return False
 
-        self.assertIn("swallowed_errors_test.py", self.of_a_number(spike, "a tensor becomes an array of NumPy"))
+        self.assertIn(
+            "swallowed_errors_test.py",
+            self.of_a_number(spike, "a tensor becomes an array of NumPy"),
+        )
 
     def test_array(self):
         def spike(x):
@@ -279,7 +282,7 @@ class Steps(unittest.TestCase):
             x = world.input("x", (6,)).mean()
             if not world.single:
                 with contextlib.suppress(BaseException):
-                    x.item() + 1 > 2
+                    x.item() + 1 > 2  # noqa: B015
             return x
 
         self.ends(step)
@@ -312,14 +315,34 @@ SUMMED = "[dist.all_reduce(p.grad.div_(ranks)) for p in model.parameters()]"
 
 class Scripts(unittest.TestCase):
     def run_script(self, guard="", summed="", handled="Exception as e", ended=""):
-        text = SCRIPT.replace("GUARD", guard).replace("SUMMED", summed).replace("HANDLED", handled).replace("ENDED", ended)
+        text = (
+            SCRIPT.replace("GUARD", guard)
+            .replace("SUMMED", summed)
+            .replace("HANDLED", handled)
+            .replace("ENDED", ended)
+        )
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            done = subprocess.run([sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", "dp=2", str(path)], capture_output=True, text=True, check=False, env=os.environ)
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "shardproof.torch",
+                    "--mesh",
+                    "dp=2",
+                    str(path),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=os.environ,
+            )
         return done.returncode, done.stdout + done.stderr
 
-    def test_what_is_raised_is_said(self):
+    def test_what_is_raised_is_reported(self):
         code, text = self.run_script("if ranks < 4: raise ValueError('too few ranks')")
         self.assertEqual(code, 2, text)
         self.assertIn("ValueError: too few ranks was raised at train.py:10", text)
@@ -331,12 +354,16 @@ class Scripts(unittest.TestCase):
 
     def test_the_end_is_not_swallowed(self):
         for handled in ("Exception as e", "BaseException as e"):
-            self.assertEqual(self.run_script(summed=SUMMED.replace(".div_(ranks)", ""), handled=handled)[0], 10)
+            self.assertEqual(
+                self.run_script(summed=SUMMED.replace(".div_(ranks)", ""), handled=handled)[0], 10
+            )
             code, text = self.run_script(summed=SUMMED, handled=handled)
             self.assertIn(code, (0, 4), text)
 
     def test_the_end_is_taken_for_a_failure(self):
-        code, text = self.run_script(summed=SUMMED, handled="BaseException as e", ended="sys.exit(1)")
+        code, text = self.run_script(
+            summed=SUMMED, handled="BaseException as e", ended="sys.exit(1)"
+        )
         self.assertIn(code, (0, 4), text)
 
     def test_the_process_is_left(self):

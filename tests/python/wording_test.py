@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user called has its own words: the verdict's first paragraph, options of the command, warnings."""
+"""Reports use the names of the user's call.
+
+The verdict's first paragraph, options of the command, warnings.
+"""
 
 import functools
 import os
@@ -46,7 +49,10 @@ def classified(world):
     """Equivalent if no label is ignored."""
     model = nn.Linear(4, 3)
     wrapped = model if world.single else nn.parallel.DistributedDataParallel(model)
-    x, y = world.input("x", (8, 4), shard={"dp": 0}), world.input("y", (8,), torch.int64, shard={"dp": 0})
+    x, y = (
+        world.input("x", (8, 4), shard={"dp": 0}),
+        world.input("y", (8,), torch.int64, shard={"dp": 0}),
+    )
     loss = F.cross_entropy(wrapped(x), y)
     loss.backward()
     return loss
@@ -68,23 +74,40 @@ class Headline(unittest.TestCase):
         return report.text.partition("\n\n")[0].rstrip("\n")
 
     def test_conditional(self):
-        self.assertEqual('CONDITIONAL: classified on mesh dp 2 computes what its single device computes (5 of 5 outputs proved) if: labels-valid; to accept: accept=["labels-valid"]', self.head(classified))
+        self.assertEqual(
+            "CONDITIONAL: classified on mesh dp 2 computes what its single device computes (5 of "
+            '5 outputs proved) if: labels-valid; to accept: accept=["labels-valid"]',
+            self.head(classified),
+        )
 
     def test_accepted(self):
-        self.assertEqual("EQUIVALENT: classified on mesh dp 2, tp 1 computes what its single device computes, for every input (5 of 5 outputs proved)",
-                         self.head(classified, mesh="dp=2,tp=1", accept=["labels-valid"]))
+        self.assertEqual(
+            "EQUIVALENT: classified on mesh dp 2, tp 1 computes what its single device computes, "
+            "for every input (5 of 5 outputs proved)",
+            self.head(classified, mesh="dp=2,tp=1", accept=["labels-valid"]),
+        )
 
     def test_not_equivalent(self):
-        self.assertRegex(self.head(summed), r"^NOT EQUIVALENT: summed on mesh dp 2 does not compute what its single device computes \(\d+ defects?, \d of 5 outputs proved\)$")
+        self.assertRegex(
+            self.head(summed),
+            r"^NOT EQUIVALENT: summed on mesh dp 2 does not compute what its single device "
+            r"computes \(\d+ defects?, \d of 5 outputs proved\)$",
+        )
 
     def test_two_functions(self):
         def reference(world):
             return classified(world)
 
-        self.assertIn(" classified on mesh dp 2 computes what reference computes on a single device (", self.head(reference, classified))
+        self.assertIn(
+            " classified on mesh dp 2 computes what reference computes on a single device (",
+            self.head(reference, classified),
+        )
 
     def test_without_a_name(self):
-        self.assertIn(" the step on mesh dp 2 does not compute", self.head(functools.partial(summed, factor=2)))
+        self.assertIn(
+            " the step on mesh dp 2 does not compute",
+            self.head(functools.partial(summed, factor=2)),
+        )
 
     def test_other_forms(self):
         quiet = sp.verify(classified, mesh=MESH, arguments=["--quiet"])
@@ -100,25 +123,54 @@ class Headline(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             prefix = pathlib.Path(folder) / "kept"
             head = self.head(classified, keep=prefix)
-            self.assertIn(f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz says", head)
+            self.assertIn(
+                f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz says", head
+            )
             self.assertIn('to accept: accept=["labels-valid"]', head)
 
     def test_names_the_source(self):
         self.assertEqual("classified", sp.verify(classified, mesh=MESH).raw["source"])
 
     def test_parameters(self):
-        raw = {"assumptions": [{"name": name, "class": kind, "accepted": accepted} for name, kind, accepted in (
-            ("a", "risk", False), ("a", "risk", False), ("b", "risk", True), ("c", "checkable", False), ("d", "risk", False))],
-            "not_compared": [{"what": 'the "x"', "allowed": False}, {"what": "y", "allowed": False}, {"what": "z", "allowed": True}]}
-        self.assertEqual('accept=["a", "d"], allow_uncompared=["the \\"x\\"", "y"]', parameters(raw))
-        self.assertEqual('accept=["a", "d"], allow_uncompared=["the \\"x\\"", ...]', parameters(raw, 3))
+        raw = {
+            "assumptions": [
+                {"name": name, "class": kind, "accepted": accepted}
+                for name, kind, accepted in (
+                    ("a", "risk", False),
+                    ("a", "risk", False),
+                    ("b", "risk", True),
+                    ("c", "checkable", False),
+                    ("d", "risk", False),
+                )
+            ],
+            "not_compared": [
+                {"what": 'the "x"', "allowed": False},
+                {"what": "y", "allowed": False},
+                {"what": "z", "allowed": True},
+            ],
+        }
+        self.assertEqual(
+            'accept=["a", "d"], allow_uncompared=["the \\"x\\"", "y"]', parameters(raw)
+        )
+        self.assertEqual(
+            'accept=["a", "d"], allow_uncompared=["the \\"x\\"", ...]', parameters(raw, 3)
+        )
         self.assertEqual('accept=["a", ...]', parameters(raw, 1))
 
     def test_undecided(self):
-        text = "UNDECIDED: whether plan /tmp/a b/step.plan.json.gz computes what model /tmp/a b/step.model.json.gz says could not be settled (0 of 1 output proved): to accept: no advice\n\nmore plan a computes what model b says\n"
+        text = (
+            "UNDECIDED: whether plan /tmp/a b/step.plan.json.gz computes what model /tmp/a "
+            "b/step.model.json.gz says could not be settled (0 of 1 output proved): to accept: "
+            "no advice\n\nmore plan a computes what model b says\n"
+        )
         report = Report("UNDECIDED", "", 1, 0, [], text, {})
         Wording("train.py", "dp 2", "its single device computes", False, True).put(report)
-        self.assertEqual("UNDECIDED: whether train.py on mesh dp 2 computes what its single device computes could not be settled (0 of 1 output proved): to accept: no advice\n\nmore plan a computes what model b says\n", report.text)
+        self.assertEqual(
+            "UNDECIDED: whether train.py on mesh dp 2 computes what its single device computes "
+            "could not be settled (0 of 1 output proved): to accept: no advice\n\n"
+            "more plan a computes what model b says\n",
+            report.text,
+        )
 
 
 class Command(unittest.TestCase):
@@ -126,32 +178,89 @@ class Command(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "train.py").write_text(text)
             command = [sys.executable, "-m", "shardproof.torch", *arguments]
-            return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env={**os.environ, "PYTHONWARNINGS": warnings})
+            return subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=folder,
+                env={**os.environ, "PYTHONWARNINGS": warnings},
+            )
 
     def test_conditional(self):
         done = self.run_script("--mesh", "dp=2", "train.py")
         self.assertEqual(4, done.returncode, done.stdout + done.stderr)
         head = next(line for line in done.stdout.split("\n") if line.startswith("CONDITIONAL: "))
-        self.assertTrue(head.startswith("CONDITIONAL: train.py on mesh dp 2 computes what its single device computes ("), head)
-        self.assertTrue(head.endswith("; to accept: --allow-uncompared 'the step of SGD of 2 parameters'"), head)
+        self.assertTrue(
+            head.startswith(
+                "CONDITIONAL: train.py on mesh dp 2 computes what its single device computes ("
+            ),
+            head,
+        )
+        self.assertTrue(
+            head.endswith("; to accept: --allow-uncompared 'the step of SGD of 2 parameters'"), head
+        )
         self.assertNotRegex(done.stdout, FILES)
 
     def test_the_advice_is_right(self):
-        done = self.run_script("--mesh", "dp=2", "--allow-uncompared", "nothing", "--allow-uncompared", "the step of SGD of 2 parameters", "train.py")
+        done = self.run_script(
+            "--mesh",
+            "dp=2",
+            "--allow-uncompared",
+            "nothing",
+            "--allow-uncompared",
+            "the step of SGD of 2 parameters",
+            "train.py",
+        )
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
 
     def test_accepted(self):
-        text = SCRIPT.replace("torch.randn(8, 3)", "torch.randint(0, 3, (8,))").replace("F.mse_loss(", "F.cross_entropy(").replace("torch.manual_seed(0)\n", "").replace("idle(", "0 and idle(").replace("torch.randn(8, 4)[rank::ranks]", "torch.randn(8, 4)")
+        text = (
+            SCRIPT.replace("torch.randn(8, 3)", "torch.randint(0, 3, (8,))")
+            .replace("F.mse_loss(", "F.cross_entropy(")
+            .replace("torch.manual_seed(0)\n", "")
+            .replace("idle(", "0 and idle(")
+            .replace("torch.randn(8, 4)[rank::ranks]", "torch.randn(8, 4)")
+        )
         text = text.replace("torch.randint(0, 3, (8,))[rank::ranks]", "torch.randint(0, 3, (8,))")
-        self.assertIn(self.run_script("--mesh", "dp=2", "--accept", "labels-valid", "--accept=same-batch", "--allow-uncompared=*", "train.py", text=text).returncode, (0,))
+        self.assertIn(
+            self.run_script(
+                "--mesh",
+                "dp=2",
+                "--accept",
+                "labels-valid",
+                "--accept=same-batch",
+                "--allow-uncompared=*",
+                "train.py",
+                text=text,
+            ).returncode,
+            (0,),
+        )
 
     def test_the_first_step(self):
         one = SCRIPT.replace("idle(", "0 and idle(").replace("other = ", "0 and ")
-        for options, told in (((), "only the first step of each optimizer was verified"), (("--steps", "2"), "only the first 2 steps of each optimizer were verified")):
-            done = self.run_script("--mesh", "dp=2", *options, "train.py", text=SCRIPT.replace("    optimizer.step()", "    optimizer.step(); other.step()"))
-            self.assertIn(f"Assumed (checkable): rest-of-script: {told}, not what the script does afterwards; --steps N verifies more\n", done.stdout)
+        for options, told in (
+            ((), "only the first step of each optimizer was verified"),
+            (("--steps", "2"), "only the first 2 steps of each optimizer were verified"),
+        ):
+            done = self.run_script(
+                "--mesh",
+                "dp=2",
+                *options,
+                "train.py",
+                text=SCRIPT.replace("    optimizer.step()", "    optimizer.step(); other.step()"),
+            )
+            self.assertIn(
+                f"Assumed (checkable): rest-of-script: {told}, not what the script does "
+                f"afterwards; --steps N verifies more\n",
+                done.stdout,
+            )
         done = self.run_script("--mesh", "dp=2", "train.py", text=one)
-        self.assertIn("only the first optimizer step was verified, not what the script does afterwards; --steps N verifies more\n", done.stdout)
+        self.assertIn(
+            "only the first optimizer step was verified, not what the script does afterwards; "
+            "--steps N verifies more\n",
+            done.stdout,
+        )
 
     def test_arguments_of_the_script(self):
         given = ["-x", "--mesh", "tp=4", "--", "--help", "name", "--accept=a"]
@@ -169,10 +278,16 @@ class Command(unittest.TestCase):
             (["--strct", "--mesh", "dp=2", "train.py"], "unknown option --strct"),
             (["--mes", "dp=2", "train.py"], "unknown option --mes"),
             (["--mesh", "dp=2", "--lr", "0.1", "train.py"], "unknown option --lr"),
-            (["train.py"], "--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 train.py"),
+            (
+                ["train.py"],
+                "--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 train.py",
+            ),
             (["--mesh", "dp=2"], "the script is missing"),
             (["--mesh", "dp=2", "--steps", "0", "train.py"], "--steps: at least 1"),
-            (["--mesh", "dp=2", "--capture", "out", "--accept", "a", "train.py"], "with --capture there is none"),
+            (
+                ["--mesh", "dp=2", "--capture", "out", "--accept", "a", "train.py"],
+                "with --capture there is none",
+            ),
             (["--mesh", "dp2", "train.py"], "a mesh is written like dp=2"),
         ):
             with self.subTest(arguments=arguments):

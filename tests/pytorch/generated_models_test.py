@@ -1,28 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that `shardproof generate` writes are the architectures they are said to be: loss, gradients, gradient norm, clipped gradients, updated
-parameters and optimizer states, in doubles, against independently written PyTorch (reference_models.py), its autograd, clip_grad_norm_ and optimizers.
+"""Models of `shardproof generate` against independent PyTorch models (reference_models.py).
+
+Compared in doubles: loss, gradients, gradient norm, clipped gradients, updated parameters and
+optimizer states. PyTorch's come from autograd, clip_grad_norm_ and its optimizers.
 """
+
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import tempfile
 import unittest
 import zlib
 
-import support   # first of these: changes to the interpreter that has PyTorch
-import torch
-
 import executor
+import support  # first of these: changes to the interpreter that has PyTorch
+import torch
 from operator_cases import Random
 from reference_models import ARCHITECTURES, GivenDropout
 
 SIZES = {
     "mlp": {"layers": 2, "dim": 6, "hidden": 10, "batch": 4},
-    "llama3": {"layers": 2, "dim": 16, "hidden": 12, "heads": 4, "kv-heads": 2, "seq": 6, "vocab": 14, "batch": 4},
-    "gpt": {"layers": 2, "dim": 12, "hidden": 20, "heads": 2, "seq": 6, "vocab": 14, "batch": 4, "dropout": 0.1},
+    "llama3": {
+        "layers": 2,
+        "dim": 16,
+        "hidden": 12,
+        "heads": 4,
+        "kv-heads": 2,
+        "seq": 6,
+        "vocab": 14,
+        "batch": 4,
+    },
+    "gpt": {
+        "layers": 2,
+        "dim": 12,
+        "hidden": 20,
+        "heads": 2,
+        "seq": 6,
+        "vocab": 14,
+        "batch": 4,
+        "dropout": 0.1,
+    },
 }
-# What replaces these sizes, and further options. Degrees of parallelism do not change what the model computes, but they change how it is written.
+# What replaces these sizes, and further options. Degrees of parallelism do not change what the
+# model computes, but how it is written.
 TRAINING = [
     [],
     ["--optimizer", "sgd", "--clip", "0"],
@@ -44,15 +66,37 @@ VOCABULARY_PARALLEL = [
     ["--tp", "2", "--vocab-parallel", "--sequence-parallel", "--dp", "2"],
 ]
 VARIANTS = {
-    "mlp": [({}, options) for options in TRAINING + PARALLEL] + [({"layers": 1}, []), ({"layers": 4, "dim": 3, "hidden": 7, "batch": 1}, [])],
-    "llama3": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL] + [
+    "mlp": [({}, options) for options in TRAINING + PARALLEL]
+    + [({"layers": 1}, []), ({"layers": 4, "dim": 3, "hidden": 7, "batch": 1}, [])],
+    "llama3": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL]
+    + [
         ({"kv-heads": 4}, []),
         ({"kv-heads": 1}, []),
         ({"layers": 1, "heads": 1, "kv-heads": 1, "seq": 1, "batch": 1}, []),
-        ({"layers": 3, "dim": 12, "heads": 6, "kv-heads": 3, "hidden": 5, "seq": 7, "vocab": 9, "batch": 3}, []),
-        ({"layers": 4}, ["--pp", "2", "--schedule", "interleaved", "--virtual-stages", "2", "--microbatches", "4", "--recompute"]),
+        (
+            {
+                "layers": 3,
+                "dim": 12,
+                "heads": 6,
+                "kv-heads": 3,
+                "hidden": 5,
+                "seq": 7,
+                "vocab": 9,
+                "batch": 3,
+            },
+            [],
+        ),
+        (
+            {"layers": 4},
+            [
+                *shlex.split(
+                    "--pp 2 --schedule interleaved --virtual-stages 2 --microbatches 4 --recompute"
+                ),
+            ],
+        ),
     ],
-    "gpt": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL] + [
+    "gpt": [({}, options) for options in TRAINING + PARALLEL + VOCABULARY_PARALLEL]
+    + [
         ({"dropout": 0}, []),
         ({"dropout": 0.5}, []),
         ({"layers": 1, "heads": 1, "seq": 1, "batch": 1}, []),
@@ -62,7 +106,9 @@ VARIANTS = {
 
 
 def known_architectures():
-    refused = subprocess.run([support.SHARDPROOF, "generate", "none", "-o", "none"], capture_output=True, text=True)
+    refused = subprocess.run(
+        [support.SHARDPROOF, "generate", "none", "-o", "none"], capture_output=True, text=True
+    )
     return re.search(r"not in \{([^}]*)\}", refused.stderr + refused.stdout).group(1).split(",")
 
 
@@ -74,26 +120,40 @@ class Step:
     """One training step in PyTorch, from the same values as the model."""
 
     def __init__(self, architecture, sizes, options, graph, r, evaluate=support.evaluate):
-        """`graph`: of it, only the names of parameters, their gradients and dropouts are used. `evaluate`: whose dropout masks they are."""
-        self.model = ARCHITECTURES[architecture](**{key.replace("-", "_"): n for key, n in sizes.items()})
+        """`graph`: only the names of parameters, their gradients and dropouts are used.
+
+        `evaluate`: gives the dropout masks.
+        """
+        self.model = ARCHITECTURES[architecture](
+            **{key.replace("-", "_"): n for key, n in sizes.items()}
+        )
         inputs = self.model.random_inputs(r)
         self.values = dict(inputs)
         gradients = {t["grad_of"]: name for name, t in graph["tensors"].items() if "grad_of" in t}
-        parameters = {name: 0.4 * r.real(graph["tensors"][name]["shape"]) for name in gradients}   # small enough that no softmax saturates
-        self.model.load_state_dict(parameters, strict=True)   # the same parameters, of the same shapes
+        # Small enough that no softmax saturates.
+        parameters = {name: 0.4 * r.real(graph["tensors"][name]["shape"]) for name in gradients}
+        # The same parameters, of the same shapes.
+        self.model.load_state_dict(parameters, strict=True)
         self.values.update(parameters)
         named = dict(self.model.named_parameters())
 
         transformer = architecture != "mlp"
         kind = option(options, "--optimizer", "adamw" if transformer else "sgd")
         clip = float(option(options, "--clip", 1.0 if transformer else 0))
-        settings = {"lr": float(option(options, "--lr", 1e-4)), "weight_decay": float(option(options, "--weight-decay", 0.1))}
+        settings = {
+            "lr": float(option(options, "--lr", 1e-4)),
+            "weight_decay": float(option(options, "--weight-decay", 0.1)),
+        }
         if kind == "adamw":
             optimizer = torch.optim.AdamW(named.values(), **settings)
             for name, p in named.items():
                 first, second = r.real(p.shape), r.positive(p.shape)
                 self.values |= {name + ".exp_avg": first, name + ".exp_avg_sq": second}
-                optimizer.state[p] = {"step": torch.tensor(0.0), "exp_avg": first.clone(), "exp_avg_sq": second.clone()}
+                optimizer.state[p] = {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": first.clone(),
+                    "exp_avg_sq": second.clone(),
+                }
         else:
             optimizer = torch.optim.SGD(named.values(), **settings)
 
@@ -116,13 +176,19 @@ class Step:
 
     def set_masks(self, graph, evaluate):
         """Dropout masks are the model's own: those it has drawn are given to PyTorch."""
-        dropouts = [module for module in self.model.modules() if isinstance(module, GivenDropout) and module.p != 0]
+        dropouts = [
+            module
+            for module in self.model.modules()
+            if isinstance(module, GivenDropout) and module.p != 0
+        ]
         results = [node["out"][0] for node in graph["nodes"] if node["op"] == "dropout"]
         if len(dropouts) != len(results):
-            raise AssertionError(f"the model has {len(results)} dropouts, PyTorch's {len(dropouts)}")
+            raise AssertionError(
+                f"the model has {len(results)} dropouts, PyTorch's {len(dropouts)}"
+            )
         if results:
             drawn = evaluate(graph, self.values, results)
-            for module, name in zip(dropouts, results):
+            for module, name in zip(dropouts, results, strict=True):
                 module.mask = (drawn[name] != 0).double()
 
 
@@ -131,10 +197,18 @@ class GeneratedModelsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             prefix = pathlib.Path(directory) / "g"
             given = [f"--{key}={n}" for key, n in sizes.items()]
-            support.run(support.SHARDPROOF, "generate", architecture, "-o", prefix, *given, *options)
+            support.run(
+                support.SHARDPROOF, "generate", architecture, "-o", prefix, *given, *options
+            )
             file = pathlib.Path(f"{prefix}.model.json")
             graph = json.loads(file.read_text())
-            step = Step(architecture, sizes, options, graph, Random(zlib.crc32(f"{sizes} {options}".encode())))
+            step = Step(
+                architecture,
+                sizes,
+                options,
+                graph,
+                Random(zlib.crc32(f"{sizes} {options}".encode())),
+            )
             missing = set(graph["outputs"]) - set(step.expected)
             self.assertFalse(missing, "outputs of the model that nothing is compared with")
             found = support.evaluate(file, step.values, sorted(step.expected))
@@ -143,16 +217,30 @@ class GeneratedModelsTest(unittest.TestCase):
             self.assertIsNone(problem, f"{name}: {problem}")
 
     def compare_executed(self, architecture, sizes, options):
-        """The plain executor: the model computes what PyTorch computes, and so does the plan, rank by rank."""
+        """The executor: model and plan compute what PyTorch computes, rank by rank."""
         with tempfile.TemporaryDirectory() as directory:
             prefix = pathlib.Path(directory) / "g"
             given = [f"--{key}={n}" for key, n in sizes.items()]
-            support.run(support.SHARDPROOF, "generate", architecture, "-o", prefix, *given, *options)
-            graph, plan = (json.loads(pathlib.Path(f"{prefix}.{kind}.json").read_text()) for kind in ("model", "plan"))
-        def evaluate(model, inputs, wanted):   # the masks are the same whatever the inputs are
+            support.run(
+                support.SHARDPROOF, "generate", architecture, "-o", prefix, *given, *options
+            )
+            graph, plan = (
+                json.loads(pathlib.Path(f"{prefix}.{kind}.json").read_text())
+                for kind in ("model", "plan")
+            )
+
+        def evaluate(model, inputs, wanted):  # the masks are the same whatever the inputs are
             found = executor.execute(model, inputs, plan)
             return {name: found["model/" + name] for name in wanted}
-        step = Step(architecture, sizes, options, graph, Random(zlib.crc32(f"{sizes} {options}".encode())), evaluate)
+
+        step = Step(
+            architecture,
+            sizes,
+            options,
+            graph,
+            Random(zlib.crc32(f"{sizes} {options}".encode())),
+            evaluate,
+        )
         found = executor.execute(graph, step.values, plan)
         for name, expected in step.expected.items():
             problem = support.difference(found["model/" + name], expected)
@@ -163,7 +251,9 @@ class GeneratedModelsTest(unittest.TestCase):
         for sizes, options in VARIANTS[architecture]:
             with self.subTest(architecture=architecture, sizes=sizes, options=" ".join(options)):
                 self.compare(architecture, SIZES[architecture] | sizes, options)
-            with self.subTest(architecture=architecture, sizes=sizes, options=" ".join(options), executed=True):
+            with self.subTest(
+                architecture=architecture, sizes=sizes, options=" ".join(options), executed=True
+            ):
                 self.compare_executed(architecture, SIZES[architecture] | sizes, options)
 
     def test_mlp(self):
@@ -183,13 +273,28 @@ class GeneratedModelsTest(unittest.TestCase):
             self.assertTrue(hasattr(self, f"test_{architecture}"), architecture)
 
     def test_another_architecture_is_noticed(self):
-        """Neighbouring values of what the generator writes as constants: each changes some result."""
-        for wrong in ({"eps": 1e-4}, {"scalar": 0.25}, {"max_norm": 0.02}, {"lr": 0.001}, {"weight_decay": 0.2}, {"step": 2}):
+        """Neighbouring values of the generator's constants: each changes some result."""
+        for wrong in (
+            {"eps": 1e-4},
+            {"scalar": 0.25},
+            {"max_norm": 0.02},
+            {"lr": 0.001},
+            {"weight_decay": 0.2},
+            {"step": 2},
+        ):
             with self.subTest(**wrong), tempfile.TemporaryDirectory() as directory:
-                (key, value), = wrong.items()
+                ((key, value),) = wrong.items()
                 sizes, options = SIZES["llama3"], ["--clip", "0.01"]
                 prefix = pathlib.Path(directory) / "g"
-                support.run(support.SHARDPROOF, "generate", "llama3", "-o", prefix, *[f"--{k}={n}" for k, n in sizes.items()], *options)
+                support.run(
+                    support.SHARDPROOF,
+                    "generate",
+                    "llama3",
+                    "-o",
+                    prefix,
+                    *[f"--{k}={n}" for k, n in sizes.items()],
+                    *options,
+                )
                 graph = json.loads(pathlib.Path(f"{prefix}.model.json").read_text())
                 step = Step("llama3", sizes, options, graph, Random(1))
                 touched = [node for node in graph["nodes"] if key in node.get("attrs", {})]
@@ -198,7 +303,12 @@ class GeneratedModelsTest(unittest.TestCase):
                     self.assertNotEqual(node["attrs"][key], value)
                     node["attrs"][key] = value
                 found = support.evaluate(graph, step.values, sorted(step.expected))
-                self.assertTrue(any(support.difference(found[name], expected) for name, expected in step.expected.items()))
+                self.assertTrue(
+                    any(
+                        support.difference(found[name], expected)
+                        for name, expected in step.expected.items()
+                    )
+                )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator of the registry, forward and backward, in doubles, at random shapes and attributes, against PyTorch and its autograd.
+"""Every operator of the registry against PyTorch and its autograd, forward and backward.
 
-Both implementations are compared: the operators of ops/, with which proofs are made, and the plain executor's (src/explanation/executor/).
+In doubles, at random shapes and attributes. Both implementations are compared: the operators of
+ops/, which proofs use, and the executor's (src/explanation/executor/).
 
-An operator without a generator in operator_cases.py fails, so does an attribute that no case sets or leaves out. What is not compared:
+An operator without a generator in operator_cases.py fails, as does an attribute that no case sets
+or leaves out. Not compared:
 
-    dropout with 0 < p < 1    the mask is an opaque function of seed, p and position, not PyTorch's generator. Compared is PyTorch's formula for the mask
-                              that was drawn, forward and backward, and that the mask depends on the seed and on nothing else that it should not
+    dropout with 0 < p < 1    the mask is an opaque function of seed, p and position, not PyTorch's
+                              generator. Compared is PyTorch's formula for the mask that was drawn,
+                              forward and backward, and that the mask depends on the seed only
     communication             no operator of the registry: tests/stages/
 """
+
 import collections
 import dataclasses
 import json
@@ -16,14 +20,13 @@ import math
 import unittest
 import zlib
 
-import support   # first of these: changes to the interpreter that has PyTorch
-import torch
-
 import executor
 import operator_cases
+import support  # first of these: changes to the interpreter that has PyTorch
+import torch
 from operator_cases import MAY_BE_ONE, WITHOUT_BACKWARD, Case, Random
 
-CASES = 40   # of each operator
+CASES = 40  # of each operator
 SEED = 20260
 
 
@@ -37,7 +40,11 @@ class Model:
         if tensor is None:
             return None
         name = f"in{len(self.inputs)}"
-        self.tensors[name] = {"shape": list(tensor.shape), "kind": "input", "dtype": support.DTYPES[tensor.dtype]}
+        self.tensors[name] = {
+            "shape": list(tensor.shape),
+            "kind": "input",
+            "dtype": support.DTYPES[tensor.dtype],
+        }
         self.inputs[name] = tensor
         return name
 
@@ -54,14 +61,20 @@ class Model:
         return results
 
     def evaluate(self, evaluate):
-        model = {"format": "shardproof-model", "version": 1, "tensors": self.tensors, "nodes": self.nodes, "outputs": self.outputs}
+        model = {
+            "format": "shardproof-model",
+            "version": 1,
+            "tensors": self.tensors,
+            "nodes": self.nodes,
+            "outputs": self.outputs,
+        }
         return evaluate(model, self.inputs)
 
 
 @dataclasses.dataclass
 class Comparison:
     op: str
-    results: list          # names in the model, None: not asked for
+    results: list  # names in the model, None: not asked for
     expected: list
     case: Case
 
@@ -79,33 +92,46 @@ def some_left_out(r, items):
 def add_forward(r, model, case, operands, expected):
     wanted = some_left_out(r, expected) if len(expected) > 1 else expected
     wanted = [None if e is None else e.reshape(declared_shape(case, e)) for e in wanted]
-    names = model.node(case.op, operands, case.attributes, [None if e is None else e.shape for e in wanted])
+    names = model.node(
+        case.op, operands, case.attributes, [None if e is None else e.shape for e in wanted]
+    )
     return Comparison(case.op, names, wanted, case)
 
 
 def add_backward(r, model, case, operands, expected):
     """The product of random gradients with the Jacobian, for every operand that has a gradient."""
-    gradients = some_left_out(r, [r.real(declared_shape(case, e)) if e.dtype == torch.float64 else None for e in expected])
-    flowing = [(e, g.reshape(e.shape)) for e, g in zip(expected, gradients) if g is not None and e.requires_grad]
+    gradients = some_left_out(
+        r, [r.real(declared_shape(case, e)) if e.dtype == torch.float64 else None for e in expected]
+    )
+    flowing = [
+        (e, g.reshape(e.shape))
+        for e, g in zip(expected, gradients, strict=True)
+        if g is not None and e.requires_grad
+    ]
     leaves = [(i, x) for i, x in enumerate(case.operands) if x is not None and x.requires_grad]
     wanted = [None] * len(case.operands)
     for i, x in leaves:
         wanted[i] = torch.zeros_like(x)
     if flowing:
-        found = torch.autograd.grad([e for e, _ in flowing], [x for _, x in leaves], [g for _, g in flowing], allow_unused=True)
-        for (i, _), gradient in zip(leaves, found):
+        found = torch.autograd.grad(
+            [e for e, _ in flowing],
+            [x for _, x in leaves],
+            [g for _, g in flowing],
+            allow_unused=True,
+        )
+        for (i, _), gradient in zip(leaves, found, strict=True):
             if gradient is not None:
                 wanted[i] = gradient
     wanted = some_left_out(r, wanted)
     given = [model.given(g) for g in gradients]
     op = case.op + "_backward"
     # Copies: the operand is not listed, or need not be.
-    if case.op == "multiref":
-        names = model.node(op, given, {}, [case.operands[0].shape])
-    elif case.op in ("identity", "to", "contiguous", "float") and r.chance():
+    if case.op == "multiref" or case.op in ("identity", "to", "contiguous", "float") and r.chance():
         names = model.node(op, given, {}, [case.operands[0].shape])
     else:
-        names = model.node(op, given + operands, case.attributes, [None if w is None else w.shape for w in wanted])
+        names = model.node(
+            op, given + operands, case.attributes, [None if w is None else w.shape for w in wanted]
+        )
     return Comparison(op, names, wanted, case)
 
 
@@ -131,7 +157,7 @@ class OperatorsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.registry = json.loads(support.run(support.EVALUATE_MODEL, "--operators"))
         cls.model, cls.comparisons = Model(), []
-        # A generator of its own for each operator: a new operator does not change the others' cases.
+        # A generator for each operator: a new operator does not change the others' cases.
         for op, generator in operator_cases.GENERATORS.items():
             r = Random(zlib.crc32(op.encode()) ^ SEED)
             for _ in range(CASES):
@@ -141,7 +167,7 @@ class OperatorsTest(unittest.TestCase):
     def test_every_operator_computes_what_pytorch_computes(self):
         for c in self.comparisons:
             with self.subTest(op=c.op, case=str(c.case)):
-                for i, (name, expected) in enumerate(zip(c.results, c.expected)):
+                for i, (name, expected) in enumerate(zip(c.results, c.expected, strict=True)):
                     if name is None:
                         continue
                     problem = support.difference(self.found[name], expected)
@@ -149,11 +175,17 @@ class OperatorsTest(unittest.TestCase):
 
     def test_every_operator_of_the_registry_is_compared(self):
         compared = collections.Counter(c.op for c in self.comparisons)
-        self.assertEqual(set(compared), set(self.registry), "operators without a case in operator_cases.py, or cases without an operator")
+        self.assertEqual(
+            set(compared),
+            set(self.registry),
+            "operators without a case in operator_cases.py, or cases without an operator",
+        )
         for op, count in compared.items():
             self.assertGreaterEqual(count, CASES // 3, op)
         forward = {op for op in self.registry if not op.endswith("_backward")}
-        self.assertEqual({op for op in forward if op + "_backward" not in self.registry}, WITHOUT_BACKWARD)
+        self.assertEqual(
+            {op for op in forward if op + "_backward" not in self.registry}, WITHOUT_BACKWARD
+        )
 
     def test_every_attribute_is_varied(self):
         seen = collections.defaultdict(set)
@@ -162,14 +194,14 @@ class OperatorsTest(unittest.TestCase):
                 seen[c.op, attribute].add(repr(c.case.attributes.get(attribute)))
         for op, attributes in self.registry.items():
             for attribute in attributes:
-                with self.subTest(op=op, attribute=attribute):   # left out is a value too
+                with self.subTest(op=op, attribute=attribute):  # left out is a value too
                     self.assertGreaterEqual(len(seen[op, attribute]), 2)
 
     def test_every_result_is_different_from_zero_somewhere(self):
         """Else a result left at zero would pass."""
         alive = collections.defaultdict(bool)
         for c in self.comparisons:
-            for i, (name, expected) in enumerate(zip(c.results, c.expected)):
+            for i, (name, expected) in enumerate(zip(c.results, c.expected, strict=True)):
                 if name is not None:
                     alive[c.op, i] |= bool((expected != 0).any())
         for (op, i), is_alive in alive.items():
@@ -178,25 +210,40 @@ class OperatorsTest(unittest.TestCase):
     def test_a_wrong_result_is_noticed(self):
         x = torch.tensor([1.0, -2.0, 0.0, -math.inf])
         self.assertIsNone(support.difference(x, x.clone()))
-        self.assertIsNone(support.difference(x, torch.tensor([1.0 + 1e-13, -2.0, 1e-13, -math.inf])))
-        for wrong in ([1.0 + 1e-7, -2.0, 0.0, -math.inf], [1.0, 2.0, 0.0, -math.inf], [1.0, -2.0, 1e-6, -math.inf],
-                      [1.0, -2.0, 0.0, math.inf], [1.0, -2.0, 0.0, 0.0], [math.nan, -2.0, 0.0, -math.inf]):
+        self.assertIsNone(
+            support.difference(x, torch.tensor([1.0 + 1e-13, -2.0, 1e-13, -math.inf]))
+        )
+        for wrong in (
+            [1.0 + 1e-7, -2.0, 0.0, -math.inf],
+            [1.0, 2.0, 0.0, -math.inf],
+            [1.0, -2.0, 1e-6, -math.inf],
+            [1.0, -2.0, 0.0, math.inf],
+            [1.0, -2.0, 0.0, 0.0],
+            [math.nan, -2.0, 0.0, -math.inf],
+        ):
             self.assertIsNotNone(support.difference(torch.tensor(wrong), x), wrong)
         self.assertIsNotNone(support.difference(x, x.reshape(2, 2)))
 
 
 class DropoutTest(unittest.TestCase):
     """0 < p < 1: the mask is the operator's own."""
+
     evaluate = staticmethod(support.evaluate)
 
     def test_the_drawn_mask_is_applied_as_pytorch_does(self):
         r, model, drawn = Random(SEED), Model(), []
         for _ in range(CASES):
-            shape, p, seed = r.shape(0, 4), r.choice([0.1, 0.5, r.number(0.01, 0.99)]), r.integer(0, 10**9)
+            shape, p, seed = (
+                r.shape(0, 4),
+                r.choice([0.1, 0.5, r.number(0.01, 0.99)]),
+                r.integer(0, 10**9),
+            )
             x, gradient, attributes = r.real(shape), r.real(shape), {"p": p, "seed": seed}
             operands = [model.given(x)]
-            y, = model.node("dropout", operands, attributes, [shape])
-            dx, = model.node("dropout_backward", [model.given(gradient), *operands], attributes, [shape])
+            (y,) = model.node("dropout", operands, attributes, [shape])
+            (dx,) = model.node(
+                "dropout_backward", [model.given(gradient), *operands], attributes, [shape]
+            )
             drawn.append((x, gradient, p, y, dx))
         found = model.evaluate(self.evaluate)
         kept = 0
@@ -206,17 +253,24 @@ class DropoutTest(unittest.TestCase):
             x.requires_grad_()
             expected = x * mask / (1 - p)
             self.assertIsNone(support.difference(found[y], expected))
-            self.assertIsNone(support.difference(found[dx], torch.autograd.grad(expected, x, gradient)[0]))
+            self.assertIsNone(
+                support.difference(found[dx], torch.autograd.grad(expected, x, gradient)[0])
+            )
         total = sum(x.numel() for x, *_ in drawn)
         self.assertTrue(0 < kept < total, f"{kept} of {total} elements kept: the mask is constant")
 
     def test_the_mask_depends_on_seed_probability_and_position_alone(self):
         r, model, shape = Random(SEED), Model(), [8, 8]
+
         def mask_of(x, **attributes):
             return model.node("dropout", [model.given(x)], attributes, [shape])[0]
+
         first = mask_of(r.positive(shape), p=0.5, seed=1)
         again = mask_of(r.positive(shape), p=0.5, seed=1)
-        others = [mask_of(r.positive(shape), p=0.5, seed=2), mask_of(r.positive(shape), p=0.25, seed=1)]
+        others = [
+            mask_of(r.positive(shape), p=0.5, seed=2),
+            mask_of(r.positive(shape), p=0.25, seed=1),
+        ]
         found = {name: t != 0 for name, t in model.evaluate(self.evaluate).items()}
         self.assertTrue(torch.equal(found[first], found[again]))
         for other in others:

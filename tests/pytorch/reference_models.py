@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The architectures that `shardproof generate` knows, written as anyone would in PyTorch, from their papers and not from the generator.
+"""The architectures of `shardproof generate` in PyTorch, written from their papers.
 
-Parameters have the generator's names, so that a state dict fits. `forward` takes the inputs by name and returns the loss; `random_inputs` makes them. Another
-architecture has its place in ARCHITECTURES, and its sizes and options in generated_models_test.py.
+Parameters have the generator's names, so a state dict fits. `forward` takes the inputs by name and
+returns the loss; `random_inputs` makes them. A new architecture goes into ARCHITECTURES, its sizes
+and options into generated_models_test.py.
 """
+
 import math
 
 import torch
@@ -36,7 +38,11 @@ class Mlp(nn.Module):
 
 
 class Llama3(nn.Module):
-    """arXiv 2407.21783, section 3.2: pre-normalised transformer with RMSNorm, grouped-query attention, rotary embedding (theta 500,000) and SwiGLU."""
+    """Llama 3: arXiv 2407.21783, section 3.2.
+
+    Pre-normalised transformer with RMSNorm, grouped-query attention, rotary embedding (theta
+    500,000) and SwiGLU.
+    """
 
     class Attention(nn.Module):
         def __init__(self, dim, heads, kv_heads):
@@ -51,12 +57,25 @@ class Llama3(nn.Module):
             def heads_of(y):
                 return y.unflatten(-1, (-1, self.head))
 
-            def rotated(y):   # pairs of neighbours
+            def rotated(y):  # pairs of neighbours
                 even, odd = y[..., 0::2], y[..., 1::2]
                 cosine, sine = freqs.real[:, None, :], freqs.imag[:, None, :]
-                return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1).flatten(-2)
-            q, k, v = rotated(heads_of(self.wq(x))), rotated(heads_of(self.wk(x))), heads_of(self.wv(x))
-            mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True)
+                return torch.stack(
+                    (even * cosine - odd * sine, even * sine + odd * cosine), -1
+                ).flatten(-2)
+
+            q, k, v = (
+                rotated(heads_of(self.wq(x))),
+                rotated(heads_of(self.wk(x))),
+                heads_of(self.wv(x)),
+            )
+            mixed = F.scaled_dot_product_attention(
+                q.transpose(1, 2),
+                k.transpose(1, 2),
+                v.transpose(1, 2),
+                is_causal=True,
+                enable_gqa=True,
+            )
             return self.wo(mixed.transpose(1, 2).flatten(-2))
 
     class FeedForward(nn.Module):
@@ -85,14 +104,22 @@ class Llama3(nn.Module):
         super().__init__()
         self.batch, self.seq, self.vocab, self.head = batch, seq, vocab, dim // heads
         self.tok_embeddings = nn.Embedding(vocab, dim)
-        self.layers = nn.ModuleList(Llama3.Layer(dim, hidden, heads, kv_heads) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            Llama3.Layer(dim, hidden, heads, kv_heads) for _ in range(layers)
+        )
         self.norm = nn.RMSNorm(dim, eps=1e-5)
         self.output = nn.Linear(dim, vocab, bias=False)
 
     def random_inputs(self, r):
-        angles = torch.outer(torch.arange(self.seq), 500_000.0 ** (-torch.arange(0, self.head, 2) / self.head))
+        angles = torch.outer(
+            torch.arange(self.seq), 500_000.0 ** (-torch.arange(0, self.head, 2) / self.head)
+        )
         ids = [self.batch, self.seq]
-        return {"tokens": r.ids(ids, self.vocab), "labels": r.ids(ids, self.vocab), "freqs": torch.polar(torch.ones_like(angles), angles)}
+        return {
+            "tokens": r.ids(ids, self.vocab),
+            "labels": r.ids(ids, self.vocab),
+            "freqs": torch.polar(torch.ones_like(angles), angles),
+        }
 
     def forward(self, tokens, labels, freqs):
         x = self.tok_embeddings(tokens)
@@ -102,7 +129,10 @@ class Llama3(nn.Module):
 
 
 class GivenDropout(nn.Module):
-    """Dropout whose mask somebody sets: 1 where an element is kept. They are created in the order in which they are called."""
+    """Dropout with a given mask: 1 where an element is kept.
+
+    Created in the order in which they are called.
+    """
 
     def __init__(self, p):
         super().__init__()
@@ -117,8 +147,10 @@ class GivenDropout(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2 and GPT-3 (arXiv 2005.14165) with the parameters of Megatron-LM: query, key and value of a head beside one another in one projection, the
-    embedding's table as the head.
+    """GPT-2 and GPT-3 (arXiv 2005.14165) with the parameters of Megatron-LM.
+
+    Query, key and value of a head are adjacent in one projection. The embedding's table is the
+    head.
     """
 
     class Attention(nn.Module):
@@ -145,7 +177,9 @@ class Gpt(nn.Module):
             self.dropout = GivenDropout(dropout)
 
         def forward(self, x):
-            return self.dropout(self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh")))
+            return self.dropout(
+                self.dense_4h_to_h(F.gelu(self.dense_h_to_4h(x), approximate="tanh"))
+            )
 
     class Layer(nn.Module):
         def __init__(self, dim, hidden, heads, dropout):
@@ -167,7 +201,10 @@ class Gpt(nn.Module):
             self.dropout = GivenDropout(dropout)
 
         def forward(self, tokens):
-            return self.dropout(self.word_embeddings(tokens) + self.position_embeddings(torch.arange(tokens.shape[1])))
+            return self.dropout(
+                self.word_embeddings(tokens)
+                + self.position_embeddings(torch.arange(tokens.shape[1]))
+            )
 
     def __init__(self, layers, dim, hidden, heads, seq, vocab, batch, dropout):
         super().__init__()

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that the program writes and takes against docs/schemas/: schemas.py PROGRAM ENVIRONMENT"""
+"""The program's files against docs/schemas/: schemas.py PROGRAM ENVIRONMENT."""
+
 import copy
 import gzip
 import json
 import pathlib
+import shlex
 import sys
 import tempfile
 
 import jsonschema
-
 from cases import ROOT, Cases
 
 
@@ -19,7 +20,9 @@ def validator(name):
 
 
 def read(file):
-    return json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_text())
+    return json.loads(
+        gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_text()
+    )
 
 
 # A right plan or model with one mistake is refused by the schema, too: an editor shows it.
@@ -63,10 +66,32 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         cases = Cases(program, temporary)
         for arch in ("gpt", "llama3", "mlp"):
-            sizes = ["--layers", "2", "--dim", "16", *(["--hidden", "24"] if arch != "gpt" else []), *(["--heads", "4", "--seq", "8", "--vocab", "32"] if arch != "mlp" else [])]
-            cases.run("generate", arch, *sizes, "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2", "--zero", "1", "-o", "made-" + arch)
+            sizes = [
+                "--layers",
+                "2",
+                "--dim",
+                "16",
+                *(["--hidden", "24"] if arch != "gpt" else []),
+                *(["--heads", "4", "--seq", "8", "--vocab", "32"] if arch != "mlp" else []),
+            ]
+            cases.run(
+                "generate",
+                arch,
+                *sizes,
+                *shlex.split("--dp 2 --tp 2 --pp 2 --microbatches 2 --zero 1 -o"),
+                "made-" + arch,
+            )
         for arguments, code in cases.verdicts():
-            cases.run("verify", "-q", *arguments, "--json", "report.json", "--repair", "mended.plan.json", code=None)
+            cases.run(
+                "verify",
+                "-q",
+                *arguments,
+                "--json",
+                "report.json",
+                "--repair",
+                "mended.plan.json",
+                code=None,
+            )
             cases.run("verify", "-q", *arguments, "--json", "report.json", code=code)
             check(" ".join(arguments), "report", read(cases.directory / "report.json"))
         small = ROOT / "tests" / "plans" / "small"
@@ -75,8 +100,9 @@ def main():
             value = read(file)
             format_ = value.get("format", "") if isinstance(value, dict) else ""
             if file.name == "broken.plan.json":
-                continue   # wrong on purpose
-            if "expected" in value and value["expected"] != "input-error":   # of tests/plans/small/: model and plan in one file
+                continue  # wrong on purpose
+            if "expected" in value and value["expected"] != "input-error":
+                # Of tests/plans/small/: model and plan in one file.
                 for which in ("model", "plan"):
                     check(f"{file.name}, {which}", which, value[which])
             if format_ in ("shardproof-plan", "shardproof-model"):
@@ -91,9 +117,25 @@ def main():
                 print(f"FAIL  mistake {i} in a {which} is accepted")
         example = read(ROOT / "docs" / "example_sweep.json")
         check("example_sweep.json", "sweep", example)
-        (cases.directory / "sweep.json").write_text(json.dumps(
-            {"format": "shardproof-sweep", "version": 1, "plans": ["mlp*.plan.json", {"plan": "none.plan.json"}],
-             "configurations": [{"arch": "mlp", "layers": 2, "dim": 8, "hidden": 8, "dp": [1, 2], "skip_invalid": True}]}))
+        (cases.directory / "sweep.json").write_text(
+            json.dumps(
+                {
+                    "format": "shardproof-sweep",
+                    "version": 1,
+                    "plans": ["mlp*.plan.json", {"plan": "none.plan.json"}],
+                    "configurations": [
+                        {
+                            "arch": "mlp",
+                            "layers": 2,
+                            "dim": 8,
+                            "hidden": 8,
+                            "dp": [1, 2],
+                            "skip_invalid": True,
+                        }
+                    ],
+                }
+            )
+        )
         check("sweep.json", "sweep", read(cases.directory / "sweep.json"))
         cases.run("sweep", "sweep.json", "--json", "results.json", "-q", code=None)
         results = read(cases.directory / "results.json")

@@ -15,8 +15,13 @@ SCRIPTS = ROOT / "scripts"
 
 def run(*command, **variables):
     environment = {**os.environ, **variables}
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False,
-                          env={k: v for k, v in environment.items() if v is not None})
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in environment.items() if v is not None},
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -42,7 +47,11 @@ class Tools(unittest.TestCase):
         self.assertEqual(said, (0, "another cmake\n"))
 
     def test_every_shell_script_takes_its_tools_from_there(self):
-        shell = [f for f in SCRIPTS.iterdir() if f.is_file() and re.match(rb"#!.*sh\n", f.read_bytes()[:40])]
+        shell = [
+            f
+            for f in SCRIPTS.iterdir()
+            if f.is_file() and re.match(rb"#!.*sh\n", f.read_bytes()[:40])
+        ]
         self.assertGreater(len(shell), 10)
         # setup installs them, with the machine's own apt.
         without = [f.name for f in shell if "scripts/tools.sh" not in f.read_text()]
@@ -72,7 +81,7 @@ class BareMachine(unittest.TestCase):
 
 
 class ContinuousIntegration(unittest.TestCase):
-    """.ci/run passes where the bare machine does, fails where it does, and else runs the tests here."""
+    """.ci/run passes where the bare machine does, fails where it does, else runs the tests."""
 
     def outcome(self, bare, tests):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan 0.3.0: its Trainer, constructed from its Config and stepped (train_step): two microbatches, FSDP2, tensor and sequence parallel, clipping, optimizer and scheduler containers, metrics.
+"""torchtitan 0.3.0: its Trainer, constructed from its Config and stepped (train_step).
 
-Data and tokenizer are made here. Attention is torchtitan's ScaledDotProductAttention: the default needs a compiler. usage: PYTHONPATH=python python examples/torch/packages/torchtitan_trainer.py
+Two microbatches, FSDP2, tensor and sequence parallelism, clipping, containers of optimizers and
+schedulers, metrics. Data and tokenizer are defined here. Attention is torchtitan's
+ScaledDotProductAttention: the default needs a compiler.
+
+usage: PYTHONPATH=python python examples/torch/packages/torchtitan_trainer.py
 """
 
 import os
@@ -12,7 +16,7 @@ import torch
 import torchtitan.distributed.utils
 import torchtitan.trainer
 from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
 from torchtitan.components.tokenizer import BaseTokenizer
@@ -25,7 +29,8 @@ from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
 DIM, VOCABULARY, HEADS, SEQUENCE, BATCH, ACCUMULATED = 32, 32, 4, 8, 8, 2
-torchtitan.trainer.int = torchtitan.trainer.float = torchtitan.distributed.utils.float = lambda x: x  # int() and float() of numbers that depend on data, which it only logs
+# The trainer takes int() and float() of numbers that depend on data, and only logs them.
+torchtitan.trainer.int = torchtitan.trainer.float = torchtitan.distributed.utils.float = lambda x: x
 llama3.get_attention_config = lambda backend: ScaledDotProductAttention.Config()
 
 
@@ -60,7 +65,10 @@ class Kept(Trainer):
 
     def forward_backward_step(self, **batch):
         loss = super().forward_backward_step(**batch)
-        self.losses = [*getattr(self, "losses", []), loss.full_tensor() if hasattr(loss, "full_tensor") else loss]
+        self.losses = [
+            *getattr(self, "losses", []),
+            loss.full_tensor() if hasattr(loss, "full_tensor") else loss,
+        ]
         return loss
 
 
@@ -84,26 +92,78 @@ class Tokenizer(BaseTokenizer):
 
 def llama():
     model = llama3.Llama3Model.Config(
-        dim=DIM, vocab_size=VOCABULARY, tok_embeddings=Embedding.Config(num_embeddings=VOCABULARY, embedding_dim=DIM, param_init=llama3._EMBEDDING_INIT),
+        dim=DIM,
+        vocab_size=VOCABULARY,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=VOCABULARY, embedding_dim=DIM, param_init=llama3._EMBEDDING_INIT
+        ),
         norm=RMSNorm.Config(normalized_shape=DIM, param_init=llama3._NORM_INIT),
-        lm_head=Linear.Config(in_features=DIM, out_features=VOCABULARY, param_init=llama3._output_linear_init(DIM)),
-        layers=llama3._build_llama3_layers(n_layers=2, dim=DIM, n_heads=HEADS, n_kv_heads=2, hidden_dim=2 * DIM, fuse_qkv=True, attn_backend="sdpa",
-                                           rope=ComplexRoPE.Config(dim=DIM // HEADS, max_seq_len=16, theta=500000, scaling="llama")))
-    return ModelSpec(name="llama3", flavor="debugmodel", model=model, parallelize_fn=llama3.parallelize_llama, pipelining_fn=pipeline_llm, post_optimizer_build_fn=None, state_dict_adapter=None)
+        lm_head=Linear.Config(
+            in_features=DIM, out_features=VOCABULARY, param_init=llama3._output_linear_init(DIM)
+        ),
+        layers=llama3._build_llama3_layers(
+            n_layers=2,
+            dim=DIM,
+            n_heads=HEADS,
+            n_kv_heads=2,
+            hidden_dim=2 * DIM,
+            fuse_qkv=True,
+            attn_backend="sdpa",
+            rope=ComplexRoPE.Config(
+                dim=DIM // HEADS, max_seq_len=16, theta=500000, scaling="llama"
+            ),
+        ),
+    )
+    return ModelSpec(
+        name="llama3",
+        flavor="debugmodel",
+        model=model,
+        parallelize_fn=llama3.parallelize_llama,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=None,
+    )
 
 
 def train(world, trainer=Kept, backend="partial_dtensor"):
     dp, rows = world.sizes.get("dp", 1), BATCH // ACCUMULATED
     os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size), LOCAL_RANK=str(world.rank))
-    parallelism = ParallelismConfig(spmd_backend=backend, tensor_parallel_degree=world.sizes.get("tp", 1), data_parallel_shard_degree=dp)
-    training = TrainingConfig(local_batch_size=rows // dp, global_batch_size=BATCH, seq_len=SEQUENCE, steps=10, mixed_precision_param="float32", disable_cuda_graphs=True)
-    made = trainer(trainer.Config(
-        model_spec=llama(), loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY), optimizer=default_adamw(lr=8e-4, implementation="foreach"), training=training, parallelism=parallelism,
-        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2), tokenizer=Tokenizer.Config(), dataloader=Loader.Config(), metrics=MetricsProcessor.Config(log_freq=1), activation_checkpoint=None,
-        debug=DebugConfig(seed=1)))
+    parallelism = ParallelismConfig(
+        spmd_backend=backend,
+        tensor_parallel_degree=world.sizes.get("tp", 1),
+        data_parallel_shard_degree=dp,
+    )
+    training = TrainingConfig(
+        local_batch_size=rows // dp,
+        global_batch_size=BATCH,
+        seq_len=SEQUENCE,
+        steps=10,
+        mixed_precision_param="float32",
+        disable_cuda_graphs=True,
+    )
+    made = trainer(
+        trainer.Config(
+            model_spec=llama(),
+            loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
+            optimizer=default_adamw(lr=8e-4, implementation="foreach"),
+            training=training,
+            parallelism=parallelism,
+            lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
+            tokenizer=Tokenizer.Config(),
+            dataloader=Loader.Config(),
+            metrics=MetricsProcessor.Config(log_freq=1),
+            activation_checkpoint=None,
+            debug=DebugConfig(seed=1),
+        )
+    )
     Loader.batches = []
     for i in range(ACCUMULATED):
-        tokens, labels = (world.input(f"{name}{i}", (rows, SEQUENCE), torch.long, shard={"dp": 0}, high=VOCABULARY) for name in ("tokens", "labels"))
+        tokens, labels = (
+            world.input(
+                f"{name}{i}", (rows, SEQUENCE), torch.long, shard={"dp": 0}, high=VOCABULARY
+            )
+            for name in ("tokens", "labels")
+        )
         Loader.batches.append(({"input": tokens}, labels))
     made.step = 1
     made.train_step(made.batch_generator(made.dataloader))
@@ -130,13 +190,29 @@ class Cleared(Kept):
 
 
 CASES = {
-    "Trainer, backend partial_dtensor": (train, {"dp": 2, "tp": 2}, "EQUIVALENT", {"accept": ["labels-valid"]}),
-    "the loss is divided by a rank's own tokens": (own_tokens, {"dp": 2, "tp": 2}, "NOT EQUIVALENT"),
-    "only the last microbatch's gradients are kept": (lambda world: train(world, Cleared), {"dp": 2, "tp": 2}, "NOT EQUIVALENT"),
+    "Trainer, backend partial_dtensor": (
+        train,
+        {"dp": 2, "tp": 2},
+        "EQUIVALENT",
+        {"accept": ["labels-valid"]},
+    ),
+    "the loss is divided by a rank's own tokens": (
+        own_tokens,
+        {"dp": 2, "tp": 2},
+        "NOT EQUIVALENT",
+    ),
+    "only the last microbatch's gradients are kept": (
+        lambda world: train(world, Cleared),
+        {"dp": 2, "tp": 2},
+        "NOT EQUIVALENT",
+    ),
 }
 
 if __name__ == "__main__":
     import shardproof.torch as sp
 
     for name, (step, mesh, expected, *options) in CASES.items():
-        print(f"{name}: {sp.verify(step, mesh=mesh, **(options[0] if options else {})).verdict}, expected {expected}")
+        print(
+            f"{name}: {sp.verify(step, mesh=mesh, **(options[0] if options else {})).verdict}, "
+            f"expected {expected}"
+        )

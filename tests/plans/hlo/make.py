@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the programs of this folder with jax: make.py [NAME ...].
 
-Each is one training step (or one forward pass), written once for one device and once for several: NAME.single.hlo.gz is
-the program before any pass, NAME.spmd.hlo.gz each device's after spmd-partitioning, with shardings kept. Needs jax and
-optax; no accelerator. ../hlo.py reads the files, so that nothing of this is needed for the tests.
+Each is one training step (or one forward pass), written once for one device and once for several.
+NAME.single.hlo.gz is the program before any pass, NAME.spmd.hlo.gz each device's after
+spmd-partitioning, with shardings kept. Needs jax and optax; no accelerator. ../hlo.py reads the
+files, so the tests need none of this.
 """
+
 import glob
 import gzip
 import os
@@ -15,11 +17,12 @@ import tempfile
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import optax  # noqa: E402
-from jax.sharding import NamedSharding, PartitionSpec as P  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 # Names of source files without their directories.
 jax.config.update("jax_hlo_source_file_canonicalization_regex", "^.*/")
@@ -51,6 +54,7 @@ def sgd(loss, rate=0.1):
     def step(p, *batch):
         value, grads = jax.value_and_grad(loss)(p, *batch)
         return value, jax.tree.map(lambda a, g: a - rate * g, p, grads)
+
     return step
 
 
@@ -69,15 +73,25 @@ MLP = {"w1": f32(8, 16), "b1": f32(16), "w2": f32(16, 8)}
 
 @program
 def data_parallel():
-    return same_step(sgd(mlp), mesh_of(("dp", 4)), (MLP, f32(16, 8), f32(16, 8)),
-                     ({k: P() for k in MLP}, P("dp"), P("dp")), (P(), {k: P() for k in MLP}))
+    return same_step(
+        sgd(mlp),
+        mesh_of(("dp", 4)),
+        (MLP, f32(16, 8), f32(16, 8)),
+        ({k: P() for k in MLP}, P("dp"), P("dp")),
+        (P(), {k: P() for k in MLP}),
+    )
 
 
 @program
 def tensor_parallel():
     specs = {"w1": P(None, "tp"), "b1": P("tp"), "w2": P("tp", None)}
-    return same_step(sgd(mlp), mesh_of(("dp", 2), ("tp", 2)), (MLP, f32(8, 8), f32(8, 8)),
-                     (specs, P("dp"), P("dp")), (P(), specs))
+    return same_step(
+        sgd(mlp),
+        mesh_of(("dp", 2), ("tp", 2)),
+        (MLP, f32(8, 8), f32(8, 8)),
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 @program
@@ -92,8 +106,13 @@ def fsdp_optax():
     state = jax.eval_shape(optimizer.init, MLP)
     specs = {"w1": P("dp"), "b1": P("dp"), "w2": P("dp")}
     state_specs = jax.tree.map(lambda s: P("dp") if s.ndim else P(), state)
-    return same_step(step, mesh_of(("dp", 4)), (MLP, state, f32(8, 8), f32(8, 8)),
-                     (specs, state_specs, P("dp"), P("dp")), (P(), specs, state_specs))
+    return same_step(
+        step,
+        mesh_of(("dp", 4)),
+        (MLP, state, f32(8, 8), f32(8, 8)),
+        (specs, state_specs, P("dp"), P("dp")),
+        (P(), specs, state_specs),
+    )
 
 
 def language_model(p, x, y):
@@ -106,25 +125,43 @@ def language_model(p, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(h @ p["out"], y).mean()
 
 
-LANGUAGE_MODEL = {"emb": f32(16, 8), "norm": f32(8), "q": f32(8, 8), "k": f32(8, 8), "v": f32(8, 8),
-                  "out": f32(8, 16)}
+LANGUAGE_MODEL = {
+    "emb": f32(16, 8),
+    "norm": f32(8),
+    "q": f32(8, 8),
+    "k": f32(8, 8),
+    "v": f32(8, 8),
+    "out": f32(8, 16),
+}
 
 
 @program
 def language_model_tp():
-    specs = {"emb": P("tp", None), "norm": P(), "q": P(), "k": P(), "v": P(None, "tp"),
-             "out": P(None, "tp")}
-    return same_step(sgd(language_model), mesh_of(("dp", 2), ("tp", 2)),
-                     (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)), (specs, P("dp"), P("dp")),
-                     (P(), specs))
+    specs = {
+        "emb": P("tp", None),
+        "norm": P(),
+        "q": P(),
+        "k": P(),
+        "v": P(None, "tp"),
+        "out": P(None, "tp"),
+    }
+    return same_step(
+        sgd(language_model),
+        mesh_of(("dp", 2), ("tp", 2)),
+        (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)),
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 def layers(body):
     def loss(p, x, y):
         def layer(h, w):
             return h + jnp.tanh(h @ w["a"]) @ w["b"], None
+
         h, _ = jax.lax.scan(body(layer), x, p)
         return jnp.mean((h - y) ** 2)
+
     return loss
 
 
@@ -134,16 +171,24 @@ LAYER_SPECS = {"a": P(None, None, "tp"), "b": P(None, "tp", None)}
 
 @program
 def scan_layers():
-    return same_step(sgd(layers(lambda f: f)), mesh_of(("dp", 2), ("tp", 2)),
-                     (LAYERS, f32(4, 8), f32(4, 8)), (LAYER_SPECS, P("dp"), P("dp")),
-                     (P(), LAYER_SPECS))
+    return same_step(
+        sgd(layers(lambda f: f)),
+        mesh_of(("dp", 2), ("tp", 2)),
+        (LAYERS, f32(4, 8), f32(4, 8)),
+        (LAYER_SPECS, P("dp"), P("dp")),
+        (P(), LAYER_SPECS),
+    )
 
 
 @program
 def scan_remat():
-    return same_step(sgd(layers(jax.checkpoint)), mesh_of(("dp", 2), ("tp", 2)),
-                     (LAYERS, f32(4, 8), f32(4, 8)), (LAYER_SPECS, P("dp"), P("dp")),
-                     (P(), LAYER_SPECS))
+    return same_step(
+        sgd(layers(jax.checkpoint)),
+        mesh_of(("dp", 2), ("tp", 2)),
+        (LAYERS, f32(4, 8), f32(4, 8)),
+        (LAYER_SPECS, P("dp"), P("dp")),
+        (P(), LAYER_SPECS),
+    )
 
 
 @program
@@ -152,12 +197,18 @@ def gradient_accumulation():
         def one(total, batch):
             value, grads = jax.value_and_grad(mlp)(p, *batch)
             return (total[0] + value, jax.tree.map(jnp.add, total[1], grads)), None
+
         zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, p))
         (value, grads), _ = jax.lax.scan(one, zero, (x, y))
         return value / 2, jax.tree.map(lambda a, g: a - 0.1 * g / 2, p, grads)
-    return same_step(step, mesh_of(("dp", 2)), (MLP, f32(2, 4, 8), f32(2, 4, 8)),
-                     ({k: P() for k in MLP}, P(None, "dp"), P(None, "dp")),
-                     (P(), {k: P() for k in MLP}))
+
+    return same_step(
+        step,
+        mesh_of(("dp", 2)),
+        (MLP, f32(2, 4, 8), f32(2, 4, 8)),
+        ({k: P() for k in MLP}, P(None, "dp"), P(None, "dp")),
+        (P(), {k: P() for k in MLP}),
+    )
 
 
 def with_optimizer(optimizer, mesh, specs, state_spec):
@@ -168,8 +219,13 @@ def with_optimizer(optimizer, mesh, specs, state_spec):
 
     state = jax.eval_shape(optimizer.init, MLP)
     state_specs = jax.tree.map(state_spec, state)
-    return same_step(step, mesh, (MLP, state, f32(8, 8), f32(8, 8)), (specs, state_specs, P("dp"), P("dp")),
-                     (P(), specs, state_specs))
+    return same_step(
+        step,
+        mesh,
+        (MLP, state, f32(8, 8), f32(8, 8)),
+        (specs, state_specs, P("dp"), P("dp")),
+        (P(), specs, state_specs),
+    )
 
 
 def manual(body, mesh, specs, out):
@@ -185,6 +241,7 @@ def shard_map_data():
         value, grads = jax.value_and_grad(mlp)(p, x, y)
         value, grads = jax.lax.pmean((value, grads), "dp")
         return value, jax.tree.map(lambda a, g: a - 0.1 * g, p, grads)
+
     return sgd(mlp), manual(body, mesh, specs, out), mesh, (MLP, f32(16, 8), f32(16, 8)), specs, out
 
 
@@ -198,7 +255,15 @@ def shard_map_row_column():
 
     def body(x, a, b):
         return jax.lax.psum(jax.nn.silu(x @ a) @ b, "tp")
-    return single, manual(body, mesh, specs, out), mesh, (f32(4, 8), f32(8, 16), f32(16, 8)), specs, out
+
+    return (
+        single,
+        manual(body, mesh, specs, out),
+        mesh,
+        (f32(4, 8), f32(8, 16), f32(16, 8)),
+        specs,
+        out,
+    )
 
 
 @program
@@ -215,8 +280,15 @@ def shard_map_sequence():
     def body(x, g, a, b):
         h = jax.lax.all_gather(norm(x, g), "tp", axis=0, tiled=True)
         return x + jax.lax.psum_scatter(jnp.tanh(h @ a) @ b, "tp", scatter_dimension=0, tiled=True)
-    return (single, manual(body, mesh, specs, out), mesh,
-            (f32(8, 8), f32(8), f32(8, 16), f32(16, 8)), specs, out)
+
+    return (
+        single,
+        manual(body, mesh, specs, out),
+        mesh,
+        (f32(8, 8), f32(8), f32(8, 16), f32(16, 8)),
+        specs,
+        out,
+    )
 
 
 @program
@@ -232,6 +304,7 @@ def shard_map_vocabulary():
         inside = (local >= 0) & (local < 4)
         rows = table[jnp.clip(local, 0, 3)]
         return jax.lax.psum(jnp.where(inside[:, None], rows, 0.0), "tp")
+
     return single, manual(body, mesh, specs, out), mesh, (f32(16, 8), s32(6)), specs, out
 
 
@@ -249,6 +322,7 @@ def ring_sum():
             total = total + jnp.exp(q @ k.T) @ k
             k = jax.lax.ppermute(k, "sp", [(i, (i + 1) % 4) for i in range(4)])
         return total
+
     return single, manual(body, mesh, specs, out), mesh, (f32(8, 4), f32(8, 4)), specs, out
 
 
@@ -271,6 +345,7 @@ def pipeline():
                 moved = jax.lax.ppermute(h, "pp", [(i, i + 1)])
                 h = jnp.where(stage == i + 1, moved, h)
         return jax.lax.psum(jnp.where(stage == 3, h, 0.0), "pp")
+
     return single, manual(body, mesh, specs, out), mesh, (f32(4, 8, 8), f32(4, 8)), specs, out
 
 
@@ -286,7 +361,9 @@ def experts():
         moved = jax.lax.all_to_all(x, "ep", split_axis=1, concat_axis=0, tiled=True)
         y = jnp.einsum("gect,etf->gecf", moved, w)
         return jax.lax.all_to_all(y, "ep", split_axis=0, concat_axis=1, tiled=True)
+
     return single, manual(body, mesh, specs, out), mesh, (f32(4, 4, 4), f32(4, 4, 2, 4)), specs, out
+
 
 @program
 def clip_norm():
@@ -297,22 +374,43 @@ def clip_norm():
 
 @program
 def sharded_moments():
-    return with_optimizer(optax.adam(1e-3), mesh_of(("dp", 4)), {k: P() for k in MLP},
-                          lambda s: P("dp") if s.ndim else P())
+    return with_optimizer(
+        optax.adam(1e-3),
+        mesh_of(("dp", 4)),
+        {k: P() for k in MLP},
+        lambda s: P("dp") if s.ndim else P(),
+    )
 
 
 @program
 def fsdp_scan():
     specs = {"a": P(None, "dp"), "b": P(None, "dp")}
-    return same_step(sgd(layers(jax.checkpoint)), mesh_of(("dp", 4)), (LAYERS, f32(8, 8), f32(8, 8)),
-                     (specs, P("dp"), P("dp")), (P(), specs))
+    return same_step(
+        sgd(layers(jax.checkpoint)),
+        mesh_of(("dp", 4)),
+        (LAYERS, f32(8, 8), f32(8, 8)),
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 @program
 def fsdp_language_model():
-    specs = {"emb": P("dp"), "norm": P(), "q": P("dp"), "k": P("dp"), "v": P("dp"), "out": P(None, "dp")}
-    return same_step(sgd(language_model), mesh_of(("dp", 4)), (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)),
-                     (specs, P("dp"), P("dp")), (P(), specs))
+    specs = {
+        "emb": P("dp"),
+        "norm": P(),
+        "q": P("dp"),
+        "k": P("dp"),
+        "v": P("dp"),
+        "out": P(None, "dp"),
+    }
+    return same_step(
+        sgd(language_model),
+        mesh_of(("dp", 4)),
+        (LANGUAGE_MODEL, s32(4, 4), s32(4, 4)),
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 @program
@@ -327,8 +425,11 @@ def attention_by_heads():
         return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(s, -1), v)
 
     def body(q, k, v):
-        q, k, v = (jax.lax.all_to_all(t, "sp", split_axis=2, concat_axis=1, tiled=True) for t in (q, k, v))
+        q, k, v = (
+            jax.lax.all_to_all(t, "sp", split_axis=2, concat_axis=1, tiled=True) for t in (q, k, v)
+        )
         return jax.lax.all_to_all(attention(q, k, v), "sp", split_axis=1, concat_axis=2, tiled=True)
+
     return attention, manual(body, mesh, specs, out), mesh, (f32(2, 8, 4, 4),) * 3, specs, out
 
 
@@ -340,6 +441,7 @@ def pipeline_gradient():
     def single(w, x, y):
         def loss(w):
             return jnp.mean((jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) - y) ** 2)
+
         value, grad = jax.value_and_grad(loss)(w)
         return value, w - 0.1 * grad
 
@@ -348,9 +450,18 @@ def pipeline_gradient():
             moved = jax.lax.ppermute(jnp.tanh(x @ w[0]), "pp", [(0, 1)])
             last = jnp.mean((jnp.tanh(moved @ w[0]) - y) ** 2)
             return jnp.where(jax.lax.axis_index("pp") == 1, last, 0.0)
+
         value, grad = jax.value_and_grad(loss)(w)
         return jax.lax.psum(value, "pp"), w - 0.1 * grad
-    return single, manual(body, mesh, specs, out), mesh, (f32(2, 8, 8), f32(4, 8), f32(4, 8)), specs, out
+
+    return (
+        single,
+        manual(body, mesh, specs, out),
+        mesh,
+        (f32(2, 8, 8), f32(4, 8), f32(4, 8)),
+        specs,
+        out,
+    )
 
 
 @program
@@ -359,10 +470,16 @@ def soft_experts():
         gate = jax.nn.softmax(x @ p["g"], -1)
         h = jax.nn.relu(jnp.einsum("td,edf->tef", x, p["a"]))
         return jnp.mean((jnp.einsum("te,tef,efd->td", gate, h, p["b"]) - y) ** 2)
+
     shapes = {"g": f32(8, 4), "a": f32(4, 8, 16), "b": f32(4, 16, 8)}
     specs = {"g": P(), "a": P("ep"), "b": P("ep")}
-    return same_step(sgd(loss), mesh_of(("dp", 2), ("ep", 2)), (shapes, f32(8, 8), f32(8, 8)),
-                     (specs, P("dp"), P("dp")), (P(), specs))
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 2), ("ep", 2)),
+        (shapes, f32(8, 8), f32(8, 8)),
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 @program
@@ -373,7 +490,10 @@ def uneven():
         return jnp.exp(x @ w).sum(1)
 
     def several(x, w):
-        return jnp.exp(jax.lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(None, "tp")))).sum(1)
+        return jnp.exp(
+            jax.lax.with_sharding_constraint(x @ w, NamedSharding(mesh, P(None, "tp")))
+        ).sum(1)
+
     return single, several, mesh, (f32(4, 8), f32(8, 10)), (P(), P()), P()
 
 
@@ -381,16 +501,28 @@ def uneven():
 def left_out_labels():
     def loss(p, x, y):
         counts = y != -100
-        logs = jnp.take_along_axis(jax.nn.log_softmax(x @ p, -1), jnp.where(counts, y, 0)[:, None], 1)[:, 0]
+        logs = jnp.take_along_axis(
+            jax.nn.log_softmax(x @ p, -1), jnp.where(counts, y, 0)[:, None], 1
+        )[:, 0]
         return -jnp.where(counts, logs, 0).sum() / counts.sum()
-    return same_step(sgd(loss), mesh_of(("dp", 4)), (f32(8, 6), f32(8, 8), s32(8)), (P(), P("dp"), P("dp")), (P(), P()))
+
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 4)),
+        (f32(8, 6), f32(8, 8), s32(8)),
+        (P(), P("dp"), P("dp")),
+        (P(), P()),
+    )
 
 
 @program
 def shifted_sequence():
     def mixed(x, w):
         return jnp.tanh(x @ w + jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1] @ w)
-    return same_step(mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp"))
+
+    return same_step(
+        mixed, mesh_of(("sp", 4)), (f32(2, 8, 4), f32(4, 4)), (P(None, "sp"), P()), P(None, "sp")
+    )
 
 
 def u32(*shape):
@@ -403,14 +535,26 @@ def dropout():
         h = jax.nn.relu(x @ p["w1"])
         h = jnp.where(jax.random.bernoulli(jax.random.fold_in(key, 7), 0.8, h.shape), h / 0.8, 0.0)
         return ((h @ p["w2"] - y) ** 2).mean()
+
     specs = {"w1": P(None, "tp"), "w2": P("tp")}
-    return same_step(sgd(loss), mesh_of(("dp", 2), ("tp", 2)), ({"w1": f32(8, 16), "w2": f32(16, 8)}, f32(8, 8), f32(8, 8), u32(2)),
-                     (specs, P("dp"), P("dp"), P()), (P(), specs))
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 2), ("tp", 2)),
+        ({"w1": f32(8, 16), "w2": f32(16, 8)}, f32(8, 8), f32(8, 8), u32(2)),
+        (specs, P("dp"), P("dp"), P()),
+        (P(), specs),
+    )
 
 
 def image_loss(p, x, y):
-    h = jax.nn.relu(jax.lax.conv_general_dilated(x, p["a"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
-    h = jax.lax.conv_general_dilated(h, p["b"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    h = jax.nn.relu(
+        jax.lax.conv_general_dilated(
+            x, p["a"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    )
+    h = jax.lax.conv_general_dilated(
+        h, p["b"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
     h = jax.lax.reduce_window(h, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID") / 4
     return ((h.reshape(h.shape[0], -1) @ p["w"] - y) ** 2).mean()
 
@@ -443,7 +587,13 @@ def chosen_experts(p, x, y):
 def top_k_experts():
     specs = {"router": P(), "w1": P("ep"), "w2": P("ep")}
     shapes = ({"router": f32(8, 4), "w1": f32(4, 8, 8), "w2": f32(4, 8, 8)}, f32(8, 8), f32(8, 8))
-    return same_step(sgd(chosen_experts), mesh_of(("dp", 2), ("ep", 2)), shapes, (specs, P("dp"), P("dp")), (P(), specs))
+    return same_step(
+        sgd(chosen_experts),
+        mesh_of(("dp", 2), ("ep", 2)),
+        shapes,
+        (specs, P("dp"), P("dp")),
+        (P(), specs),
+    )
 
 
 @program
@@ -456,13 +606,21 @@ def experts_of_limited_capacity():
         sent = kept[..., None] * jax.nn.one_hot(place.sum(-1).astype(jnp.int32), 3)[:, None, :]
         out = jax.nn.relu(jnp.einsum("ecd,edf->ecf", jnp.einsum("tec,td->ecd", sent, x), p["w"]))
         return jnp.einsum("tec,ecf->tf", sent * (share * one).sum(-1)[:, None, None], out)
+
     specs = ({"router": P(), "w": P("ep")}, P("ep"))
-    return same_step(forward, mesh_of(("ep", 2)), ({"router": f32(4, 4), "w": f32(4, 4, 4)}, f32(8, 4)), specs, P("ep"))
+    return same_step(
+        forward,
+        mesh_of(("ep", 2)),
+        ({"router": f32(4, 4), "w": f32(4, 4, 4)}, f32(8, 4)),
+        specs,
+        P("ep"),
+    )
 
 
 @program
 def log_softmax_by_vocabulary():
-    """The model looks up in a table of logarithms, the ranks subtract what they look up from one."""
+    """The model looks up in a table of logarithms; ranks subtract what they look up from one."""
+
     def single(p, x, y):
         scores = jnp.tanh(p["e"][x] @ p["w"]) @ p["e"].T
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], 1))
@@ -495,9 +653,15 @@ def batch_norm():
         h = x @ p["w"]
         h = (h - h.mean(0)) / jnp.sqrt(h.var(0) + 1e-5) * p["g"] + p["b"]
         return jnp.sum(jax.nn.relu(h) ** 2)
+
     specs = {"w": P(), "g": P(), "b": P()}
-    return same_step(sgd(loss), mesh_of(("dp", 4)), ({"w": f32(8, 8), "g": f32(8), "b": f32(8)}, f32(8, 8)), (specs, P("dp")),
-                     (P(), specs))
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 4)),
+        ({"w": f32(8, 8), "g": f32(8), "b": f32(8)}, f32(8, 8)),
+        (specs, P("dp")),
+        (P(), specs),
+    )
 
 
 @program
@@ -508,9 +672,15 @@ def decoding_step():
         s = jnp.einsum("bhd,bshd->bhs", q, k_cache)
         s = jnp.where(jnp.arange(8)[None, None] <= at, s, -1e9)
         return jnp.einsum("bhs,bshd->bhd", jax.nn.softmax(s), v_cache), k_cache, v_cache
+
     cache, token = P("dp", None, "tp"), P("dp", "tp")
-    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), (f32(2, 8, 4, 4),) * 2 + (f32(2, 4, 4),) * 3 + (s32(),),
-                     (cache, cache, token, token, token, P()), (token, cache, cache))
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        (f32(2, 8, 4, 4),) * 2 + (f32(2, 4, 4),) * 3 + (s32(),),
+        (cache, cache, token, token, token, P()),
+        (token, cache, cache),
+    )
 
 
 @program
@@ -525,8 +695,13 @@ def rate_schedule():
     state = jax.eval_shape(optimizer.init, MLP)
     specs = {"w1": P("dp", "tp"), "b1": P("tp"), "w2": P("tp", "dp")}
     state_specs = jax.tree.map(lambda s: P(), state)
-    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), (MLP, state, f32(8, 8), f32(8, 8)),
-                     (specs, state_specs, P("dp"), P("dp")), (P(), specs, state_specs))
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        (MLP, state, f32(8, 8), f32(8, 8)),
+        (specs, state_specs, P("dp"), P("dp")),
+        (P(), specs, state_specs),
+    )
 
 
 @program
@@ -536,23 +711,33 @@ def loss_and_accuracy():
             scores = jnp.tanh(x @ p["a"]) @ p["b"]
             found = jax.nn.log_softmax(scores)[jnp.arange(x.shape[0]), y]
             return -found.mean(), jnp.mean(jnp.argmax(scores, -1) == y)
+
         (value, right), grads = jax.value_and_grad(loss, has_aux=True)(p)
         return value, right, jax.tree.map(lambda w, g: w - 0.1 * g, p, grads)
+
     specs = {"a": P(None, "tp"), "b": P("tp", None)}
-    return same_step(step, mesh_of(("dp", 2), ("tp", 2)), ({"a": f32(8, 8), "b": f32(8, 8)}, f32(8, 8), s32(8)),
-                     (specs, P("dp"), P("dp")), (P(), P(), specs))
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        ({"a": f32(8, 8), "b": f32(8, 8)}, f32(8, 8), s32(8)),
+        (specs, P("dp"), P("dp")),
+        (P(), P(), specs),
+    )
 
 
 @program
 def llama_scan():
-    # Rotary embedding, grouped queries, causal attention, gates, a vocabulary on tp; layers by scan, weights on both axes.
+    # Rotary embedding, grouped queries, causal attention, gates, a vocabulary on tp; layers by
+    # scan, weights on both axes.
     heads, groups, size, length, layers = 8, 4, 4, 8, 2
 
     def norm(x, g):
         return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * g
 
     def rotated(x):
-        a = jnp.arange(length, dtype=jnp.float32)[:, None] * 100.0 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+        a = jnp.arange(length, dtype=jnp.float32)[:, None] * 100.0 ** (
+            -jnp.arange(0, size, 2, dtype=jnp.float32) / size
+        )
         c, s = jnp.cos(a)[None, :, None], jnp.sin(a)[None, :, None]
         u, v = jnp.split(x, 2, -1)
         return jnp.concatenate([u * c - v * s, v * c + u * s], -1)
@@ -570,25 +755,68 @@ def llama_scan():
     def loss(p, x, y):
         h, _ = jax.lax.scan(jax.checkpoint(layer), p["e"][x], p["layers"])
         logits = norm(h, p["g"]) @ p["out"]
-        return jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, y[..., None], -1)[..., 0])
+        return jnp.mean(
+            jax.nn.logsumexp(logits, -1) - jnp.take_along_axis(logits, y[..., None], -1)[..., 0]
+        )
+
     d, f = heads * size, 64
-    shapes = dict(g1=(d,), g2=(d,), q=(d, d), k=(d, groups * size), v=(d, groups * size), o=(d, d), w1=(d, f), w3=(d, f), w2=(f, d))
+    shapes = {
+        "g1": (d,),
+        "g2": (d,),
+        "q": (d, d),
+        "k": (d, groups * size),
+        "v": (d, groups * size),
+        "o": (d, d),
+        "w1": (d, f),
+        "w3": (d, f),
+        "w2": (f, d),
+    }
     across, along = P(None, "dp", "tp"), P(None, "tp", "dp")
-    specs = dict(g1=P(), g2=P(), q=across, k=across, v=across, o=along, w1=across, w3=across, w2=along)
-    p = dict(e=f32(16, d), layers={k: f32(layers, *v) for k, v in shapes.items()}, g=f32(d), out=f32(d, 16))
-    place = dict(e=P("tp", "dp"), layers=specs, g=P(), out=P("dp", "tp"))
-    return same_step(sgd(loss), mesh_of(("dp", 2), ("tp", 2)), (p, s32(4, length), s32(4, length)),
-                     (place, P("dp"), P("dp")), (P(), place))
+    specs = {
+        "g1": P(),
+        "g2": P(),
+        "q": across,
+        "k": across,
+        "v": across,
+        "o": along,
+        "w1": across,
+        "w3": across,
+        "w2": along,
+    }
+    p = {
+        "e": f32(16, d),
+        "layers": {k: f32(layers, *v) for k, v in shapes.items()},
+        "g": f32(d),
+        "out": f32(d, 16),
+    }
+    place = {"e": P("tp", "dp"), "layers": specs, "g": P(), "out": P("dp", "tp")}
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 2), ("tp", 2)),
+        (p, s32(4, length), s32(4, length)),
+        (place, P("dp"), P("dp")),
+        (P(), place),
+    )
 
 
 @program
 def max_pooling():
     def loss(p, x, y):
-        h = jax.lax.conv_general_dilated(x, p, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        h = jax.lax.reduce_window(jnp.tanh(h), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        h = jax.lax.conv_general_dilated(
+            x, p, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        h = jax.lax.reduce_window(
+            jnp.tanh(h), -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
+        )
         return jnp.mean((h - y) ** 2)
-    return same_step(sgd(loss), mesh_of(("dp", 2)), (f32(3, 3, 2, 3), f32(4, 4, 4, 2), f32(4, 2, 2, 3)),
-                     (P(), P("dp"), P("dp")), (P(), P()))
+
+    return same_step(
+        sgd(loss),
+        mesh_of(("dp", 2)),
+        (f32(3, 3, 2, 3), f32(4, 4, 4, 2), f32(4, 2, 2, 3)),
+        (P(), P("dp"), P("dp")),
+        (P(), P()),
+    )
 
 
 @program
@@ -605,21 +833,29 @@ def matmul_in_a_ring():
             whose = (jax.lax.axis_index("tp") + k) % 4
             out = jax.lax.dynamic_update_slice(out, x @ w, (whose * x.shape[0], 0))
             return out, jax.lax.ppermute(x, "tp", [((d + 1) % 4, d) for d in range(4)])
+
         return jnp.tanh(jax.lax.fori_loop(0, 4, turn, (jnp.zeros((8, w.shape[1])), x))[0])
+
     specs = (P("tp"), P(None, "tp"))
-    several = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(None, "tp"), check_vma=False)
+    several = jax.shard_map(
+        local, mesh=mesh, in_specs=specs, out_specs=P(None, "tp"), check_vma=False
+    )
     return single, several, mesh, (f32(8, 8), f32(8, 8)), specs, P(None, "tp")
 
 
 @program
 def gaussian_likelihood():
-    # LAPACK by custom calls, each device its matrices of the batch; the mean goes through all of them.
+    # LAPACK by custom calls, on each device for its matrices of the batch. The mean goes through
+    # all of them.
     def step(x, y):
         s = jnp.einsum("bij,bkj->bik", x, x) + 4 * jnp.eye(x.shape[1])
         f = jnp.linalg.cholesky(s)
         z = jax.scipy.linalg.solve_triangular(f, y, lower=True)
         return jnp.mean(z * z) + jnp.mean(jnp.exp(-jnp.diagonal(f, axis1=1, axis2=2))), f
-    return same_step(step, mesh_of(("dp", 4)), (f32(8, 4, 6), f32(8, 4, 2)), (P("dp"), P("dp")), (P(), P("dp")))
+
+    return same_step(
+        step, mesh_of(("dp", 4)), (f32(8, 4, 6), f32(8, 4, 2)), (P("dp"), P("dp")), (P(), P("dp"))
+    )
 
 
 @program
@@ -628,6 +864,7 @@ def factor_of_rows():
     def step(x, y):
         f = jnp.linalg.cholesky(x @ x.T + 4 * jnp.eye(x.shape[0]))
         return f @ jnp.tanh(y)
+
     return same_step(step, mesh_of(("tp", 4)), (f32(8, 6), f32(8, 4)), (P("tp"), P("tp")), P("tp"))
 
 
@@ -640,18 +877,26 @@ def eigenvalues_in_shard_map():
 
     def local(x):
         return jnp.sum(jnp.linalg.eigvalsh(x) ** 3, -1)
+
     several = jax.shard_map(local, mesh=mesh, in_specs=P("dp"), out_specs=P("dp"), check_vma=False)
     return single, several, mesh, (f32(4, 3, 3),), (P("dp"),), P("dp")
 
 
 @program
 def greatest_by_vocabulary():
-    # Of each device's part of the vocabulary the greatest with its place, and of these the greatest.
+    # The greatest of each device's part of the vocabulary with its place, and the greatest of
+    # these.
     def step(p, x, y):
         scores = jnp.tanh(x @ p["a"]) @ p["b"]
         return jnp.mean((jnp.argmax(scores, -1) == y).astype(jnp.float32)), jnp.argmin(scores, -1)
-    return same_step(step, mesh_of(("dp", 2), ("tp", 4)), ({"a": f32(8, 8), "b": f32(8, 16)}, f32(8, 8), s32(8)),
-                     ({"a": P(), "b": P(None, "tp")}, P("dp"), P("dp")), (P(), P("dp")))
+
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 4)),
+        ({"a": f32(8, 8), "b": f32(8, 16)}, f32(8, 8), s32(8)),
+        ({"a": P(), "b": P(None, "tp")}, P("dp"), P("dp")),
+        (P(), P("dp")),
+    )
 
 
 @program
@@ -660,8 +905,14 @@ def functions_of_elements():
     def step(x, w, i, j):
         h = jnp.arctan2(x @ w, jnp.cbrt(x @ w) + 1.0)
         return h.sum(), i // j + jax.lax.population_count(i), i % j
-    return same_step(step, mesh_of(("tp", 4)), (f32(8, 16), f32(16, 4), s32(8, 4), s32(8, 4)),
-                     (P(None, "tp"), P("tp"), P("tp"), P("tp")), (P(), P("tp"), P("tp")))
+
+    return same_step(
+        step,
+        mesh_of(("tp", 4)),
+        (f32(8, 16), f32(16, 4), s32(8, 4), s32(8, 4)),
+        (P(None, "tp"), P("tp"), P("tp"), P("tp")),
+        (P(), P("tp"), P("tp")),
+    )
 
 
 @program
@@ -671,9 +922,14 @@ def noise_by_rbg():
         key = jax.random.wrap_key_data(key, impl="rbg")
         h = x @ p["w"] + 0.1 * jax.random.uniform(key, (8, 8))
         return jnp.mean(jnp.tanh(h) @ p["v"]), h
-    return same_step(step, mesh_of(("dp", 2), ("tp", 2)),
-                     ({"w": f32(4, 8), "v": f32(8, 4)}, jax.ShapeDtypeStruct((4,), jnp.uint32), f32(8, 4)),
-                     ({"w": P(None, "tp"), "v": P("tp")}, P(), P("dp")), (P(), P("dp", "tp")))
+
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        ({"w": f32(4, 8), "v": f32(8, 4)}, jax.ShapeDtypeStruct((4,), jnp.uint32), f32(8, 4)),
+        ({"w": P(None, "tp"), "v": P("tp")}, P(), P("dp")),
+        (P(), P("dp", "tp")),
+    )
 
 
 def write(path, text):
@@ -684,10 +940,15 @@ def write(path, text):
 def dump(step, shapes, path, **shardings):
     with tempfile.TemporaryDirectory() as directory:
         lowered = jax.jit(step, keep_unused=True, **shardings).lower(*shapes)
-        options = {"xla_dump_to": directory, "xla_dump_hlo_as_text": True,
-                   "xla_dump_large_constants": True}
+        options = {
+            "xla_dump_to": directory,
+            "xla_dump_hlo_as_text": True,
+            "xla_dump_large_constants": True,
+        }
         if shardings:
-            options.update(xla_dump_hlo_pass_re="spmd-partitioning", xla_keep_shardings_after_spmd=True)
+            options.update(
+                xla_dump_hlo_pass_re="spmd-partitioning", xla_keep_shardings_after_spmd=True
+            )
         lowered.compile(compiler_options=options)
         pattern = "*after_spmd-partitioning*.txt" if shardings else "*before_optimizations.txt"
         found = glob.glob(os.path.join(directory, pattern))
@@ -699,11 +960,20 @@ def dump(step, shapes, path, **shardings):
 def main():
     for name in sys.argv[1:] or PROGRAMS:
         single, several, mesh, shapes, specs, out = PROGRAMS[name]()
-        place = lambda tree: jax.tree.map(lambda s: NamedSharding(mesh, s), tree,  # noqa: E731
-                                          is_leaf=lambda s: isinstance(s, P))
+
+        def place(tree, mesh=mesh):
+            return jax.tree.map(
+                lambda s: NamedSharding(mesh, s), tree, is_leaf=lambda s: isinstance(s, P)
+            )
+
         dump(single, shapes, os.path.join(HERE, name + ".single.hlo.gz"))
-        dump(several, shapes, os.path.join(HERE, name + ".spmd.hlo.gz"), in_shardings=place(specs),
-             out_shardings=place(out))
+        dump(
+            several,
+            shapes,
+            os.path.join(HERE, name + ".spmd.hlo.gz"),
+            in_shardings=place(specs),
+            out_shardings=place(out),
+        )
         print(name)
 
 

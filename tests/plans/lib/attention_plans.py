@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention sharded along the sequence, with no lineage but of inputs and outputs, in spellings that people really use:
+"""Attention sharded along the sequence, with lineage of inputs and outputs only.
+
+The forms are those in real use:
 
     gathered  keys and values are gathered, each rank has the attention of its own queries
     maximum   a ring: running maximum, sum and product, rescaled at each step, divided at the end
-    lse       a ring: each block's result and log-sum-exp, merged with exp(lse of the block - lse of all)
-    sigmoid   the same, merged as ring-flash-attention does (github.com/zhuzilin): out - sigmoid(block_lse - lse) (out - block_out), lse - logsigmoid(lse - block_lse)
+    lse       a ring: each block's result and log-sum-exp, merged with exp(block_lse - lse of all)
+    sigmoid   the same, merged as in ring-flash-attention (github.com/zhuzilin):
+              out - sigmoid(block_lse - lse) (out - block_out), lse - logsigmoid(lse - block_lse)
     largest   the same, merged by weights exp(lse - the larger lse), divided by their sum
     heads     all ranks exchange sequence for heads and back
 
-The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the whole row (arXiv 2205.14135, algorithm 4), with keys, values and their gradients going round.
-`fused` is about what a side does with the scores: `attention` and its gradient in one operator, or written out.
+The gradients of the two rings are written out from the log-sum-exp (or maximum and sum) of the
+whole row (arXiv 2205.14135, algorithm 4). Keys, values and their gradients go round the ring.
+`fused`: whether a side computes scores by `attention` and its gradient, or written out.
 
-Mistakes: `rescale` (a block is not rescaled, with sigmoids the two log-sum-exps are exchanged, or its gradient is taken with a block's own sum; where nothing is rescaled the scores are not), `step` (the last step of a ring is not taken, or blocks of values come in another order),
-`mask` (of another block, or transposed).
+Mistakes:
+
+    rescale   a block is not rescaled; with sigmoids the two log-sum-exps are exchanged, or its
+              gradient is taken with a block's own sum; where nothing is rescaled the scores are not
+    step      the last step of a ring is missing, or blocks of values come in another order
+    mask      of another block, or transposed
 """
 
 SPELLINGS = ("gathered", "maximum", "lse", "heads", "sigmoid", "largest")
@@ -32,7 +40,10 @@ class Side:
         return self.tensors[name]["shape"]
 
     def op(self, op, operands, *shapes, names=None, **attrs):
-        """One node; its results' names (one: not in a list). A shape of None: a result that nobody wants."""
+        """One node.
+
+        Returns the names of its results (one: not in a list). A shape of None: an unused result.
+        """
         out = []
         for i, shape in enumerate(shapes):
             if shape is None:
@@ -44,8 +55,20 @@ class Side:
                 out.append(f"{op}.{self.count}")
                 self.count += 1
             self.tensors[out[-1]] = {"shape": list(shape)}
-        communication = {k: attrs.pop(k) for k in ("comm", "group", "pairs") if k in attrs} if "comm" in attrs else {}
-        self.nodes.append({"op": op, "in": operands, "out": out, **communication, **({"attrs": attrs} if attrs else {})})
+        communication = (
+            {k: attrs.pop(k) for k in ("comm", "group", "pairs") if k in attrs}
+            if "comm" in attrs
+            else {}
+        )
+        self.nodes.append(
+            {
+                "op": op,
+                "in": operands,
+                "out": out,
+                **communication,
+                **({"attrs": attrs} if attrs else {}),
+            }
+        )
         return out[0] if len(out) == 1 else out
 
     def add(self, x, y):
@@ -72,7 +95,13 @@ class Side:
         """o, lse (of shape [..., s]) or None."""
         shape = [*self.shape(q)[:-1], self.shape(v)[-1]]
         if fused:
-            return self.op("attention", [q, k, v, *([mask] if mask else [])], shape, self.shape(q)[:-1] if lse else None, scale=1 if scale is None else scale)
+            return self.op(
+                "attention",
+                [q, k, v, *([mask] if mask else [])],
+                shape,
+                self.shape(q)[:-1] if lse else None,
+                scale=1 if scale is None else scale,
+            )
         s, _ = self.scores(q, k, mask, scale)
         o = self.matmul(self.same("softmax", s, dim=-1), v)
         return o, self.op("logsumexp", [s], self.shape(q)[:-1], dim=-1) if lse else None
@@ -80,7 +109,15 @@ class Side:
     def attention_backward(self, do, dlse, q, k, v, mask, scale, fused):
         """The gradients of q, k and v."""
         if fused:
-            return self.op("attention_backward", [do, dlse, q, k, v, *([mask] if mask else [])], self.shape(q), self.shape(k), self.shape(v), *([None] if mask else []), scale=1 if scale is None else scale)[:3]
+            return self.op(
+                "attention_backward",
+                [do, dlse, q, k, v, *([mask] if mask else [])],
+                self.shape(q),
+                self.shape(k),
+                self.shape(v),
+                *([None] if mask else []),
+                scale=1 if scale is None else scale,
+            )[:3]
         s, (kt, raw, scaled) = self.scores(q, k, mask, scale)
         p = self.same("softmax", s, dim=-1)
         dp, dv = self.op("matmul_backward", [do, p, v], self.shape(p), self.shape(v))
@@ -97,14 +134,22 @@ class Plan:
     """The programs of all ranks, each written by the same steps."""
 
     def __init__(self, spelling, fused, mask, backward, mistake, b, h, s, d, ranks, scale):
-        self.spelling, self.fused, self.mask, self.backward, self.mistake = spelling, fused, mask, backward, mistake
+        self.spelling, self.fused, self.mask, self.backward, self.mistake = (
+            spelling,
+            fused,
+            mask,
+            backward,
+            mistake,
+        )
         self.b, self.h, self.s, self.d, self.ranks, self.scale = b, h, s, d, ranks, scale
         self.rows = s // ranks
         self.programs = []
         for rank in range(ranks):
             self.r, self.side, self.comms = rank, Side(), 0
             self.rank()
-            self.programs.append({"at": {"cp": rank}, "tensors": self.side.tensors, "nodes": self.side.nodes})
+            self.programs.append(
+                {"at": {"cp": rank}, "tensors": self.side.tensors, "nodes": self.side.nodes}
+            )
 
     def is_(self, mistake):
         return self.mistake == mistake
@@ -115,7 +160,12 @@ class Plan:
 
     def next(self, x):
         """x of the rank before this one."""
-        return self.communicate("collective_permute", x, self.side.shape(x), pairs=[[i, (i + 1) % self.ranks] for i in range(self.ranks)])
+        return self.communicate(
+            "collective_permute",
+            x,
+            self.side.shape(x),
+            pairs=[[i, (i + 1) % self.ranks] for i in range(self.ranks)],
+        )
 
     def gathered(self, x, dim=2):
         shape = list(self.side.shape(x))
@@ -127,7 +177,10 @@ class Plan:
         shape = self.side.shape(x)
         half = list(shape)
         half[dim] //= self.ranks
-        pieces = [self.side.op("slice", [x], half, dim=dim, start=i * half[dim], stop=(i + 1) * half[dim]) for i in range(self.ranks)]
+        pieces = [
+            self.side.op("slice", [x], half, dim=dim, start=i * half[dim], stop=(i + 1) * half[dim])
+            for i in range(self.ranks)
+        ]
         return self.side.op("cat", pieces[1:] + pieces[:1], shape, dim=dim)
 
     def rank(self):
@@ -136,7 +189,12 @@ class Plan:
         for name in given:
             self.side.given(name, [b, h, self.rows, d])
         if self.mask == "bias":
-            self.side.given("bias", [h // self.ranks, self.s, self.s] if self.spelling == "heads" else [h, self.rows, self.s])
+            self.side.given(
+                "bias",
+                [h // self.ranks, self.s, self.s]
+                if self.spelling == "heads"
+                else [h, self.rows, self.s],
+            )
         if self.mask == "causal":
             self.side.given("tokens", [b, self.rows], dtype="int64")
         if self.spelling == "gathered":
@@ -165,7 +223,14 @@ class Plan:
         if self.spelling == "heads":
             return self.side.transposed(mask) if self.is_("mask") else mask
         rows = (self.r + self.is_("mask")) % self.ranks
-        return self.side.op("slice", [mask], [1, 1, self.rows, self.s], dim=2, start=rows * self.rows, stop=(rows + 1) * self.rows)
+        return self.side.op(
+            "slice",
+            [mask],
+            [1, 1, self.rows, self.s],
+            dim=2,
+            start=rows * self.rows,
+            stop=(rows + 1) * self.rows,
+        )
 
     def gathered_keys(self):
         scale = None if self.is_("rescale") else self.scale
@@ -174,30 +239,48 @@ class Plan:
             v = self.rolled(v)
         results = {"o": self.side.attention("q", k, v, mask, scale, self.fused)[0]}
         if self.backward:
-            dq, dk, dv = self.side.attention_backward("do", None, "q", k, v, mask, scale, self.fused)
+            dq, dk, dv = self.side.attention_backward(
+                "do", None, "q", k, v, mask, scale, self.fused
+            )
             own = self.side.shape("k")
-            results |= {"dq": dq, "dk": self.communicate("reduce_scatter", dk, own, dim=2, reduce="sum"),
-                        "dv": self.communicate("reduce_scatter", dv, own, dim=2, reduce="sum")}
+            results |= {
+                "dq": dq,
+                "dk": self.communicate("reduce_scatter", dk, own, dim=2, reduce="sum"),
+                "dv": self.communicate("reduce_scatter", dv, own, dim=2, reduce="sum"),
+            }
         self.finish(results)
 
     def split_heads(self):
         scale = None if self.is_("rescale") else self.scale
         mine = [self.b, self.h // self.ranks, self.s, self.d]
-        to_heads = lambda x: self.communicate("all_to_all", x, mine, idim=1, odim=2)
-        back = lambda x: self.communicate("all_to_all", x, [self.b, self.h, self.rows, self.d], idim=2, odim=1)
+
+        def to_heads(x):
+            return self.communicate("all_to_all", x, mine, idim=1, odim=2)
+
+        def back(x):
+            whole = [self.b, self.h, self.rows, self.d]
+            return self.communicate("all_to_all", x, whole, idim=2, odim=1)
+
         q, k, v, mask = to_heads("q"), to_heads("k"), to_heads("v"), self.whole_mask()
         if self.is_("step"):
             v = self.rolled(v)
         results = {"o": back(self.side.attention(q, k, v, mask, scale, self.fused)[0])}
         if self.backward:
-            gradients = self.side.attention_backward(to_heads("do"), None, q, k, v, mask, scale, self.fused)
-            results |= {name: back(g) for name, g in zip(("dq", "dk", "dv"), gradients)}
+            gradients = self.side.attention_backward(
+                to_heads("do"), None, q, k, v, mask, scale, self.fused
+            )
+            results |= {
+                name: back(g) for name, g in zip(("dq", "dk", "dv"), gradients, strict=True)
+            }
         self.finish(results)
 
     # --- rings ---
 
     def blocks(self):
-        """Step by step: the block's number, its keys, values and mask; no block where all of it is masked."""
+        """Step by step: the block's number, its keys, values and mask.
+
+        No block where all of it is masked.
+        """
         k, v = "k", "v"
         for i in range(self.ranks):
             if i > 0 and not (self.is_("step") and i == self.ranks - 1):
@@ -209,7 +292,14 @@ class Plan:
             mask = None
             if self.mask == "bias":
                 column = (j + 1) % self.ranks if self.is_("mask") and i == 1 else j
-                mask = self.side.op("slice", ["bias"], [self.h, self.rows, self.rows], dim=2, start=column * self.rows, stop=(column + 1) * self.rows)
+                mask = self.side.op(
+                    "slice",
+                    ["bias"],
+                    [self.h, self.rows, self.rows],
+                    dim=2,
+                    start=column * self.rows,
+                    stop=(column + 1) * self.rows,
+                )
             elif self.mask == "causal" and j == (0 if self.is_("mask") else self.r):
                 mask = self.side.op("create_mask", ["tokens"], [1, 1, self.rows, self.rows])
             yield i, k, v, mask
@@ -225,7 +315,7 @@ class Plan:
         self.finish(results)
 
     def maximum(self, blocks, forget):
-        side, total = self.side, None
+        side, m, weight, total = self.side, None, None, None
         column = [self.b, self.h, self.rows, 1]
         for n, (_, k, v, mask) in enumerate(blocks):
             s, _ = side.scores("q", k, mask, self.scale)
@@ -234,14 +324,17 @@ class Plan:
                 both = side.op("cat", [m, largest], [*column[:3], 2], dim=-1)
                 largest = side.op("amax", [both], column, dim=-1, keepdim=True)
                 factor = side.same("exp", side.same("sub", m, largest))
-                l = side.same("mul", l, factor)
+                weight = side.same("mul", weight, factor)
                 if not (forget and n == len(blocks) - 1):
                     total = side.same("mul", total, factor)
             m = largest
             p = side.same("exp", side.same("sub", s, m))
             own, product = side.op("sum", [p], column, dim=-1, keepdim=True), side.matmul(p, v)
-            l, total = (own, product) if n == 0 else (side.add(l, own), side.add(total, product))
-        return side.same("div", total, l), (m, l)
+            if n == 0:
+                weight, total = own, product
+            else:
+                weight, total = side.add(weight, own), side.add(total, product)
+        return side.same("div", total, weight), (m, weight)
 
     def merged(self, blocks, forget):
         side = self.side
@@ -254,12 +347,16 @@ class Plan:
             if n == 0:
                 o, lse = block, block_lse
             else:
-                o, lse = getattr(self, f"merged_by_{self.spelling}")(o, lse, block, block_lse, forget and n == len(blocks) - 1)
+                o, lse = getattr(self, f"merged_by_{self.spelling}")(
+                    o, lse, block, block_lse, forget and n == len(blocks) - 1
+                )
         return o, (lse,)
 
     def both(self, op, x, y):
         shape = self.side.shape(x)
-        return self.side.op(op, [self.side.op("cat", [x, y], [*shape[:3], 2], dim=-1)], shape, dim=-1, keepdim=True)
+        return self.side.op(
+            op, [self.side.op("cat", [x, y], [*shape[:3], 2], dim=-1)], shape, dim=-1, keepdim=True
+        )
 
     def merged_by_lse(self, o, lse, block, block_lse, forget):
         side = self.side
@@ -271,8 +368,13 @@ class Plan:
 
     def merged_by_sigmoid(self, o, lse, block, block_lse, forget):
         side = self.side
-        weight = side.same("sigmoid", side.same("sub", lse, block_lse) if forget else side.same("sub", block_lse, lse))
-        whole = side.same("sub", lse, side.same("log", side.same("sigmoid", side.same("sub", lse, block_lse))))
+        weight = side.same(
+            "sigmoid",
+            side.same("sub", lse, block_lse) if forget else side.same("sub", block_lse, lse),
+        )
+        whole = side.same(
+            "sub", lse, side.same("log", side.same("sigmoid", side.same("sub", lse, block_lse)))
+        )
         return side.same("sub", o, side.same("mul", side.same("sub", o, block), weight)), whole
 
     def merged_by_largest(self, o, lse, block, block_lse, forget):
@@ -281,7 +383,10 @@ class Plan:
         weights = [side.same("exp", side.same("sub", x, largest)) for x in (lse, block_lse)]
         total = side.add(*weights)
         whole = side.add(largest, side.same("log", total))
-        scaled = side.same("mul", o, weights[0]), block if forget else side.same("mul", block, weights[1])
+        scaled = (
+            side.same("mul", o, weights[0]),
+            block if forget else side.same("mul", block, weights[1]),
+        )
         return side.same("div", side.add(*scaled), total), whole
 
     def ring_backward(self, blocks, o, row):
@@ -299,7 +404,9 @@ class Plan:
                 block, block_lse = next(partial)
                 share = side.same("exp", side.same("sub", block_lse, row[0]))
                 do = "do" if self.is_("rescale") and i == 0 else side.same("mul", "do", share)
-                slope = side.op("sum", [side.same("mul", "do", block)], column, dim=-1, keepdim=True)
+                slope = side.op(
+                    "sum", [side.same("mul", "do", block)], column, dim=-1, keepdim=True
+                )
                 slope = side.same("mul", side.same("sub", slope, own), share)
                 slope = side.op("squeeze", [slope], column[:3], dim=-1)
                 here = side.attention_backward(do, slope, "q", k, v, mask, self.scale, True)
@@ -312,8 +419,12 @@ class Plan:
                 if len(row) > 1 or not (self.is_("rescale") and i == 0):
                     dp = side.same("sub", dp, own)
                 ds = side.same("mul", side.same("mul", p, dp), scalar=self.scale)
-                here = side.matmul(ds, k), side.matmul(side.transposed(ds), "q"), side.matmul(side.transposed(p), "do")
-            dq, dk, dv = (side.add(x, y) for x, y in zip((dq, dk, dv), here))
+                here = (
+                    side.matmul(ds, k),
+                    side.matmul(side.transposed(ds), "q"),
+                    side.matmul(side.transposed(p), "do"),
+                )
+            dq, dk, dv = (side.add(x, y) for x, y in zip((dq, dk, dv), here, strict=True))
         return {"dq": dq, "dk": self.next(dk), "dv": self.next(dv)}
 
 
@@ -328,29 +439,78 @@ def model(fused, mask, backward, b, h, s, d, scale):
         used = side.op("create_mask", [side.given("tokens", [b, s], dtype="int64")], [1, 1, s, s])
     results = {"o": side.attention("q", "k", "v", used, scale, fused)[0]}
     if backward:
-        results |= dict(zip(("dq", "dk", "dv"), side.attention_backward("do", None, "q", "k", "v", used, scale, fused)))
+        results |= dict(
+            zip(
+                ("dq", "dk", "dv"),
+                side.attention_backward("do", None, "q", "k", "v", used, scale, fused),
+                strict=True,
+            )
+        )
     for name, value in results.items():
         side.op("identity", [value], side.shape(value), names=[name])
-    return {"format": "shardproof-model", "version": 1, "tensors": side.tensors, "nodes": side.nodes, "outputs": list(results)}
+    return {
+        "format": "shardproof-model",
+        "version": 1,
+        "tensors": side.tensors,
+        "nodes": side.nodes,
+        "outputs": list(results),
+    }
 
 
 def lineage(spelling, mask, backward, b, h, s, d, ranks):
     rows = s // ranks
 
     def entry(tensor, role, box, step):
-        return {"tensor": tensor, "role": role, "shards": [{"box": [[0, n] for n in box], "step": {"cp": step}, "parts": [{"local": tensor}]}]}
+        return {
+            "tensor": tensor,
+            "role": role,
+            "shards": [
+                {"box": [[0, n] for n in box], "step": {"cp": step}, "parts": [{"local": tensor}]}
+            ],
+        }
+
     block, step = [b, h, rows, d], [0, 0, rows, 0]
-    entries = [entry(name, "input", block, step) for name in ["q", "k", "v"] + (["do"] if backward else [])]
+    entries = [
+        entry(name, "input", block, step) for name in ["q", "k", "v"] + (["do"] if backward else [])
+    ]
     if mask == "bias":
-        entries.append(entry("bias", "input", [h // ranks, s, s], [h // ranks, 0, 0]) if spelling == "heads" else entry("bias", "input", [h, rows, s], [0, rows, 0]))
+        entries.append(
+            entry("bias", "input", [h // ranks, s, s], [h // ranks, 0, 0])
+            if spelling == "heads"
+            else entry("bias", "input", [h, rows, s], [0, rows, 0])
+        )
     if mask == "causal":
         entries.append(entry("tokens", "input", [b, rows], [0, rows]))
-    return entries + [entry(name, "output", block, step) for name in ["o"] + (["dq", "dk", "dv"] if backward else [])]
+    return entries + [
+        entry(name, "output", block, step)
+        for name in ["o"] + (["dq", "dk", "dv"] if backward else [])
+    ]
 
 
-def make(spelling, fused_model, fused_plan, mask, backward, mistake=None, b=1, h=2, s=6, d=2, ranks=2, scale=0.5):
+def make(
+    spelling,
+    fused_model,
+    fused_plan,
+    mask,
+    backward,
+    mistake=None,
+    b=1,
+    h=2,
+    s=6,
+    d=2,
+    ranks=2,
+    scale=0.5,
+):
     """Model and plan."""
-    programs = Plan(spelling, fused_plan, mask, backward, mistake, b, h, s, d, ranks, scale).programs
-    plan = {"format": "shardproof-plan", "version": 1, "model": "m.model.json", "mesh": [["cp", ranks]], "programs": programs,
-            "lineage": lineage(spelling, mask, backward, b, h, s, d, ranks)}
+    programs = Plan(
+        spelling, fused_plan, mask, backward, mistake, b, h, s, d, ranks, scale
+    ).programs
+    plan = {
+        "format": "shardproof-plan",
+        "version": 1,
+        "model": "m.model.json",
+        "mesh": [["cp", ranks]],
+        "programs": programs,
+        "lineage": lineage(spelling, mask, backward, b, h, s, d, ranks),
+    }
     return model(fused_model, mask, backward, b, h, s, d, scale), plan

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that scripts write into documents."""
+
 import pathlib
 
 
 def write_between(path, what, lines):
-    """Replaces what stands between the two comments of this name in a document. Throws ValueError where there are none."""
+    """Replaces the text between a document's two comments of this name.
+
+    Throws ValueError without them.
+    """
     path = pathlib.Path(path)
     begin, end = f"<!-- {what} -->\n", f"<!-- end of {what} -->\n"
     text = path.read_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a report's first cause is about the node that a bug changed: one judgement for all tables."""
+"""Whether a report's first cause is about the node that a bug changed, for all tables."""
 
 
 def stem(operand):
@@ -7,7 +7,7 @@ def stem(operand):
 
 
 def near(plan, pointers):
-    """The nodes at `pointers`, and those that read or make one of their tensors, in each program."""
+    """The nodes at `pointers`, and those that read or write one of their tensors."""
     found, tensors = set(pointers), set()
     for pointer in pointers:
         _, _, p, _, n = pointer.split("/")
@@ -20,12 +20,20 @@ def near(plan, pointers):
                 found.add(f"/programs/{p}/nodes/{i}")
         if "comm" in node:
             for q, theirs in enumerate(plan["programs"]):
-                found |= {f"/programs/{q}/nodes/{i}" for i, o in enumerate(theirs["nodes"]) if o.get("comm") == node["comm"]}
+                found |= {
+                    f"/programs/{q}/nodes/{i}"
+                    for i, o in enumerate(theirs["nodes"])
+                    if o.get("comm") == node["comm"]
+                }
     return found, tensors
 
 
 class FirstCause:
-    """`named`: the first three nodes of the first cause have a changed one or one next to it. `told`: its sentence has one, or such a tensor. `proved`: with its mend the plan is equivalent."""
+    """How a first cause relates to the changed nodes.
+
+    `named`: its first three nodes have a changed one or a neighbour of one. `told`: its sentence
+    has one, or such a tensor. `proved`: with its fix the plan is equivalent.
+    """
 
     def __init__(self, report, plan, changed):
         causes = report["causes"]
@@ -33,6 +41,8 @@ class FirstCause:
         nodes, tensors = near(plan, changed)
         self.causes, self.sentence, self.kind = len(causes), first["sentence"], first["kind"]
         self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
-        self.told = any(n in self.sentence.replace("(", " ").split() for n in nodes) or any(f"`{t}`" in self.sentence for t in tensors)
+        self.told = any(n in self.sentence.replace("(", " ").split() for n in nodes) or any(
+            f"`{t}`" in self.sentence for t in tensors
+        )
         self.mend = first["mend"]["text"] if first["mend"] else ""
         self.proved = bool(first["mend"] and first["mend"]["proved"])

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of the plan runners: plans as dictionaries that are edited in place, the program run on them, and its report checked.
+"""Helpers of the plan runners: plans as dictionaries, edited in place, verified, reports checked.
 
-A runner is called with the program's path, prints one line per case and a summary, and exits with 0 when every case passed.
+A runner takes the program's path, prints one line per case and a summary, and exits with 0 when
+every case passed.
 """
+
 import atexit
 import concurrent.futures
 import copy
@@ -28,19 +30,36 @@ MOE = "moe_dp2_pp2_tp2_nm2_ly2_e16.plan.json"
 LLAMA_TP8 = "llama3_dp2_pp4_tp8_nm8_ly2.plan.json.gz"
 MOE_128 = "moe_dp16_pp2_tp4_nm16_ly2_e64.plan.json.gz"
 
-SKIPPED = 77   # the exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed
+# The exit code of a runner that has nothing to check: ctest lists it as skipped, never as passed.
+SKIPPED = 77
 # What stands for the real plans where they are not there, made by the program under test.
 GENERATED = {
-    LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 --dp 2 --pp 2 --tp 2 --microbatches 2",
-    LLAMA_TP8: "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 --dp 2 --pp 4 --tp 8 --microbatches 8",
+    LLAMA: "llama3 --layers 2 --dim 64 --hidden 128 --heads 4 --kv-heads 2 --seq 32 --vocab 512 "
+    "--dp 2 --pp 2 --tp 2 --microbatches 2",
+    LLAMA_TP8: (
+        "llama3 --layers 4 --dim 128 --hidden 256 --heads 16 --kv-heads 8 --seq 64 --vocab 1024 "
+        "--dp 2 --pp 4 --tp 8 --microbatches 8"
+    ),
 }
 
-EQUIVALENT, NOT_EQUIVALENT, UNDECIDED, CONDITIONAL, USAGE, INPUT_ERROR, INTERNAL, OUT_OF_MEMORY, DOES_NOT_APPLY = 0, 10, 5, 4, 1, 2, 6, 7, 3
+(
+    EQUIVALENT,
+    NOT_EQUIVALENT,
+    UNDECIDED,
+    CONDITIONAL,
+    USAGE,
+    INPUT_ERROR,
+    INTERNAL,
+    OUT_OF_MEMORY,
+    DOES_NOT_APPLY,
+) = 0, 10, 5, 4, 1, 2, 6, 7, 3
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
-RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))  # seconds for one run: a hang is a failure, a slow machine is not
+# Seconds for one run: a hang is a failure, a slow machine is not.
+RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))
 
 
 # ---- files ----
+
 
 def plans_directory():
     """The real plans, or a directory of generated ones that stand for them."""
@@ -51,12 +70,19 @@ def plans_directory():
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name, arguments in GENERATED.items():
         prefix = directory / name.split(".")[0]
-        subprocess.run([sys.argv[1], "generate", *arguments.split(), "-o", str(prefix)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.argv[1], "generate", *arguments.split(), "-o", str(prefix)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         made = pathlib.Path(f"{prefix}.plan.json")
         if name.endswith(".gz"):
             with gzip.open(directory / name, "wb", compresslevel=1) as file:
                 file.write(made.read_bytes())
-    print(f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has plans/): generated ones stand for them")
+    print(
+        f"{real} does not hold the real plans (set SHARDPROOF_SHARED to the directory that has "
+        f"plans/): generated ones stand for them"
+    )
     return directory
 
 
@@ -99,18 +125,25 @@ def skip_unless_shared(*names):
     """Ends the runner as skipped when plans that nothing stands for are not there."""
     missing = [n for n in names if not (PLANS / n).is_file()]
     if missing:
-        print(f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the directory that has plans/)")
+        print(
+            f"SKIPPED: {PLANS} does not hold {', '.join(missing)} (set SHARDPROOF_SHARED to the "
+            f"directory that has plans/)"
+        )
         sys.exit(SKIPPED)
 
 
 # ---- one plan under edit ----
 
+
 class Plan:
-    """A plan and what an edit touched in it. Nodes are remembered by identity, so that inserting others does not misplace them."""
+    """A plan and what an edit touched in it.
+
+    Nodes are remembered by identity, so inserting others does not misplace them.
+    """
 
     def __init__(self, name):
         self.name = name
-        self.json = read_json(PLANS / name)   # an absolute path is taken as it is
+        self.json = read_json(PLANS / name)  # an absolute path is taken as it is
         self._touched = []
         self._fresh = itertools.count()
 
@@ -131,10 +164,18 @@ class Plan:
         return next(i for i, p in enumerate(self.programs) if p["at"] == at)
 
     def nodes(self, program, op=None, **fields):
-        """The program's nodes with this operator and these fields (`comm_prefix` for the beginning of a communication's name)."""
+        """The program's nodes with this operator and these fields.
+
+        `comm_prefix`: the beginning of a communication's name.
+        """
         prefix = fields.pop("comm_prefix", "")
-        return [n for n in self.programs[program]["nodes"]
-                if (op is None or n["op"] == op) and n.get("comm", "").startswith(prefix) and all(n.get(k) == v for k, v in fields.items())]
+        return [
+            n
+            for n in self.programs[program]["nodes"]
+            if (op is None or n["op"] == op)
+            and n.get("comm", "").startswith(prefix)
+            and all(n.get(k) == v for k, v in fields.items())
+        ]
 
     def node(self, program, op, nth=0, **fields):
         return self.nodes(program, op, **fields)[nth]
@@ -179,14 +220,17 @@ class Plan:
 
     def replace(self, program, node, *made):
         at = self.index(program, node)
-        self.programs[program]["nodes"][at:at + 1] = made
+        self.programs[program]["nodes"][at : at + 1] = made
 
     def rewire(self, program, old, new, only=None):
         """Lets the readers of `old` (or those in `only`) read `new`; returns them."""
         changed = []
         for node in self.programs[program]["nodes"] if only is None else only:
             if old in operands(node):
-                node["in"] = [new + t[len(old):] if t and (t == old or t.startswith(old + "#")) else t for t in node["in"]]
+                node["in"] = [
+                    new + t[len(old) :] if t and (t == old or t.startswith(old + "#")) else t
+                    for t in node["in"]
+                ]
                 changed.append(node)
         return changed
 
@@ -199,8 +243,15 @@ class Plan:
     # ---- what the report has to name ----
 
     def accepted(self):
-        """Pointers of the touched nodes and of their direct consumers; the partners of a communication consume what it sends."""
-        where = {id(n): (p, i) for p, program in enumerate(self.programs) for i, n in enumerate(program["nodes"])}
+        """Pointers of the touched nodes and of their direct consumers.
+
+        The partners of a communication consume what it sends.
+        """
+        where = {
+            id(n): (p, i)
+            for p, program in enumerate(self.programs)
+            for i, n in enumerate(program["nodes"])
+        }
         readers, comms = {}, {}
         for p, program in enumerate(self.programs):
             for n in program["nodes"]:
@@ -232,12 +283,19 @@ def operands(node):
 def peers(plan, program, axis):
     """Programs that differ from this one in `axis` alone, itself included, by coordinate."""
     at = plan.programs[program]["at"]
-    found = [i for i, p in enumerate(plan.programs) if all(p["at"].get(a) == at.get(a) for a in plan.axes if a != axis)]
+    found = [
+        i
+        for i, p in enumerate(plan.programs)
+        if all(p["at"].get(a) == at.get(a) for a in plan.axes if a != axis)
+    ]
     return sorted(found, key=lambda i: plan.programs[i]["at"].get(axis, 0))
 
 
 def split_axis(plan, axis):
-    """Writes a free axis out as explicit programs, one for each coordinate. Returns nothing: indices of programs change."""
+    """Replaces a free axis by explicit programs, one for each coordinate.
+
+    Indices of programs change.
+    """
     size = dict(map(tuple, plan.json["mesh"]))[axis]
     made = []
     for program in plan.programs:
@@ -246,7 +304,11 @@ def split_axis(plan, axis):
             continue
         for c in range(size):
             each = copy.deepcopy(program)
-            each["at"] = {a: c if a == axis else program["at"][a] for a in plan.axes if a == axis or a in program["at"]}
+            each["at"] = {
+                a: c if a == axis else program["at"][a]
+                for a in plan.axes
+                if a == axis or a in program["at"]
+            }
             made.append(each)
     plan.json["programs"] = made
 
@@ -264,6 +326,7 @@ def split_microbatches(plan, program, node):
 
 # ---- running the program ----
 
+
 class Result:
     def __init__(self, code, out, err, report, seconds):
         self.code, self.out, self.err, self.report, self.seconds = code, out, err, report, seconds
@@ -275,12 +338,24 @@ class Result:
         """One line on what the run said, for a case that failed."""
         if self.report is None:
             return f"exit {self.code}; {self.err.strip()[:300]}"
-        text = f"exit {self.code} {self.report['verdict']} ({self.report['reason']})" if self.report["reason"] else f"exit {self.code} {self.report['verdict']}"
+        text = (
+            f"exit {self.code} {self.report['verdict']} ({self.report['reason']})"
+            if self.report["reason"]
+            else f"exit {self.code} {self.report['verdict']}"
+        )
         for defect in self.report["defects"][:3]:
-            text += f"\n      {defect['kind']}: {defect['message'][:260]}; nodes {' '.join(plan_pointers(defect)) or 'none'}"
+            text += (
+                f"\n"
+                f"      {defect['kind']}: {defect['message'][:260]}; nodes "
+                f"{' '.join(plan_pointers(defect)) or 'none'}"
+            )
         bad = [s for s in self.report["stages"] if s["verdict"] != "proved"]
         for stage in bad[:4]:
-            text += f"\n      stage {stage['tensor']} {stage['role']} /lineage/{stage['entry']}: {stage['verdict']}: {stage['reason'][:160]}"
+            text += (
+                f"\n"
+                f"      stage {stage['tensor']} {stage['role']} /lineage/{stage['entry']}: "
+                f"{stage['verdict']}: {stage['reason'][:160]}"
+            )
         return text + (f"\n      ({len(bad)} stages not proved)" if bad else "")
 
 
@@ -289,10 +364,10 @@ def plan_pointers(defect):
 
 
 def parent_of(pid):
-    """The parent of a process that still does anything, from /proc; None where it has ended.
+    """The parent of a process that still runs, from /proc; None where it has ended.
 
-    One that has ended may stay listed for as long as its parent does not ask for it, which for orphans is the system's first process, in a container often one
-    that never does.
+    A process that has ended stays listed until its parent waits for it. For orphans this is the
+    system's first process, which in a container often never waits.
     """
     try:
         # The name may hold spaces and parentheses; the fields that count follow the last one.
@@ -317,7 +392,11 @@ class Failure(Exception):
 
 
 def default_signals():
-    """For the programs that are run: a shell that runs tests in the background has them ignore signals, nohup another one, and so on to children."""
+    """Restores signals for the programs that are run.
+
+    A shell that runs tests in the background has them ignore signals, nohup another one, and
+    children inherit that.
+    """
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -339,21 +418,40 @@ class Runner:
     def verify(self, plan, model, *options, limit=RUN_LIMIT, jobs=1):
         """Runs `verify` on files."""
         report = self.path("report.json")
-        command = [self.program, "verify", "--plan", str(plan), "--json", str(report), "--jobs", str(jobs), *map(str, options)]
+        command = [
+            self.program,
+            "verify",
+            "--plan",
+            str(plan),
+            "--json",
+            str(report),
+            "--jobs",
+            str(jobs),
+            *map(str, options),
+        ]
         if model is not None:
             command += ["--model", str(model)]
         start = time.monotonic()
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit)
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit,
+            )
         except subprocess.TimeoutExpired:
             raise Failure(f"did not end within {limit:g} s") from None
         seconds = time.monotonic() - start
-        made = json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+        made = (
+            json.loads(report.read_text()) if report.is_file() and report.stat().st_size else None
+        )
         report.unlink(missing_ok=True)
         return Result(done.returncode, done.stdout, done.stderr, made, seconds)
 
     def verify_plan(self, plan, *options, **keywords):
-        """Runs `verify` on an edited plan and the model that lies beside the plan it comes from, which must not change."""
+        """Runs `verify` on an edited plan and the unchanged model beside the plan it comes from."""
         model = model_of(plan.name)
         before = hashlib.sha256(model.read_bytes()).digest()
         file = write_json(self.path("plan.json"), plan.json)
@@ -370,7 +468,7 @@ class Runner:
         self._cases.append((name, run, arguments))
 
     def slow(self, *families):
-        """These take so long that on a busy machine they may come near the limit for one run: not in the default set."""
+        """Cases that may reach the limit for one run on a busy machine: not in the default set."""
         unknown = set(families) - {family(name) for name, _, _ in self._cases}
         assert not unknown, unknown
         if not SLOW:
@@ -379,8 +477,9 @@ class Runner:
     def run(self, parallel=True, most_open=0):
         """Runs all cases and returns the exit code.
 
-        A case that ends undecided or not in time is open: listed as such, never counted as passed. At most `most_open` may be, a number that
-        is only ever lowered. A wrong verdict, a crash or a report that does not lead to the place is a failure.
+        A case that ends undecided or not in time is open: listed as such, never counted as passed.
+        At most `most_open` may be open, a number that is only ever lowered. A wrong verdict, a
+        crash or a report that does not lead to the place is a failure.
         """
         wanted = sys.argv[2:]
         cases = [c for c in self._cases if not wanted or any(w in c[0] for w in wanted)]
@@ -393,12 +492,21 @@ class Runner:
         passed = failed = unsettled = 0
         try:
             with concurrent.futures.ThreadPoolExecutor(self.jobs if parallel else 1) as pool:
-                for (name, _, _), outcome in zip(cases, pool.map(self._one, cases)):
+                for (name, _, _), outcome in zip(cases, pool.map(self._one, cases), strict=True):
                     good, text = outcome
-                    is_open = not good and ("did not end within" in text or ": exit 5 " in text or "undecided" in text.split(";")[0]
-                                            or "is reported as refuted: exit 0" in text)   # the verdict is right, the label of the lineage is not
+                    # The verdict is right, the label of the lineage is not.
+                    is_open = not good and (
+                        "did not end within" in text
+                        or ": exit 5 " in text
+                        or "undecided" in text.split(";")[0]
+                        or "is reported as refuted: exit 0" in text
+                    )
                     print("ok" if good else "open" if is_open else "FAILED", name, text, flush=True)
-                    passed, failed, unsettled = passed + good, failed + (not good and not is_open), unsettled + is_open
+                    passed, failed, unsettled = (
+                        passed + good,
+                        failed + (not good and not is_open),
+                        unsettled + is_open,
+                    )
         finally:
             shutil.rmtree(self.directory, ignore_errors=True)
         if unsettled > most_open:
@@ -420,11 +528,21 @@ class Runner:
 
 
 def family(name):
-    """llama.half_the_checkpoints.3 -> llama.half_the_checkpoints; chunk_off_by_one.pp0.1 -> chunk_off_by_one"""
+    """The case's name without its last part.
+
+    `llama.half_the_checkpoints.3` -> `llama.half_the_checkpoints`
+    `chunk_off_by_one.pp0.1` -> `chunk_off_by_one`
+    """
     words = name.split(".")
-    if words[0] == "mutation":   # the matrix chooses its cases itself
+    if words[0] == "mutation":  # the matrix chooses its cases itself
         return name
-    return ".".join(words[:3] if words[0] == "wrong_checkpoint" else words[:2] if words[0] in ("llama", "moe", "tp8") else words[:1])
+    return ".".join(
+        words[:3]
+        if words[0] == "wrong_checkpoint"
+        else words[:2]
+        if words[0] in ("llama", "moe", "tp8")
+        else words[:1]
+    )
 
 
 def expect_code(result, *codes):

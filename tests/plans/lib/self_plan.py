@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a plan of its own: one rank runs the model's nodes, and lineage says that each tensor is itself."""
+"""A model as its own plan: one rank runs its nodes, and lineage maps each tensor to itself."""
+
 import copy
 
 INPUTS, CHECKPOINTS = "inputs", "checkpoints"
@@ -9,13 +10,15 @@ def self_plan(model, model_file, checkpoints):
     """`checkpoints`: a predicate on the names of the tensors that get a checkpoint besides."""
     tensors = copy.deepcopy(model["tensors"])
     for tensor in tensors.values():
-        tensor.pop("grad_of", None)   # of models only
+        tensor.pop("grad_of", None)  # of models only
     outputs = set(model["outputs"])
     lineage = []
 
     def state(name, role):
         box = [[0, n] for n in tensors[name]["shape"]]
-        lineage.append({"tensor": name, "role": role, "shards": [{"box": box, "parts": [{"local": name}]}]})
+        lineage.append(
+            {"tensor": name, "role": role, "shards": [{"box": box, "parts": [{"local": name}]}]}
+        )
 
     for name, tensor in tensors.items():
         kind = tensor.get("kind")
@@ -25,5 +28,11 @@ def self_plan(model, model_file, checkpoints):
             state(name, "output")
         elif kind is None and checkpoints(name):
             state(name, "checkpoint")
-    return {"format": "shardproof-plan", "version": 1, "model": model_file, "mesh": [],
-            "programs": [{"tensors": tensors, "nodes": copy.deepcopy(model["nodes"])}], "lineage": lineage}
+    return {
+        "format": "shardproof-plan",
+        "version": 1,
+        "model": model_file,
+        "mesh": [],
+        "programs": [{"tensors": tensors, "nodes": copy.deepcopy(model["nodes"])}],
+        "lineage": lineage,
+    }

@@ -73,8 +73,7 @@ def make(rng: random.Random) -> Step:
         f" {init}{persistent})\n        s.world, s.single = world, world.single\n    def {name}(s,"
         " x):\n        y ="
         f" torch.tanh({through})\n{'        s.note(y)' if inside else '        pass'}\n       "
-        " return s.b(y)\n    @torch.no_grad()\n    def note(s, y):\n"
-        + lines(change, 2)
+        " return s.b(y)\n    @torch.no_grad()\n    def note(s, y):\n" + lines(change, 2)
     )
     step.build += [
         "m = Net(world)",

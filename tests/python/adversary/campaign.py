@@ -16,7 +16,7 @@ import os
 import random
 import sys
 import time
-from typing import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .truth import RAISES, Case, Judge, Truth
 from .verdicts import verdicts
@@ -73,7 +73,7 @@ def run(cases: Sequence[Case], jobs: int = 2) -> list[Result]:
     """Truth and verdict of each."""
     with Judge() as judge, verdicts(cases, jobs) as said:  # these are found meanwhile
         truths = [judge.truth(c) for c in cases]
-        return [Result(c, t, v, why) for c, t, (v, why) in zip(cases, truths, said)]
+        return [Result(c, t, v, why) for c, t, (v, why) in zip(cases, truths, said, strict=True)]
 
 
 def table(results: Iterable[Result]) -> list[str]:

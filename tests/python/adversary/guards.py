@@ -74,7 +74,9 @@ def make(rng: random.Random) -> Step:
     condition = (
         f"{decision} and {where_ranks(step)}"
         if own and step.sometimes(0.7)
-        else f"{where_ranks(step)} and {decision}" if own else decision
+        else f"{where_ranks(step)} and {decision}"
+        if own
+        else decision
     )
     body = {
         "factor": "factor[0] = 2.0",

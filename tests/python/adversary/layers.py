@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from .steps import LOOPS, CALLS, Step, apply, base, network, on_ranks, update
+from .steps import CALLS, LOOPS, Step, apply, base, network, on_ranks, update
 
 
 def make(rng: random.Random) -> Step:

@@ -96,7 +96,8 @@ def make(rng: random.Random) -> Step:
         step.update.append("s.step()")
     if (
         step.share in ("same", "dp")
-        and step.style in (
+        and step.style
+        in (
             "module list",
             "module dict",
             "functional",

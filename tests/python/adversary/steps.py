@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Sequence
+from collections.abc import Sequence
 
 HEAD = """\
 import collections, contextlib, copy, dataclasses, math, random

@@ -23,15 +23,15 @@ import signal
 import tempfile
 import traceback
 import zlib
-from typing import Any, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.tensor import DTensor
-
 from shardproof.torch.mesh import Mesh
 from shardproof.torch.world import World
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 SAME = 1e-10  # two results that are that close, relative to the largest element, are equal
 OTHER = 1e-8  # that far, they differ; between the two nothing is said
@@ -198,9 +198,8 @@ class _Numbers:
         if dtype.is_floating_point:
             return (number(f"input {name}", self.draw, shape) * _SCALES[self.draw])[part].clone()
         chosen = number(f"input {name}", self.draw, shape).mul(1e6).long().remainder(high or 4)
-        if (
-            name in ("labels", "target") and self.draw
-        ):  # more of one class, or of those that do not count, among the first
+        if name in ("labels", "target") and self.draw:
+            # More of one class, or of those that do not count, among the first.
             often = IGNORED if name == "labels" else (0, 3)[self.draw - 1]
             chosen[chosen == often] = 1
             chosen[:3] = often
@@ -261,7 +260,7 @@ def _serve(rank: int, size: int, folder: str, pipe: Any) -> None:
             case, draw = pipe.recv()
         except EOFError:
             os._exit(0)
-        mesh = Mesh(case.mesh if size > 1 else {a: 1 for a in case.mesh})
+        mesh = Mesh(case.mesh if size > 1 else dict.fromkeys(case.mesh, 1))
         try:
             result: Any = observed(case, mesh, rank, draw)
         except Exception as e:  # pylint: disable=broad-exception-caught
@@ -441,7 +440,7 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
         return 0.0 if not some else _INFINITE
     if not some:
         return _INFINITE
-    if isinstance(wanted, (bool, str)) or isinstance(wanted, int):
+    if isinstance(wanted, (bool, str, int)):
         return 0.0 if all(type(x) is type(wanted) and x == wanted for x in some) else _INFINITE
     if any(isinstance(x, str) for x in some):
         return _INFINITE
@@ -459,5 +458,5 @@ def _leaf(wanted: Any, leaves: Sequence[Any], mesh: Mesh) -> float:
                     parts = [
                         whole.chunk(size, dim)[mesh.coordinates(r)[axis]] for r in range(mesh.world)
                     ]
-                    far = min(far, max(_far(t, p) for t, p in zip(tensors, parts)))
+                    far = min(far, max(_far(t, p) for t, p in zip(tensors, parts, strict=True)))
     return far

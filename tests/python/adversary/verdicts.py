@@ -11,11 +11,11 @@ import multiprocessing
 import signal
 import traceback
 import warnings
-from typing import Any, Iterator, Sequence
-
-import torch
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import shardproof.torch as sp
+import torch
 
 from .steps import HEAD
 from .truth import Case
@@ -80,7 +80,7 @@ def verdicts(cases: Sequence[Case], jobs: int) -> Iterator[Iterator[tuple[str, s
         yield itertools.chain.from_iterable(pool.imap(_several, batches))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _warm() -> None:
     """What torch imports at its first use the forked processes have then."""
     torch.set_num_threads(1)

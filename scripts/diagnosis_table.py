@@ -208,7 +208,7 @@ class Measurement:
                 report,
                 "--repair",
                 repaired,
-                "--timeout",
+                "--stage-timeout",
                 60,
                 timeout=MOST_SECONDS,
             ).returncode

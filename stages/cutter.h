@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/plan_index.h"
+#include "shardproof/budget.h"
 #include "stages/stage.h"
 
 namespace shardproof {
@@ -31,6 +32,7 @@ struct CutOptions {
   // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;
   std::size_t maxNodes = 2'000'000;
+  const Budget* budget = nullptr;  // Unsupported is thrown when it is over; nullptr: it has no end
 };
 
 // Operators that wait for one another's results, across microbatches or ranks: the plan cannot run.

@@ -75,6 +75,10 @@ LocalId LocalSlice::idOf(const LocalInstance& instance, bool& fresh) {
     if (instances_.size() > cut_.options.maxNodes)
       throw Unsupported("the stage is too large: more than " +
                         std::to_string(cut_.options.maxNodes) + " local tensors");
+    constexpr std::size_t kBetweenLooks = 4096;  // at the clock
+    if (cut_.options.budget != nullptr && instances_.size() % kBetweenLooks == 0 &&
+        cut_.options.budget->over())
+      throw Unsupported("the time for the run is over");
   }
   return it->second;
 }

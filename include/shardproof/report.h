@@ -178,6 +178,15 @@ struct Inference {
   std::vector<std::string> replaced = {};
 };
 
+// One attempt at the verdict (src/search/attempts/).
+struct AttemptReport {
+  std::string name;        // "as given", "with inferred lemmas", ...
+  double seconds = 0;      // inference included
+  std::size_t lemmas = 0;  // that were inferred for it
+  Verdict verdict = Verdict::kUndecided;
+  std::size_t outputsProved = 0;
+};
+
 // A claim of the plan's lineage that the user takes as given (Role::kAssumed).
 struct ApprovedDifference {
   std::string name, tensor;  // of the model
@@ -208,6 +217,7 @@ struct Report {
   Statistics statistics;
   std::optional<Confirmation> confirmation;  // where one was asked for
   std::optional<Inference> inference;        // where it was tried
+  std::vector<AttemptReport> attempts;       // in order; the last one settled the verdict, or none
 };
 
 // One of several plans that a run was given: its report, or why there is none.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,10 @@ struct VerifyOptions {
   // worker is (Statistics::workersLost), but only the solver keeps to the limit of time, nothing to
   // that of memory, and a crash is the caller's. `jobs` does not count then.
   bool inProcess = false;
-  double timeoutSeconds = 60;          // per class
+  double stageSeconds = 60;  // for the proof of one class of stages
+  // For the whole run: cutting, proving, evaluating and inferring. When it is over the verdict is
+  // "undecided", unless it was settled before. Reading files does not count.
+  double runSeconds = std::numeric_limits<double>::infinity();
   std::size_t memoryMegabytes = 4096;  // per worker
   Checker checker = Checker::kAuto;
   bool shareClasses = true;  // false (--no-classes): every stage is proved by itself
@@ -39,12 +43,6 @@ struct VerifyOptions {
   // Names of assumptions that the user accepts, and glob patterns of what need not be compared:
   // what is left of either makes a proved plan conditional (Verdict::kConditional).
   std::vector<std::string> accept, allowUncompared;
-  // Lineage entries of outputs that are probably wrong: these are evaluated in numbers before they
-  // are tried to be proved. It changes the order of the work only.
-  std::vector<EntryId> doubtful;
-  // A try: the verdict is "undecided" as soon as a proof is not done within its time and memory, or
-  // stages turn out many times as large as the plan.
-  bool hurried = false;
   const std::atomic<bool>* cancel =
       nullptr;  // set from a signal handler: finish with a partial report
   // Called from the main process only: stages done, stages in all, what is being done.

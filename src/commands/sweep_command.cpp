@@ -196,7 +196,8 @@ class Sweep {
     sweep_.program = {{"version", kVersion},
                       {"proofs", proofVersion()},
                       {"checker", arguments.checker},
-                      {"timeout_seconds", arguments.options.timeoutSeconds},
+                      {"timeout_seconds", arguments.options.runSeconds},
+                      {"stage_timeout_seconds", arguments.options.stageSeconds},
                       {"memory_megabytes", arguments.options.memoryMegabytes},
                       {"infer", arguments.infer == Infer::kAuto     ? "auto"
                                 : arguments.infer == Infer::kAlways ? "always"

@@ -34,11 +34,14 @@
 #include "report/file.h"
 #include "report/text.h"
 #include "report/version.h"
+#include "shardproof/budget.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
 
 namespace shardproof {
 namespace {
+
+constexpr double kRunSeconds = 600;
 
 struct VerifyArguments {
   PlanArguments files;
@@ -83,6 +86,7 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
                      "listed, expected plans");
   VerifyOptions options = arguments.options;
+  const Budget budget(options.runSeconds, options.cancel);
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
   VerifiedFiles done =
@@ -93,22 +97,22 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
   if (done.problem)
     for (ir::InputGap& gap : ir::inputGaps(*done.problem))
       done.report.warnings.push_back(std::move(gap.text));
-  if (arguments.diagnoseSeconds > 0 && !done.report.interrupted && done.problem &&
+  if (arguments.diagnoseSeconds > 0 && !budget.over() && !done.report.interrupted && done.problem &&
       !isProved(done.report.verdict)) {
     progress.update(0, 1, "diagnosing");
     DiagnoseOptions diagnoseOptions;
-    diagnoseOptions.seconds = arguments.diagnoseSeconds;
+    diagnoseOptions.seconds = std::min(arguments.diagnoseSeconds, budget.left());
     diagnoseOptions.memoryMegabytes = options.memoryMegabytes;
     diagnoseOptions.cancel = options.cancel;
     std::string mended =
         diagnosePlan(*done.problem, done.report, done.problem->plan.modelFile, diagnoseOptions);
     if (repair) *repair = std::move(mended);
   }
-  if (arguments.confirmSeconds > 0 && !done.report.interrupted && done.problem &&
+  if (arguments.confirmSeconds > 0 && !budget.over() && !done.report.interrupted && done.problem &&
       worthExecuting(done.report)) {
     progress.update(0, 1, "executing");
     ConfirmOptions confirmOptions;
-    confirmOptions.seconds = arguments.confirmSeconds;
+    confirmOptions.seconds = std::min(arguments.confirmSeconds, budget.left());
     confirmOptions.memoryMegabytes = options.memoryMegabytes;
     confirmOptions.cancel = options.cancel;
     confirm(*done.problem, done.report, confirmOptions);
@@ -343,7 +347,17 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
       ->type_name("N");
-  command->add_option("-t,--timeout", options.timeoutSeconds, "Time for one proof, in seconds")
+  options.runSeconds = kRunSeconds;
+  command
+      ->add_option("-t,--timeout", options.runSeconds,
+                   "Time for the whole run on one plan, in seconds; then the report has what is "
+                   "known so far. Reading does not count")
+      ->check(secondsRange())
+      ->capture_default_str()
+      ->type_name("S");
+  command
+      ->add_option("--stage-timeout", options.stageSeconds,
+                   "Time for the proof of one stage, in seconds")
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "attempts/with_inference.h"
+#include "attempts/attempts.h"
 #include "executor/interpret.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
@@ -182,7 +182,7 @@ void findVerdict(std::unique_ptr<Problem>& problem, const JudgeOptions& options,
   VerifyOptions verifying;
   verifying.inProcess = !options.forked;
   verifying.jobs = 1;
-  verifying.timeoutSeconds = options.solverSeconds;
+  verifying.stageSeconds = options.solverSeconds;
   verifying.proofs = options.proofs;
   const Report report = options.bare ? verifyInferring(problem, verifying, Infer::kAlways)
                                      : verify(*problem, verifying);

@@ -162,7 +162,7 @@ struct Session::Impl {
       if (now.results[0].state != sweep::State::kNotRun) return now;
       sweep::ExecuteOptions execution;
       execution.verify.inProcess = true;
-      execution.verify.timeoutSeconds = options.solverSeconds;
+      execution.verify.stageSeconds = options.solverSeconds;
       execution.cache = (directory / "sweep.db").string();
       now.results[0] = sweep::execute(configuration, execution).result;
       return now;

@@ -56,7 +56,7 @@ bool isSmall(const Stage& stage, bool numbers) {
 // Nothing where the stage is too large, or its collapsed axes are no symmetry.
 std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   CheckOptions options;
-  options.timeoutSeconds = 0.2;
+  options.stageSeconds = 0.2;
   options.endToEnd = endToEnd;
   try {
     if (!isSmall(stage, endToEnd)) return std::nullopt;

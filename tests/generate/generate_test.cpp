@@ -283,8 +283,8 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
     const auto problem = readProblem(std::nullopt, (dir_ / "g.plan.json").string());
     VerifyOptions how;
     how.jobs = 1;
-    how.timeoutSeconds = 1;  // for what is cut again without the lemma that failed; the difference
-                             // itself is found at once
+    how.stageSeconds = 1;  // for what is cut again without the lemma that failed; the difference
+                           // itself is found at once
     EXPECT_EQ(verify(*problem, how).verdict, Verdict::kNotEquivalent);
   }
 }

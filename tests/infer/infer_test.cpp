@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "attempts/with_inference.h"
+#include "attempts/attempts.h"
 #include "executor/run.h"
 #include "infer/lift.h"
 #include "infer/model_table.h"
@@ -20,6 +20,7 @@
 #include "shardproof/read.h"
 #include "shardproof/verify.h"
 #include "support/problems.h"
+#include "verify/attempt.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {
@@ -473,8 +474,8 @@ TEST(Infer, DoubtsAboutARightPlanChangeNothing) {
   const auto problem = test::read(twoLayers());
   VerifyOptions options;
   options.jobs = 1;
-  options.doubtful = {EntryId(3)};
-  EXPECT_EQ(verify(*problem, options).verdict, Verdict::kEquivalent);
+  const Report report = verifyOnce(*problem, options, {.name = "as given"}, Budget(), {EntryId(3)});
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent);
 }
 
 // Lemmas that are wrong cost time: the verdict is that of the plan without them.

@@ -710,7 +710,7 @@ def worker_stopped(runner):
             one_large_proof(runner, 40),
             runner,
             lambda worker: os.kill(worker, signal.SIGSTOP),
-            "--timeout",
+            "--stage-timeout",
             "2",
             "--infer",
             "never",

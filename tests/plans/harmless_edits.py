@@ -317,7 +317,7 @@ def without_checkpoints(runner, plan_name):
     """
     plan = Plan(plan_name)
     checkpoints_removed(plan, 0, 0)
-    result = runner.verify_plan(plan, "--timeout", 20)
+    result = runner.verify_plan(plan, "--stage-timeout", 20)
     expect_code(result, EQUIVALENT, UNDECIDED)
     return (
         f"{result.report['verdict']} in {result.seconds:.1f} s, "

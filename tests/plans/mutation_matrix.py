@@ -179,7 +179,7 @@ def mutated(runner, files, outcomes, combination, bug, seed):
     # A wrong stage that is too large for a check of its own goes to the end-to-end evaluation when
     # its time is up.
     try:
-        result = runner.verify(plan_file, files["model"], "--timeout", 5)
+        result = runner.verify(plan_file, files["model"], "--stage-timeout", 5)
     except Failure:
         outcomes.add(bug, combination, "not in time", False)
         raise

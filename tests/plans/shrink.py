@@ -145,11 +145,11 @@ def wrong(runner, command, bug):
         done = run(runner, "mutate", plan, "--bug", bug, "--seed", seed, "-o", bad)
         if done.returncode == USAGE:
             return "does not apply"
-        before = runner.verify(bad, model, "--timeout", 5)
+        before = runner.verify(bad, model, "--stage-timeout", 5)
         if before.code != NOT_EQUIVALENT:
             continue
         small_model, small_plan, _ = shrunk(runner, bad, model)
-        result = runner.verify(small_plan, small_model, "--timeout", 5)
+        result = runner.verify(small_plan, small_model, "--stage-timeout", 5)
         expect_code(result, NOT_EQUIVALENT, *([UNDECIDED] if SLOW else []))
         places += 1
     return f"{places} places"

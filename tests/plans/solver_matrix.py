@@ -229,13 +229,13 @@ VERDICTS = {EQUIVALENT: "proved", NOT_EQUIVALENT: "refuted", UNDECIDED: "undecid
 def compare(runner, cvc5, tally, row, plan, model, expected):
     """All three on one plan."""
     directory = pathlib.Path(runner.path("obligations"))
-    auto = runner.verify(plan, model, "--smt2", directory, "--timeout", 20)
+    auto = runner.verify(plan, model, "--smt2", directory, "--stage-timeout", 20)
     expect_code(auto, expected)
     said = {"auto": VERDICTS[auto.code]}
     structural = not json.loads((directory / "index.json").read_text())["obligations"]
     try:
         z3 = runner.verify(
-            plan, model, "--checker", "z3", "--timeout", STAGE_SECONDS, limit=RUN_SECONDS
+            plan, model, "--checker", "z3", "--stage-timeout", STAGE_SECONDS, limit=RUN_SECONDS
         )
         expect_code(z3, *VERDICTS)
         said["z3"] = VERDICTS[z3.code]

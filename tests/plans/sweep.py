@@ -299,10 +299,10 @@ def undecided(runner):
             {**SMALL, "name": "not refuted", "checkpoints": "none", "expect": "not-equivalent"},
         ],
     )
-    sweep.run("--timeout", 0.001, "--infer", "never", expected=UNDECIDED)
+    sweep.run("--stage-timeout", 0.001, "--infer", "never", expected=UNDECIDED)
     expect({row["outcome"] for row in sweep.rows().values()} == {"undecided"}, sweep.out)
     expect(set(sweep.junit_cases().values()) == {"error"}, "undecided is not red")
-    again = sweep.run("--timeout", 0.001, "--infer", "never", "--resume", expected=UNDECIDED)
+    again = sweep.run("--stage-timeout", 0.001, "--infer", "never", "--resume", expected=UNDECIDED)
     expect(again["summary"]["resumed"] == 2, "with the same limits it was tried again")
     sweep.run("--resume", expected=NOT_EQUIVALENT)  # with time it is proved, whatever was expected
     expect(

@@ -375,7 +375,7 @@ class Operators(unittest.TestCase):
                         lambda world: step(world, one),
                         lambda world: step(world, other),
                         mesh=MESH,
-                        arguments=["--timeout", "5"],
+                        arguments=["--stage-timeout", "5"],
                     )
                     self.assertEqual(
                         "NOT EQUIVALENT" if other == "wrong" else "EQUIVALENT",

@@ -40,7 +40,7 @@ class Beginnings(unittest.TestCase):
             after(world, model)
             return loss
 
-        return sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"])
+        return sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"])
 
     @staticmethod
     def averaged(factor=lambda world: 0.9):
@@ -193,7 +193,7 @@ class Leaves(unittest.TestCase):
         return sp.verify(
             functools.partial(step, **options),
             mesh=MESH,
-            arguments=["--timeout", "10", "--confirm", "off"],
+            arguments=["--stage-timeout", "10", "--confirm", "off"],
         ).verdict
 
     @staticmethod

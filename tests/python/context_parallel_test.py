@@ -101,7 +101,7 @@ class ContextParallel(unittest.TestCase):
     def test_verdicts(self):
         for name, (f, mesh, verdict) in STEPS.items():
             with self.subTest(name):
-                report = sp.verify(f, mesh=mesh, arguments=["--timeout", "20", "--confirm", "off"])
+                report = sp.verify(f, mesh=mesh, arguments=["--stage-timeout", "20", "--confirm", "off"])
                 self.assertEqual(verdict, report.verdict, str(report))
                 if verdict != "EQUIVALENT":
                     self.assertIn("context_parallel_test.py", " ".join(report.defects[0].places))

@@ -33,7 +33,7 @@ class Verdicts(unittest.TestCase):
                 module = importlib.import_module(name)
                 steps = [module.single, module.step] if hasattr(module, "single") else [module.step]
                 report = sp.verify(
-                    *steps, mesh=module.MESH, arguments=["--timeout", "5", "--confirm", "off"]
+                    *steps, mesh=module.MESH, arguments=["--stage-timeout", "5", "--confirm", "off"]
                 )
                 self.assertEqual(
                     report.verdict, "UNDECIDED" if name in UNDECIDED else module.EXPECT, str(report)

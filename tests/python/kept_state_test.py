@@ -60,7 +60,7 @@ class Kept(unittest.TestCase):
             return loss
 
         return sp.verify(
-            step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"], **options
+            step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"], **options
         ).verdict
 
     @staticmethod
@@ -105,7 +105,7 @@ class Kept(unittest.TestCase):
             optimizer.step()
             return loss
 
-        report = sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"])
+        report = sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"])
         self.assertEqual("CONDITIONAL", report.verdict, str(report))
         self.assertTrue(
             any("optimizer0.groups.0.lr" in a and "rank 1" in a for a in report.not_compared),
@@ -253,7 +253,7 @@ class Kept(unittest.TestCase):
                 sp.verify(
                     functools.partial(step, **options),
                     mesh=MESH,
-                    arguments=["--timeout", "10", "--confirm", "off"],
+                    arguments=["--stage-timeout", "10", "--confirm", "off"],
                 ).verdict,
                 options,
             )
@@ -284,7 +284,7 @@ class Kept(unittest.TestCase):
 
         self.assertEqual(
             "CONDITIONAL",
-            sp.verify(step, mesh=MESH, arguments=["--timeout", "10", "--confirm", "off"]).verdict,
+            sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"]).verdict,
         )
 
     def test_parameters_that_take_the_place_of_others(self):
@@ -337,7 +337,7 @@ class StateOfOptimizers(unittest.TestCase):
         return sp.verify(
             lambda world: self.step(world, optimizer, after, **options),
             mesh=MESH,
-            arguments=["--timeout", "10", "--confirm", "off"],
+            arguments=["--stage-timeout", "10", "--confirm", "off"],
         ).verdict
 
     def adam(self, model, world):

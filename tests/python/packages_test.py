@@ -28,7 +28,7 @@ class Packages(unittest.TestCase):
                 report = sp.verify(
                     step,
                     mesh=mesh,
-                    arguments=["--timeout", "20", "--confirm", "off"],
+                    arguments=["--stage-timeout", "20", "--confirm", "off"],
                     **(options[0] if options else {}),
                 )
                 self.assertEqual(expected, report.verdict, str(report))

@@ -16,7 +16,7 @@ from shardproof.torch.__main__ import script_step
 from shardproof.torch.assumptions import Kind
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-OPTIONS = ["--timeout", "20", "--diagnose", "off"]
+OPTIONS = ["--stage-timeout", "20", "--diagnose", "off"]
 
 SCRIPT = """
 import numpy, random, torch, torch.nn as nn, torch.distributed as dist

@@ -69,7 +69,7 @@ class Cases:
             (
                 [
                     "mlp.plan.json",
-                    *shlex.split("--memory 16 --timeout 0.001 --checker z3 --diagnose off"),
+                    *shlex.split("--memory 16 --stage-timeout 0.001 --checker z3 --diagnose off"),
                 ],
                 5,
             ),

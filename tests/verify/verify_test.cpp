@@ -20,7 +20,7 @@ using test::Json;
 VerifyOptions quick() {
   VerifyOptions options;
   options.jobs = 1;
-  options.timeoutSeconds = 20;
+  options.stageSeconds = 20;
   return options;
 }
 Report verified(const Draft& d, const VerifyOptions& options = quick()) {

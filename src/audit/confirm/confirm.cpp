@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attempts/with_inference.h"
+#include "attempts/attempts.h"
 #include "executor/interpret.h"
 #include "ir/attribute_steps.h"
 #include "report/format.h"

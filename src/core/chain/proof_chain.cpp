@@ -29,6 +29,7 @@ CutStage ProofChain::cut(EntryId entry, const CutChoice& choice) const {
   options.deepened = choice.deepened;
   options.collapse = choice.collapse;
   options.maxNodes = choice.maxNodes;
+  options.budget = choice.budget;
   CutStage cut;
   cut.entry_ = entry;
   cut.stage_ = std::make_unique<Stage>(cutStage(planIndex_, entry, options));

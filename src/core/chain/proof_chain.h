@@ -34,6 +34,7 @@ struct CutChoice {
   std::vector<EntryId> deepened;                // more of them
   bool collapse = true;                         // CutOptions::collapse
   std::size_t maxNodes = CutOptions().maxNodes;
+  const Budget* budget = nullptr;  // CutOptions::budget
 };
 
 // The stage of one entry, and its canonical form.

@@ -14,7 +14,7 @@
 
 #include <sys/resource.h>
 
-#include "attempts/with_inference.h"
+#include "attempts/attempts.h"
 #include "diagnose/causes.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
@@ -94,7 +94,7 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
             VerifyOptions verifyOptions;
             verifyOptions.jobs = 1;
             verifyOptions.inProcess = true;
-            verifyOptions.timeoutSeconds = kMostSecondsPerSecond * options.seconds;
+            verifyOptions.stageSeconds = kMostSecondsPerSecond * options.seconds;
             // As the plan itself was: one without lemmas needs them as much as that.
             auto plan =
                 readProblemText(json["model"].get<std::string>(), mended, ir::Programs::kJoined);

@@ -43,6 +43,7 @@ class EndToEndCheck {
     }
     cut_.maxNodes = 2 * kMostEndToEndNodes;
     cut_.proved = &q_.proved;
+    cut_.budget = q_.budget;
   }
 
   EndToEndResult run();

@@ -31,6 +31,7 @@ struct EndToEndQuestion {
   EntryId firstRefuted;                // none: no stage is
   std::function<const std::vector<EntryId>&(EntryId)> usedBy;  // what an entry's stage assumes
   PoolOptions pool;
+  const Budget* budget = nullptr;
 };
 
 struct EndToEndResult {

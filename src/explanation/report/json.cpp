@@ -65,6 +65,14 @@ Json toJson(const Defect& defect) {
       {"counterexample", defect.counterexample ? toJson(*defect.counterexample) : Json(nullptr)}};
 }
 
+Json toJson(const AttemptReport& attempt) {
+  return {{"name", attempt.name},
+          {"seconds", attempt.seconds},
+          {"lemmas", attempt.lemmas},
+          {"verdict", toString(attempt.verdict)},
+          {"outputs_proved", attempt.outputsProved}};
+}
+
 Json toJson(const Inference& inference) {
   return {{"lemmas", inference.lemmas},
           {"local_tensors", inference.looked},
@@ -143,6 +151,8 @@ Json toJson(const Report& report, int exitCode) {
   for (const NotCompared& item : report.notCompared)
     notCompared.push_back(
         {{"what", item.what}, {"because", item.because}, {"allowed", item.allowed}});
+  Json attempts = Json::array();
+  for (const AttemptReport& attempt : report.attempts) attempts.push_back(toJson(attempt));
   Json approved = Json::array();
   for (const ApprovedDifference& d : report.approved)
     approved.push_back(
@@ -175,6 +185,7 @@ Json toJson(const Report& report, int exitCode) {
           {"assumptions", std::move(assumptions)},
           {"approved_differences", std::move(approved)},
           {"warnings", report.warnings},
+          {"attempts", std::move(attempts)},
           {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};
 }

@@ -166,6 +166,17 @@ void writeInference(std::ostream& out, const Report& report, const TextStyle& st
   else out << "\nLemmas: none was found: " << asLine(report.inference->reason, style);
 }
 
+// Only where more than one was made: the others say nothing that the verdict does not.
+void writeAttempts(std::ostream& out, const Report& report) {
+  if (report.attempts.size() < 2) return;
+  out << "\nTried:  ";
+  for (std::size_t i = 0; i < report.attempts.size(); ++i) {
+    const AttemptReport& a = report.attempts[i];
+    out << (i == 0 ? "" : ", then ") << a.name << " (" << seconds(a.seconds) << ": "
+        << a.outputsProved << " of " << counted(report.outputs, "output", "outputs") << " proved)";
+  }
+}
+
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
   out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", "
       << counted(statistics.microbatches, "microbatch", "microbatches") << "; "
@@ -206,6 +217,7 @@ void writeDetails(std::ostream& out, const Report& report, const TextStyle& styl
   writeWrongLineage(out, report, style);
   writeUndecided(out, report, style);
   writeInference(out, report, style);
+  writeAttempts(out, report);
   writeStatistics(out, report.statistics);
   if (report.confirmation) out << "Run:    " << asLine(report.confirmation->text, style) << "\n";
 }

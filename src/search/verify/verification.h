@@ -27,6 +27,7 @@
 #include "stages/cutter.h"
 #include "stages/stage.h"
 #include "util/stopwatch.h"
+#include "verify/attempt.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -35,7 +36,8 @@ using Clock = std::chrono::steady_clock;
 
 class Verification {
  public:
-  Verification(const Problem& problem, const VerifyOptions& options);
+  Verification(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
+               const Budget& budget, const std::vector<EntryId>& doubtful);
 
   Report run();
 
@@ -62,10 +64,12 @@ class Verification {
 
   void describeInput();
 
-  bool interrupted() const { return options_.cancel && options_.cancel->load(); }
-  bool cancelled() const { return gaveUp_ || interrupted(); }
-  // VerifyOptions::hurried.
-  void giveUpIfHurried() { gaveUp_ = gaveUp_ || options_.hurried || hurry_ == Hurry::kLastResort; }
+  bool interrupted() const { return budget_.cancelled(); }
+  bool cancelled() const { return gaveUp_ || budget_.over(); }
+  // Attempt::stopAtFirstFailure.
+  void giveUpIfHurried() {
+    gaveUp_ = gaveUp_ || attempt_.stopAtFirstFailure || hurry_ == Hurry::kLastResort;
+  }
 
   void prove();
   // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
@@ -208,6 +212,9 @@ class Verification {
   const Problem& problem_;
   const Plan& plan_;
   VerifyOptions options_;
+  const Attempt attempt_;
+  const Budget budget_;
+  const std::vector<EntryId> doubtful_;
   Report report_;
   std::unique_ptr<PlanIndex> planIndex_;
   std::unique_ptr<ProofChain> chain_;  // unless the index has defects
@@ -237,7 +244,7 @@ class Verification {
   int round_ = 0;
   std::size_t
       cutSize_ = 0,
-      budget_ = 0;  // tensors and operators of the stages cut in this round; how many there may be
+      mostCut_ = 0;  // tensors and operators of the stages cut in this round; how many there may be
 };
 
 }  // namespace shardproof

@@ -22,7 +22,7 @@ PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
   PoolOptions pool;
   pool.jobs = jobs;
   pool.inProcess = options_.inProcess;
-  pool.timeoutSeconds = timeoutSeconds;
+  pool.timeoutSeconds = std::min(timeoutSeconds, budget_.left());
   pool.memoryMegabytes = options_.memoryMegabytes;
   pool.cancel = [this] { return cancelled(); };
   return pool;
@@ -118,7 +118,7 @@ void Verification::writeObligationFiles() {
     if (classOf(e)) classes[index(chain_->classOf(e))].final = true;
     else without.emplace_back(e, failure.empty() ? "not cut before the run ended" : failure);
   }
-  const PoolOptions pool = poolOptions(options_.jobs, options_.timeoutSeconds);
+  const PoolOptions pool = poolOptions(options_.jobs, options_.stageSeconds);
   writeObligations(options_.smt2Directory, *planIndex_, classes, without, pool, options_.progress);
   report_.statistics.secondsByPhase["obligations"] += secondsSince(start);
 }

@@ -64,7 +64,7 @@ void Verification::prove() {
   for (int round = 0;; ++round) {
     merging_ = round > 0;
     round_ = round;
-    if (round == 1) budget_ = kMostGrowth * cutSize_ + kGrowthAllowance;
+    if (round == 1) mostCut_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
     if (cancelled() || !report_.defects.empty()) break;
@@ -110,7 +110,7 @@ void Verification::prove() {
 }
 
 bool Verification::onlyGuessesFailed() const {
-  return options_.doubtful.empty() &&
+  return doubtful_.empty() &&
          std::all_of(firstFailures_.begin(), firstFailures_.end(),
                      [&](EntryId e) { return plan_.lineage[e].inferred || restsOnFailure(e); });
 }
@@ -143,14 +143,14 @@ std::vector<EntryId> Verification::withoutCheckpoints() {
     return {};
   hurry_ = Hurry::kLastResort;
   beforeLastResort_ = {entries_, chain_->snapshot(), excluded_};
-  proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsWithoutCheckpoints);
+  proofSeconds_ = std::min(options_.stageSeconds, kSecondsWithoutCheckpoints);
   return cutAnewWithout(isCheckpoint);
 }
 
 void Verification::endLastResort() {
   gaveUp_ = false;  // what was given up was the resort
   hurry_ = Hurry::kNone;
-  proofSeconds_ = options_.timeoutSeconds;
+  proofSeconds_ = options_.stageSeconds;
   if (allOutputsProved()) return;
   entries_ = std::move(beforeLastResort_.entries);
   chain_->restore(std::move(beforeLastResort_.claims));
@@ -172,17 +172,17 @@ std::vector<EntryId> Verification::cutAnewWithout(const std::function<bool(Entry
 }
 
 bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
-  const std::set<EntryId> doubtful(options_.doubtful.begin(), options_.doubtful.end());
+  const std::set<EntryId> doubtful(doubtful_.begin(), doubtful_.end());
   if (doubtful.empty() || !problem_.model.arguments.empty()) return false;
   std::vector<EntryId> others, outputs;
   for (const EntryId e : todo)
     (doubtful.contains(e) && plan_.lineage[e].role == Role::kOutput ? outputs : others)
         .push_back(e);
   hurry_ = Hurry::kBesideDoubtful;
-  proofSeconds_ = std::min(options_.timeoutSeconds, kSecondsBesideDoubtful);
+  proofSeconds_ = std::min(options_.stageSeconds, kSecondsBesideDoubtful);
   cutAndProve(others);
   hurry_ = Hurry::kNone;
-  proofSeconds_ = options_.timeoutSeconds;
+  proofSeconds_ = options_.stageSeconds;
   if (cancelled() || !report_.defects.empty()) return true;
   firstFailures_ = failures();
   firstOutcomes_ = snapshot(firstFailures_);
@@ -210,6 +210,7 @@ Verification::CutResult Verification::cutOne(EntryId e) const {
   cut.excluded = &excluded_;
   cut.deepened = state.deepened;
   cut.collapse = state.collapse;
+  cut.budget = &budget_;
   if (merging_) cut.maxNodes = kMostMergedTensors;
   try {
     result.stage = chain_->cut(e, cut);
@@ -238,7 +239,7 @@ void Verification::cutAll(const std::vector<EntryId>& todo) {
     tell(from, todo.size(), "cutting stages");
     const std::size_t count = std::min(batch, todo.size() - from);
     std::vector<CutResult> results(count);
-    if (merging_ && cutSize_ > budget_) {
+    if (merging_ && cutSize_ > mostCut_) {
       for (CutResult& result : results)
         result.failure = "too many stages would have to be merged with failed ones";
       for (std::size_t i = 0; i < count; ++i) enterClass(todo[from + i], std::move(results[i]));

@@ -11,10 +11,19 @@
 
 namespace shardproof {
 
-Verification::Verification(const Problem& problem, const VerifyOptions& options)
-    : problem_(problem), plan_(problem.plan), options_(options) {
+Verification::Verification(const Problem& problem, const VerifyOptions& options,
+                           const Attempt& attempt, const Budget& budget,
+                           const std::vector<EntryId>& doubtful)
+    : problem_(problem),
+      plan_(problem.plan),
+      options_(options),
+      attempt_(attempt),
+      budget_(budget),
+      doubtful_(doubtful) {
+  options_.stageSeconds = std::min(options.stageSeconds, attempt.stageSeconds);
+  options_.memoryMegabytes = std::min(options.memoryMegabytes, attempt.megabytes);
   if (options_.inProcess) options_.jobs = 1;
-  proofSeconds_ = options_.timeoutSeconds;
+  proofSeconds_ = options_.stageSeconds;
   if (options_.jobs <= 0)
     options_.jobs = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
@@ -71,15 +80,21 @@ bool Verification::endToEndDiffers() {
   endToEnd_ =
       checkEndToEnd({*planIndex_, known, topological(), firstFailures_, firstRefuted,
                      [&](EntryId e) -> const std::vector<EntryId>& { return chain_->assumed(e); },
-                     poolOptions(1, options_.timeoutSeconds * 2)});
+                     poolOptions(1, options_.stageSeconds * 2), &budget_});
   report_.statistics.secondsByPhase["end-to-end"] += secondsSince(start);
   peakWorkerBytes_ = std::max(peakWorkerBytes_, endToEnd_.peakWorkerBytes);
   for (const CyclicWait& cycle : endToEnd_.cycles) reportCycle(cycle);
   return endToEnd_.differs;
 }
 
+Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
+                  const Budget& budget, const std::vector<EntryId>& doubtful) {
+  return Verification(problem, options, attempt, budget, doubtful).run();
+}
+
 Report verify(const Problem& problem, const VerifyOptions& options) {
-  return Verification(problem, options).run();
+  return verifyOnce(problem, options, {.name = "as given"},
+                    Budget(options.runSeconds, options.cancel));
 }
 
 }  // namespace shardproof

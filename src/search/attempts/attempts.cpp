@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attempts/attempts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ir/clone.h"
+#include "verify/attempt.h"
+
+namespace shardproof {
+
+namespace {
+
+// Checkpoints of a plan speak of this share of its local tensors, or of more.
+enum class Lineage : std::uint8_t { kThin, kModest, kDense };
+// Plans that list each layer's input and output list an eighth. Of a thinner one more is inferred
+// before it is tried; of a modest one it is tried first, within limits.
+constexpr double kModestLineage = 0.125, kDenseLineage = 0.25;
+// A plan of so few operators is one stage of a size that is proved at once, or not without more.
+// Whether it is, is known sooner than what executing even a small image of it tells.
+constexpr std::size_t kMostOfFewNodes = 60;
+// In a plan that is probably wrong, and has no more local tensors than these, multiples are looked
+// for at once: what is one is taken for the box itself otherwise, and the report calls it wrong.
+constexpr std::size_t kMostForMultiples = 5000;
+constexpr double kSecondsForWrongLineage = 5;
+
+// When an attempt is made: what holds of the plan, and of the attempts before.
+enum class When : std::uint8_t {
+  kFewNodes,  // thin lineage, few operators
+  kModest,    // modest lineage
+  kAsGiven,   // dense lineage, or nothing is to be inferred
+  kInferred,  // something may be inferred
+};
+
+struct PlannedAttempt {
+  When when;
+  Attempt attempt;
+};
+
+// In order. An attempt with limits on a stage's time is left out where that time is all there is.
+constexpr PlannedAttempt kAttempts[] = {
+    {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = 5}},
+    {When::kModest,
+     {.name = "as given, 15 s a stage",
+      .stageSeconds = 15,
+      .megabytes = 2048,
+      .stopAtFirstFailure = true}},
+    {When::kAsGiven, {.name = "as given"}},
+    {When::kInferred, {.name = "with inferred lemmas", .lemmas = Lemmas::kInferred}},
+    {When::kInferred, {.name = "with inferred parts", .lemmas = Lemmas::kInferredParts}},
+};
+
+// Of HLO programs, before these: each with the indices that the programs tell apart, then with all.
+// They take six seconds in all, or twice what reading took.
+constexpr double kLookSeconds = 6, kLookOfReading = 2;
+constexpr Attempt kLooks[] = {{.name = "a first look", .stageSeconds = 0.5}};
+constexpr Attempt kInferringLooks[] = {
+    {.name = "a first look with inferred lemmas", .lemmas = Lemmas::kInferred, .stageSeconds = 0.5},
+    {.name = "a first look with inferred parts",
+     .lemmas = Lemmas::kInferredParts,
+     .stageSeconds = 0.5},
+};
+
+bool hasWrongLineage(const Report& report) {
+  return std::any_of(report.stages.begin(), report.stages.end(), [](const StageReport& s) {
+    return s.verdict == StageVerdict::kWrongLineage && !s.inferred;
+  });
+}
+
+class Attempts {
+ public:
+  Attempts(std::unique_ptr<Problem>& problem, const VerifyOptions& options, Infer infer,
+           const Budget& budget)
+      : problem_(problem), options_(options), infer_(infer), budget_(budget) {
+    for (const Program& p : problem_->plan.programs) nodes_ += p.graph.nodes.size();
+    const double density = infer == Infer::kAuto ? lineageDensity(*problem_) : 1;
+    lineage_ = density < kModestLineage  ? Lineage::kThin
+               : density < kDenseLineage ? Lineage::kModest
+                                         : Lineage::kDense;
+  }
+
+  Report run() {
+    for (const auto& [when, attempt] : kAttempts) {
+      if (isDue(when, attempt)) make(attempt);
+      if (settled()) break;
+    }
+    // Where nothing was due there is nothing left to be inferred.
+    if (made_ == 0) make({.name = "as given"});
+    finish();
+    return std::move(report_);
+  }
+
+  // These alone. Nothing where they do not settle it.
+  std::optional<Report> runOnly(std::span<const Attempt> attempts,
+                                std::vector<AttemptReport>& tried) {
+    for (const Attempt& attempt : attempts) {
+      make(attempt);
+      if (settled()) break;
+    }
+    finish();
+    if (report_.verdict != Verdict::kUndecided && !report_.interrupted) return std::move(report_);
+    tried.insert(tried.end(), report_.attempts.begin(), report_.attempts.end());
+    return std::nullopt;
+  }
+
+ private:
+  bool settled() const {
+    return budget_.over() ||
+           (made_ > 0 && (report_.verdict != Verdict::kUndecided || report_.interrupted));
+  }
+
+  bool isDue(When when, const Attempt& attempt) const {
+    const bool limited = attempt.stageSeconds < options_.stageSeconds;
+    switch (when) {
+      case When::kFewNodes:
+        return isFew() && limited;
+      case When::kModest:
+        return infer_ == Infer::kAuto && lineage_ == Lineage::kModest && limited;
+      case When::kAsGiven:
+        return infer_ == Infer::kNever ||
+               (infer_ == Infer::kAuto && made_ == 0 && lineage_ != Lineage::kThin);
+      case When::kInferred:
+        return infer_ != Infer::kNever;
+    }
+    return false;
+  }
+  bool isFew() const {
+    return infer_ == Infer::kAuto && lineage_ == Lineage::kThin && nodes_ <= kMostOfFewNodes;
+  }
+
+  void make(const Attempt& attempt) {
+    const auto start = Budget::Clock::now();
+    const bool infers =
+        attempt.lemmas == Lemmas::kInferred || attempt.lemmas == Lemmas::kInferredParts;
+    if (infers && !inferMore(attempt)) return;
+    Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_);
+    ++made_;
+    full_ = full_ || (attempt.stageSeconds >= options_.stageSeconds && !attempt.stopAtFirstFailure);
+    const std::chrono::duration<double> took = Budget::Clock::now() - start;
+    tried_.push_back({std::string(attempt.name), took.count(), infers ? found_->lemmas : 0,
+                      report.verdict, report.outputsProved});
+    const double before = report_.statistics.secondsTotal;
+    report_ = std::move(report);
+    if (made_ == 1) return;
+    report_.statistics.secondsByPhase["earlier attempts"] += before;
+    report_.statistics.secondsTotal += before;
+  }
+
+  // Whether it is worth an attempt.
+  bool inferMore(const Attempt& attempt) {
+    const std::size_t before = found_ ? found_->lemmas : 0;
+    if (found_) problem_ = withoutInferred(*problem_);
+    look(attempt.lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll);
+    if (found_->lemmas > before || made_ == 0) return true;
+    // The last verdict has all of the time, with lemmas or without.
+    return !full_ && attempt.lemmas == Lemmas::kInferredParts;
+  }
+
+  void look(InferParts parts) {
+    if (options_.progress) options_.progress(0, 0, "looking for lineage");
+    InferOptions inferOptions;
+    inferOptions.cancel = options_.cancel;
+    inferOptions.parts = parts;
+    // It takes no longer than a proof may.
+    inferOptions.seconds = std::min({inferOptions.seconds, options_.stageSeconds, budget_.left()});
+    Inferred found = inferLineage(*problem_, inferOptions);
+    inferSeconds_ += found.seconds;
+    if (parts == InferParts::kNone && !found.doubtful.empty() &&
+        found.looked <= kMostForMultiples) {
+      inferOptions.parts = InferParts::kMultiples;
+      found = inferLineage(*problem_, inferOptions);
+      inferSeconds_ += found.seconds;
+    }
+    found_ = Inference{found.count, found.looked, found.reason};
+    doubtful_ = std::move(found.doubtful);
+    replaced_ = std::move(found.replaced);
+    if (found.problem) problem_ = std::move(found.problem);
+  }
+
+  // Of checkpoints of the file that are reported as wrong: what they should be.
+  static void listReplaced(const Problem& problem, const std::vector<Inferred::Replaced>& replaced,
+                           const Report& report, Inference& inference, bool verified) {
+    const auto verdictOf = [&](EntryId entry) {
+      const auto it = std::find_if(report.stages.begin(), report.stages.end(),
+                                   [&](const StageReport& s) { return s.entry == entry.value; });
+      return it == report.stages.end() ? StageVerdict::kUndecided : it->verdict;
+    };
+    for (const Inferred::Replaced& one : replaced) {
+      if (one.by.empty() || verdictOf(one.entry) != StageVerdict::kWrongLineage) continue;
+      const LineageEntry& entry = problem.plan.lineage[one.entry];
+      std::string text = problem.names.text(problem.model.graph.tensors[entry.tensor].name) +
+                         " (/lineage/" + std::to_string(one.entry) + "): ";
+      bool proved = verified;
+      for (const EntryId by : one.by) {
+        text += (by == one.by.front() ? "" : "; ") + describeFound(problem, by);
+        proved = proved && verdictOf(by) == StageVerdict::kProved;
+      }
+      inference.replaced.push_back(text + (proved ? " (proved)" : " (not proved)"));
+    }
+  }
+
+  void finish() {
+    if (found_) listReplaced(*problem_, replaced_, report_, *found_, true);
+    // The verdict stands; what the checkpoints should be is looked up for the report alone.
+    if (infer_ != Infer::kNever && hasWrongLineage(report_) && !report_.interrupted &&
+        (!found_ || found_->replaced.empty()))
+      lookUpWrongLineage();
+    if (inferSeconds_ > 0) {
+      report_.statistics.secondsByPhase["infer"] = inferSeconds_;
+      report_.statistics.secondsTotal += inferSeconds_;
+    }
+    report_.inference = std::move(found_);
+    report_.attempts = std::move(tried_);
+  }
+
+  void lookUpWrongLineage() {
+    InferOptions inferOptions;
+    inferOptions.cancel = options_.cancel;
+    inferOptions.seconds =
+        std::min({kSecondsForWrongLineage, options_.stageSeconds, budget_.left()});
+    const Inferred found = inferLineage(*withoutInferred(*problem_), inferOptions);
+    if (found.problem) {
+      Inference only;
+      listReplaced(*found.problem, found.replaced, report_, only, false);
+      if (found_) found_->replaced = std::move(only.replaced);
+      else if (!only.replaced.empty()) found_ = std::move(only);
+    }
+    inferSeconds_ += found.seconds;
+  }
+
+  std::unique_ptr<Problem>& problem_;
+  const VerifyOptions& options_;
+  const Infer infer_;
+  const Budget& budget_;
+  std::size_t nodes_ = 0;
+  Lineage lineage_ = Lineage::kDense;
+  std::size_t made_ = 0;
+  bool full_ = false;  // some attempt had all of the time
+  Report report_;
+  std::vector<AttemptReport> tried_;
+  std::optional<Inference> found_;
+  std::vector<EntryId> doubtful_;
+  std::vector<Inferred::Replaced> replaced_;
+  double inferSeconds_ = 0;
+};
+
+}  // namespace
+
+bool hasIndices(const Problem& problem) {
+  return std::any_of(
+      problem.model.graph.tensors.begin(), problem.model.graph.tensors.end(),
+      [](const Tensor& t) { return t.known && t.known->kind == KnownInput::Kind::kWithin; });
+}
+
+Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& options, Infer infer,
+                       const Budget& budget) {
+  return Attempts(problem, options, infer, budget).run();
+}
+
+Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& options,
+                       Infer infer) {
+  return verifyInferring(problem, options, infer, Budget(options.runSeconds, options.cancel));
+}
+
+std::optional<Report> lookFirst(std::unique_ptr<Problem>& problem,
+                                const std::function<std::unique_ptr<Problem>(bool)>& read,
+                                double seconds, const VerifyOptions& given, const Budget& budget,
+                                std::vector<AttemptReport>& tried) {
+  VerifyOptions options = given;
+  options.smt2Directory.clear();
+  options.record = nullptr;
+  for (const bool complete : {false, true}) {
+    if (complete && !hasIndices(*problem)) break;
+    for (const bool infers : {false, true}) {
+      if (budget.over()) return std::nullopt;
+      // The first look, which adds nothing, is at what has been read.
+      const bool asRead = !complete && !infers;
+      std::unique_ptr<Problem> again = asRead ? std::move(problem) : read(complete);
+      const Budget part = budget.within(std::max(kLookSeconds, kLookOfReading * seconds));
+      Attempts attempts(again, options, infers ? Infer::kAlways : Infer::kNever, part);
+      auto report =
+          infers ? attempts.runOnly(kInferringLooks, tried) : attempts.runOnly(kLooks, tried);
+      if (report || asRead) problem = std::move(again);
+      if (report) return report;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardproof

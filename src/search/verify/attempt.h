@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// One attempt at a verdict: with which lemmas, and what it may cost. src/search/attempts/ has the
+// table of all attempts and the order in which they are made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "shardproof/budget.h"
+#include "shardproof/graph.h"
+#include "shardproof/report.h"
+#include "shardproof/verify.h"
+
+namespace shardproof {
+
+// Where the lemmas of an attempt come from.
+enum class Lemmas : std::uint8_t {
+  kFile,           // the plan's checkpoints
+  kInferred,       // ... and what inference finds
+  kInferredParts,  // ... also several boxes, and other orders of dimensions
+};
+
+struct Attempt {
+  static constexpr double kAllSeconds = std::numeric_limits<double>::infinity();
+  static constexpr std::size_t kAllMegabytes = std::numeric_limits<std::size_t>::max();
+
+  std::string_view name;
+  Lemmas lemmas = Lemmas::kFile;
+  double stageSeconds = kAllSeconds;      // no more than this, or VerifyOptions::stageSeconds
+  std::size_t megabytes = kAllMegabytes;  // no more than this, or VerifyOptions::memoryMegabytes
+  // It ends as soon as a proof is not done within its time and memory, or stages turn out many
+  // times as large as the plan.
+  bool stopAtFirstFailure = false;
+};
+
+// Never throws for a wrong plan: that is a verdict. Throws InputError where only the index of the
+// plan can see an input error. `doubtful`: lineage entries of outputs that are probably wrong;
+// these are evaluated in numbers before they are tried to be proved, which changes the order of the
+// work only.
+Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
+                  const Budget& budget, const std::vector<EntryId>& doubtful = {});
+
+}  // namespace shardproof

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which attempts are made, what the report lists of them, and that a run keeps to its budget.
+#include "attempts/attempts.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "shardproof/verify.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+using test::Draft;
+using test::Json;
+
+// y = relu(x w) over `ranks` ranks, each with some of the columns. The plan's lineage is that of
+// inputs and outputs, and of h where `checkpoint` is set.
+Draft columns(const std::string& op, bool checkpoint) {
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"},
+                      "h": {"shape": [4, 8]}, "y": {"shape": [4, 8]}},
+          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["y"]}],
+          "outputs": ["y"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{
+            "tensors": {"lx": {"shape": [4, 6], "kind": "input"}, "lw": {"shape": [4, 6], "kind": "parameter"},
+                        "lh": {"shape": [4, 4]}, "ly": {"shape": [4, 4]}},
+            "nodes": [{"op": "linear", "in": ["lx", "lw"], "out": ["lh"]}, {"op": "relu", "in": ["lh"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "lx"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "lw"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "ly"}]}]}]})");
+  d.plan["programs"][0]["nodes"][1]["op"] = op;
+  if (checkpoint)
+    d.plan["lineage"].push_back(Json::parse(
+        R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "lh"}]}]})"));
+  return d;
+}
+
+std::vector<std::string> namesOf(const Report& report) {
+  std::vector<std::string> names;
+  for (const AttemptReport& attempt : report.attempts) names.push_back(attempt.name);
+  return names;
+}
+
+Report verified(const Draft& d, Infer infer, const VerifyOptions& options = {.jobs = 1}) {
+  auto problem = test::read(d);
+  return verifyInferring(problem, options, infer);
+}
+
+TEST(Attempts, OneIsEnoughWhereItSettlesTheVerdict) {
+  for (const Infer infer : {Infer::kAuto, Infer::kNever}) {
+    const Report right = verified(columns("relu", true), infer);
+    EXPECT_EQ(right.verdict, Verdict::kEquivalent);
+    EXPECT_EQ(namesOf(right), std::vector<std::string>{"as given"});
+    EXPECT_EQ(right.attempts[0].outputsProved, 1u);
+    const Report wrong = verified(columns("sigmoid", true), infer);
+    EXPECT_EQ(wrong.verdict, Verdict::kNotEquivalent);
+    EXPECT_EQ(namesOf(wrong), std::vector<std::string>{"as given"});
+  }
+}
+
+TEST(Attempts, APlanWithFewOperatorsIsTriedFirst) {
+  EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto)),
+            std::vector<std::string>{"as given, 5 s a stage"});
+  // With so little time there is nothing to be kept back for another attempt.
+  EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto, {.jobs = 1, .stageSeconds = 4})),
+            std::vector<std::string>{"with inferred lemmas"});
+}
+
+TEST(Attempts, InferenceIsDoneWhereItIsAskedFor) {
+  const Report always = verified(columns("relu", false), Infer::kAlways);
+  EXPECT_EQ(namesOf(always), std::vector<std::string>{"with inferred lemmas"});
+  EXPECT_GT(always.attempts[0].lemmas, 0u);
+  EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kNever)),
+            std::vector<std::string>{"as given"});
+}
+
+TEST(Attempts, ARunWithoutTimeIsUndecidedAndNamesTheOption) {
+  for (const Infer infer : {Infer::kAuto, Infer::kAlways, Infer::kNever}) {
+    const Report report = verified(columns("relu", true), infer, {.jobs = 1, .runSeconds = 1e-9});
+    EXPECT_EQ(report.verdict, Verdict::kUndecided);
+    EXPECT_FALSE(report.interrupted);
+    EXPECT_NE(report.reason.find("--timeout"), std::string::npos) << report.reason;
+    EXPECT_LE(report.attempts.size(), 1u);
+  }
+}
+
+TEST(Attempts, ACancelledRunIsInterrupted) {
+  const std::atomic<bool> cancel = true;
+  const Report report =
+      verified(columns("relu", true), Infer::kAuto, {.jobs = 1, .cancel = &cancel});
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_EQ(report.verdict, Verdict::kUndecided);
+}
+
+TEST(Budget, APartEndsNoLaterThanTheWhole) {
+  const Budget whole(1);
+  EXPECT_LE(whole.within(100).left(), 1);
+  EXPECT_LE(whole.within(0.5).left(), 0.5);
+  EXPECT_TRUE(whole.within(0).over());
+  EXPECT_FALSE(whole.over());
+  EXPECT_EQ(Budget().left(), std::numeric_limits<double>::infinity());
+  std::atomic<bool> cancel = false;
+  const Budget cancellable(1, &cancel);
+  EXPECT_FALSE(cancellable.over());
+  cancel = true;
+  EXPECT_TRUE(cancellable.over());
+  EXPECT_TRUE(cancellable.within(0.5).cancelled());
+  EXPECT_FALSE(cancellable.timedOut());
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -5,8 +5,8 @@
     report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
-from .capture import Capture, CaptureError, assert_equivalent, capture, verify
-from .mesh import Mesh
-from .world import World
+from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
+from .distributed.mesh import Mesh
+from .step.world import World
 
 __all__ = ["Capture", "CaptureError", "Mesh", "World", "assert_equivalent", "capture", "verify"]

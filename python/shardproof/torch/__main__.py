@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch.optim import optimizer as optim
 
 from ..program import ProgramError
-from . import assumptions
-from .capture import Capture, CaptureError, capture
-from .mesh import Mesh
-from .record import Step
-from .recorder import user_place
-from .world import World
+from .terms import assumptions
+from .session.capture import Capture, CaptureError, capture
+from .distributed.mesh import Mesh
+from .trace.record import Step
+from .compat.user_code import user_place
+from .step.world import World
 
 
 MOST_STEPS = 16  # of one optimizer, for each that is asked for, while others wait for theirs
@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
             for path in done.write(options.capture):
                 print(path)
             return 0
-        from .capture import verify
+        from .session.capture import verify
 
         report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=shlex.split(options.verify), jobs=options.jobs, strict=options.strict, accept=options.accept, allow_uncompared=options.allow_uncompared)
     except (CaptureError, ProgramError, ValueError) as e:

@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions
-from ..graph import FOLD_LIMIT, Graph
-from ..values import Filled, Hidden, Known, Value
-from .pointwise import causal, masked
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms.constants import FOLD_LIMIT
+from ..terms.graph import Graph
+from ..terms.values import Filled, Hidden, Known, Value
+from ..terms.selection import choose
+from ..terms.causal_masks import causal
+from ..terms.arithmetic import masked
 from .table import line, require
 
 
@@ -33,8 +36,6 @@ def _scores(g: Graph, q: Value, k: Value, is_causal: bool, mask: Value | None, s
                 s = ar.binary(g, "add", s, Known(rest))
             return masked(g, s, hidden, s.shape), factor
         if getattr(mask, "kind", "real") == "bool":
-            from .pointwise import choose
-
             return choose(g, mask, s, Filled(-math.inf, ()), s.shape), factor
         s = ar.binary(g, "add", s, mask)
     return s, factor

@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import MOST_POSITIONS, MOVES_HERE, Graph, moved
-from ..values import Filled, Known, Named, Value, numel
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms import tables
+from ..terms.positions import MOST_POSITIONS, moved
+from ..terms.nodes import MOVES_HERE
+from ..terms.graph import Graph
+from ..terms.values import Filled, Known, Named, Value, numel
+from ..terms.selection import choose
 from .table import line, require
 
 MOST = 256  # length of a row that is chosen from
@@ -30,7 +34,7 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     index = g.emit("moe_gate", [key, Known(torch.eye(n, dtype=torch.float64))], [None, (numel(lead), k)], {"score_func": "softmax", "topk": k}, "int")[1]
     assert index is not None
     g.tensors[index.name]["dtype"] = "int64"
-    g.classes[index.name] = n
+    g.integers.classes[index.name] = n
     g.assume(assumptions.TIES)
     hot = tables.one_hot(g, index, 0, n)
     values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
@@ -73,8 +77,6 @@ line("median", "nanmedian")(_smallest(lambda args, kwargs: (None, args[0] if arg
 def _running(largest: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, dim: int) -> list[Value]:
         """The extremum of each row up to each position, and where it is: positions behind have less (more, of a minimum) than there is at it."""
-        from .pointwise import choose
-
         rows, back = ar.rows_of(g, x, dim)
         lead, n = rows.shape[:-1], rows.shape[-1]
         require(n <= MOST, f"a running extremum of more than {MOST} numbers")
@@ -160,5 +162,5 @@ def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accu
         placed = ar.binary(g, "mul", ar.reduce(g, "sum", hot, [-2]), source)
     if not (accumulate or isinstance(x, Filled) and x.fill == 0):
         named = ar.reduce(g, "sum", hot, [-2])
-        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named)) if g.has_a_value(rows) else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
+        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named)) if g.definedness.has_a_value(rows) else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
     return back(ar.binary(g, "add", rows, placed))

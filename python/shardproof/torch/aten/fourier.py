@@ -9,9 +9,9 @@ from typing import Any, Sequence
 
 import torch
 
-from .. import arithmetic as ar
-from ..graph import Graph
-from ..values import Complex, Filled, Known, Value
+from ..terms import arithmetic as ar
+from ..terms.graph import Graph
+from ..terms.values import Complex, Filled, Known, Value
 from .table import line, require
 
 MOST = 1024  # numbers along a dimension
@@ -29,7 +29,7 @@ def _waves(n: int, backward: bool) -> tuple[Known, Known]:
 def _transform(g: Graph, x: Complex, dim: int, backward: bool) -> Complex:
     n = x.shape[dim]
     require(n <= MOST, f"a Fourier transform of more than {MOST} numbers")
-    g.both_have_values(x.real, x.imag)
+    g.definedness.both_have_values(x.real, x.imag)
     c, s = _waves(n, backward)
     (rc, ic), (rs, js) = (tuple(ar.along(g, v, dim, w) for v in (x.real, x.imag)) for w in (c, s))
     return Complex(ar.binary(g, "sub", rc, js), ar.binary(g, "add", rs, ic))
@@ -74,7 +74,7 @@ def complex_to_real(call: Any, g: Graph, x: Value, dims: list[int], normalizatio
         made = _transform(g, made, d % len(x.shape), True)
     n, m = int(last), int(last) // 2 + 1
     require(m <= x.shape[at] and n <= MOST, "a Fourier transform of fewer numbers than there are, or of many")
-    g.both_have_values(made.real, made.imag)
+    g.definedness.both_have_values(made.real, made.imag)
     counts = torch.full((m, 1), 2.0, dtype=torch.float64)
     counts[0] = 1
     if n % 2 == 0:

@@ -10,9 +10,9 @@ from typing import Any, Sequence
 
 import torch
 
-from .. import arithmetic as ar
-from ..graph import Graph
-from ..values import Filled, Known, Value
+from ..terms import arithmetic as ar
+from ..terms.graph import Graph
+from ..terms.values import Filled, Known, Value
 from .layout import taken_back
 from .table import line, require
 
@@ -366,7 +366,7 @@ def _adaptive_avg_pool(name: str, n: int) -> None:
         if all(m % k == 0 for m, k in zip(sizes, out)):
             at = len(lead)
             return ar.reduce(g, "mean", g.reshape(x, (*lead, *itertools.chain(*((k, m // k) for m, k in zip(sizes, out))))), [at + 1 + 2 * i for i in range(n)])
-        g.both_have_values(x)
+        g.definedness.both_have_values(x)
         for i in reversed(range(n)):
             x = ar.along(g, x, len(lead) + i, ar.transposed(g, _adaptive(sizes[i], out[i])))
         return x
@@ -466,7 +466,7 @@ def _resampled(g: Graph, x: Value, operator: str, sizes: Sequence[int], to: Sequ
 def _resampling(name: str, aligns: bool) -> None:
     @line(name)
     def forward(call: Any, g: Graph, x: Value, size: list[int], *rest: Any) -> Value:
-        g.both_have_values(x)
+        g.definedness.both_have_values(x)
         return _resampled(g, x, name, x.shape[2:], size, tuple(bool(a) for a in rest[:aligns]), rest[aligns:], False)
 
     @line(f"{name}_backward")
@@ -544,7 +544,7 @@ def _flat(g: Graph, x: Value) -> Value:
 
 @line("grid_sampler_2d")
 def grid_sampler(call: Any, g: Graph, x: Value, grid: Value, mode: int, padding: int, align: bool) -> Value:
-    g.both_have_values(x)
+    g.definedness.both_have_values(x)
     weights, _, _ = _samples(g, x.shape[2:], grid, mode, padding, align)
     return g.reshape(ar.matmul(g, _flat(g, x), ar.transposed(g, weights)), call.shape())
 

@@ -8,14 +8,15 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import Graph
-from ..values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms import indicators, tables
+from ..terms.graph import Graph
+from ..terms.values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
 from . import choices
 from .layout import taken_back
-from .pointwise import choose, nonzero
 from .reductions import norm
+from ..terms.selection import choose, nonzero
 from .table import line, require, scalar
 
 
@@ -278,7 +279,7 @@ def _along_classes(g: Graph, x: Value, dim: int, i: Value) -> Value:
     tables.note_classes(g, i, x.shape[dim])
     require(isinstance(i, (Named, Table)) and i.kind == "int", "an index that is not computed from one tensor of classes")
     g.assume(assumptions.CLASSES)
-    g.both_have_values(x)
+    g.definedness.both_have_values(x)
     hot = hot_rows(g, g.reshape(i, (numel(i.shape),)), None, x.shape[dim])
     return g.reshape(ar.along(g, x, dim, ar.transposed(g, hot)), x.shape[:dim] + i.shape + x.shape[dim + 1:])
 
@@ -307,7 +308,7 @@ def _gather_known(g: Graph, x: Value, dim: int, index: torch.Tensor) -> Value:
     same = _same_in_rows(index, dim)
     if same is not None:
         return _rows(g, x, torch.tensor(same), dim, tuple(index.shape))
-    g.both_have_values(x)
+    g.definedness.both_have_values(x)
     rows, back = ar.rows_of(g, x, dim)
     hot = _hot_of_known(index, dim, x.shape[dim])
     return back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape[:-1], 1, rows.shape[-1])), hot), [-1]))
@@ -338,7 +339,7 @@ def _scatter_known(g: Graph, x: Value, dim: int, index: torch.Tensor, source: Va
             return ar.binary(g, "add", x, _grown(g, taken_back(g, source, dim, same, n), x.shape, dim))
         if tuple(m for d, m in enumerate(index.shape) if d != dim) == tuple(m for d, m in enumerate(x.shape) if d != dim):
             return _put_known(g, x, dim, Known(torch.tensor(same)), source, False)
-    g.both_have_values(source, *([] if accumulate else [x]))
+    g.definedness.both_have_values(source, *([] if accumulate else [x]))
     rows, back = ar.rows_of(g, source, dim)
     hot = _hot_of_known(index, dim, n)
     placed = _grown(g, back(ar.reduce(g, "sum", ar.binary(g, "mul", g.reshape(rows, (*rows.shape, 1)), hot), [-2])), x.shape, dim)
@@ -514,11 +515,11 @@ def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> 
     positions = index.entries.to(torch.int64)
     if scale is None:
         require(0 <= int(positions.min()) and int(positions.max()) < width, "an index outside of the tensor")
-        if len(positions) <= tables.MOST_WINDOWS and not torch.equal(positions, torch.arange(len(positions)) + positions[0]):  # from classes to positions in any way
+        if len(positions) <= indicators.MOST_WINDOWS and not torch.equal(positions, torch.arange(len(positions)) + positions[0]):  # from classes to positions in any way
             goes = (positions[:, None] == torch.arange(width)[None]).double()
             return ar.matmul(g, tables.one_hot(g, g.expand(index.source, index.shape), index.low, index.low + len(positions)), Known(goes))
     scale = torch.ones(len(positions), dtype=torch.float64) if scale is None else scale
-    start, stop, shift = tables._line(positions, scale)
+    start, stop, shift = indicators.window_of(positions, scale)
     factor = torch.unique(scale[start:stop])
     require(len(factor) <= 1, "classes that are scaled differently")
     shape = index.shape + (width,)
@@ -547,9 +548,9 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
         return ar.binary(g, "add", x, hot if isinstance(index, Table) else ar.binary(g, "mul", hot, value.fill))
     hot = hot_rows(g, index, None, width)
     v = g.reshape(value, index.shape + (1,)) if value.shape else value
-    if not accumulate and not (g.has_a_value(x) and g.has_a_value(v)) and ar.are_real(x, v):
+    if not accumulate and not (g.definedness.has_a_value(x) and g.definedness.has_a_value(v)) and ar.are_real(x, v):
         return ar.one_of(g, hot, v, x, x.shape)
-    g.both_have_values(x, v)
+    g.definedness.both_have_values(x, v)
     placed = ar.binary(g, "mul", hot, v)
     if accumulate or isinstance(x, Filled) and x.fill == 0:
         return ar.binary(g, "add", x, placed)
@@ -568,7 +569,7 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
         return _put_known(g, x, given[0][0], given[0][1], value, accumulate)
     row = _of_rows(g, indices, x.shape)
     if row is not None:
-        g.both_have_values(x, value)
+        g.definedness.both_have_values(x, value)
         hot = _hot_of_rows(g, row, x)
         new = g.expand(value, x.shape[:1] + x.shape[2:])
         placed = ar.binary(g, "mul", hot, g.reshape(new, (x.shape[0], 1, *x.shape[2:])))
@@ -582,8 +583,6 @@ def index_put(call: Any, g: Graph, x: Value, indices: list[Value | None], value:
 
 def _where_mask(g: Graph, x: Value, first: int, mask: Value, value: Value, accumulate: bool) -> Value:
     """x[mask] = value, where the mask covers dimensions from the first on."""
-    from .pointwise import choose
-
     require(not accumulate and value.shape in ((), (1,)), "a masked write of more than one number")
     value = g.reshape(value, ())
     if isinstance(mask, (Known, Filled, Named)):
@@ -601,11 +600,11 @@ def _where_mask(g: Graph, x: Value, first: int, mask: Value, value: Value, accum
         return Pick(x.source, x.index, x.scale * keep, x.offset * keep + value.fill * (1 - keep), x.table, x.shape)
     keep_table = Table(mask.source, ~mask.entries, mask.low, mask.shape)
     factor = g.reshape(g.named(keep_table), mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
-    chosen = not g.has_a_value(x) and ar.are_real(x, value)
+    chosen = not g.definedness.has_a_value(x) and ar.are_real(x, value)
     if chosen:
         kept = ar.one_of(g, factor, x, value, x.shape)
     else:
-        g.both_have_values(x)
+        g.definedness.both_have_values(x)
         kept = ar.binary(g, "mul", x, factor)
     if isinstance(kept, Named) and isinstance(x, Named) and len(mask.shape) == len(x.shape) - 1 and isinstance(value, Filled) and value.fill == 0:
         kept.masked = (x, keep_table)

@@ -7,10 +7,11 @@ from typing import Any, Sequence
 
 import torch
 
-from .. import tables
-from ..arithmetic import binary, check, lift, reduce
-from ..graph import Graph
-from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
+from ..terms import tables
+from ..terms.arithmetic import binary, check, lift, reduce
+from ..terms.graph import Graph
+from ..terms.values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
+from ..terms.selection import choose, nonzero
 from .table import line, require, scalar
 
 
@@ -40,8 +41,6 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
     if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
         return x  # zeros and ones
     if kind == "bool" and have == "real":
-        from .pointwise import nonzero
-
         return nonzero(g, x)
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
@@ -230,8 +229,6 @@ def _count(x: Value) -> int:
 
 def triangle(g: Graph, x: Value, upper: bool, diagonal: int = 0) -> Value:
     """With zeros on the other side of a diagonal."""
-    from .pointwise import choose
-
     mask = torch.ones(x.shape[-2:], dtype=torch.bool)
     return choose(g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape)
 

@@ -7,10 +7,11 @@ from typing import Any, Sequence
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions
-from ..graph import Graph
-from ..values import Filled, Named, Shape, Value
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms.graph import Graph
+from ..terms.values import Filled, Named, Shape, Value
+from .layout import triangle
 from .table import line, require
 
 
@@ -102,8 +103,6 @@ def cholesky(call: Any, g: Graph, a: Value, *, upper: bool = False, check_errors
 @line("linalg_solve_triangular")
 def solve_triangular(call: Any, g: Graph, a: Value, b: Value, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Value:
     """Of the other triangle nothing is looked at: the inverse is a function of this one."""
-    from .layout import triangle
-
     seen = triangle(g, a, upper, int(unitriangular) * (1 if upper else -1))
     return _product(g, _inverse(call, g, f"the inverse of the {'upper' if upper else 'lower'} triangle{', with ones on the diagonal' if unitriangular else ''}", seen), b, left)
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import Graph, Integers, number
-from ..labels import note
-from ..values import Filled, Ignored, Known, Named, Table, Value, numel
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms import tables
+from ..terms.graph import Graph
+from ..terms.integer_inputs import IntegerOrigins
+from ..terms.constants import number
+from ..terms.labels import note
+from ..terms.values import Filled, Ignored, Known, Named, Table, Value, numel
 from .table import line, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -68,9 +71,9 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
     else:
         ids = g.named(labels)
         require(ids.kind == "int", "labels that are no integers")
-        of = g.integers(ids) or Integers()
+        of = g.integers.origins_of(ids) or IntegerOrigins()
         require(of.least >= 0, "labels beside several numbers of which some are no classes")
-        if 0 <= ignore < max(classes, of.most + 1, *(g.ranges.get(name, 0) for name in of.origins)):
+        if 0 <= ignore < max(classes, of.most + 1, *(g.integers.ranges.get(name, 0) for name in of.origins)):
             ignored = ar.reduce(g, "sum", tables.one_hot(g, ids, ignore, ignore + 1), [-1])
             keep = _both(g, keep, ar.binary(g, "sub", 1, ignored))
     hot: Value = tables.one_hot(g, ids, 0, classes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import arithmetic as ar
-from ..graph import Graph
-from ..values import Value
+from ..terms import arithmetic as ar
+from ..terms.graph import Graph
+from ..terms.values import Value
 from .reductions import moments
 from .table import line
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from .. import arithmetic as ar
-from ..graph import Graph, number
-from ..values import Filled, Value
+from ..terms import arithmetic as ar
+from ..terms.graph import Graph
+from ..terms.constants import number
+from ..terms.values import Filled, Value
 from .table import line, require, scalar
 
 
@@ -16,7 +17,7 @@ def _gradient(g: Graph, p: Value, grad: Value, options: dict[str, Any], decay: f
     found = options.get("found_inf")
     require(found is None or isinstance(found, Filled) and not found.fill, "a fused optimizer that may leave its step out")
     if options.get("grad_scale") is not None:
-        grad = ar.binary(g, "div", g.finite(grad), g.reshape(options["grad_scale"], ()))
+        grad = ar.binary(g, "div", g.definedness.finite(grad), g.reshape(options["grad_scale"], ()))
     by = ar.negate(g, grad) if options["maximize"] else grad
     return grad, ar.binary(g, "add", by, ar.binary(g, "mul", p, decay)) if decay else by
 

@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import Graph
-from ..labels import bounded, note
-from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
+from ..terms import arithmetic as ar
+from ..terms import assumptions
+from ..terms import tables
+from ..terms.graph import Graph
+from ..terms.labels import bounded, note
+from ..terms.values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
+from ..terms import indicators
+from ..terms.signs import never_negative
+from ..terms.selection import as_numbers, at_least, choose, complement, greater
+from .layout import cast
 from .table import line, require, scalar
 
 
@@ -114,7 +119,7 @@ def erfc(call: Any, g: Graph, a: Value) -> Value:
 @line("_amp_foreach_non_finite_check_and_unscale_")
 def unscale(call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value) -> list[Value]:
     """A gradient scaler's: real numbers are finite."""
-    return [*[ar.binary(g, "mul", g.finite(v), g.reshape(inverse, ())) for v in gradients], found]
+    return [*[ar.binary(g, "mul", g.definedness.finite(v), g.reshape(inverse, ())) for v in gradients], found]
 
 
 @line("_amp_update_scale_")
@@ -196,7 +201,7 @@ def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) 
     if eps is None:
         return slope
     bound = float(scalar(eps))
-    return choose(g, ar.binary(g, "mul", _ge(g, a, bound), _ge(g, 1 - bound, a)), slope, Filled(0, ()), a.shape)
+    return choose(g, ar.binary(g, "mul", at_least(g, a, bound), at_least(g, 1 - bound, a)), slope, Filled(0, ()), a.shape)
 
 
 @line("rrelu_with_noise", selective=True)
@@ -272,37 +277,10 @@ def hardtanh(call: Any, g: Graph, a: Value, min_val: Any = -1, max_val: Any = 1)
     return clamp(call, g, a, min_val, max_val)
 
 
-# ---- comparisons: tables of classes stay tables; of reals, 1 where they hold ----
-def _strict(g: Graph, a: Any, b: Any) -> Value:
-    return ar.step(g, ar.binary(g, "sub", a, b))
-
-
-def nonzero(g: Graph, a: Value) -> Value:
-    """1 where a is not 0. What is 0 or 1 is itself."""
-    if isinstance(a, Named) and (a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"):
-        return a
-    return ar.binary(g, "add", ar.step(g, a), ar.step(g, ar.negate(g, a)))
-
-
-def complement(g: Graph, m: Value) -> Value:
-    return ar.binary(g, "sub", 1, as_numbers(m))
-
-
-def as_numbers(m: Value) -> Value:
-    """A mask as ones and zeros."""
-    if isinstance(m, Known):
-        return Known(m.data.double())
-    return Table(m.source, m.entries.double(), m.low, m.shape) if isinstance(m, Table) and m.entries.dtype == torch.bool else m
-
-
-def _ge(g: Graph, a: Any, b: Any) -> Value:
-    return complement(g, _strict(g, b, a))
-
-
 _COMPARISONS = {
-    "lt": (torch.lt, lambda g, a, b: _strict(g, b, a)), "gt": (torch.gt, _strict), "ge": (torch.ge, _ge), "le": (torch.le, lambda g, a, b: _ge(g, b, a)),
-    "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a))),
-    "ne": (torch.ne, lambda g, a, b: complement(g, ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a)))),
+    "lt": (torch.lt, lambda g, a, b: greater(g, b, a)), "gt": (torch.gt, greater), "ge": (torch.ge, at_least), "le": (torch.le, lambda g, a, b: at_least(g, b, a)),
+    "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a))),
+    "ne": (torch.ne, lambda g, a, b: complement(g, ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a)))),
 }
 
 
@@ -379,22 +357,22 @@ def _comparison(name: str) -> Any:
                     return hot
             if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
                 if isinstance(x, Hidden) and y.fill < 0 and name in ("eq", "ne"):
-                    g.finite(x.source)
+                    g.definedness.finite(x.source)
                     return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
-                g.finite(x)
+                g.definedness.finite(x)
                 below = (y.fill > 0) != flip
                 return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
         if name in ("eq", "ne") and isinstance(a, Named) and isinstance(b, Named) and a.name == b.name and a.kind == "real":  # whether it is not-a-number
-            g.finite(a)
+            g.definedness.finite(a)
             return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
             same = _same_class(g, a, b)
             if same is not None:
                 return g.expand(same if name == "eq" else complement(g, same), call.shape())
-        compared = tables.with_constants(g, function, a, b, call.shape())
+        compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
-        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a) and g.has_a_value(a):
+        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and never_negative(g, a) and g.definedness.has_a_value(a):
             return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
         for v in (a, b):
             require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
@@ -427,8 +405,6 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
 
 def _as_truth(g: Graph, v: Value, dtype: torch.dtype) -> Value:
     """What is not 0 of numbers; what is true or false as it is."""
-    from .layout import cast  # it needs this module
-
     return v if dtype == torch.bool or isinstance(v, Named) and v.kind == "int" else cast(g, v, torch.bool)
 
 
@@ -450,134 +426,11 @@ line("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
 line("bitwise_not", "logical_not")(_not)
 
 
-def _const_mask(v: Value) -> torch.Tensor | None:
-    return v.data.bool() if isinstance(v, Known) else None
-
-
-def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """a where the mask holds, else b."""
-    if isinstance(mask, Filled):
-        return g.expand(a if mask.fill else b, shape)
-    t = tables.apply(g, lambda m, x, y: torch.where(m.bool(), x, y), [mask, a, b], shape)
-    if t is not None:
-        return t
-    for x, y, flip in ((a, b, False), (b, a, True)):
-        if isinstance(y, Filled) and math.isinf(y.fill) and y.fill < 0 and isinstance(mask, Known):
-            hidden = mask.data.bool() if flip else ~mask.data.bool()
-            return masked(g, x, hidden, shape)
-        if isinstance(y, Filled) and y.fill == -math.inf and not isinstance(x, Hidden):
-            keep = complement(g, mask) if flip else mask
-            return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
-    ar.check(mask, a, b)
-    condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
-    mask = as_numbers(mask)
-    for x, y, flip in ((a, b, False), (b, a, True)):
-        if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
-            keep = g.expand(complement(g, mask) if flip else mask, shape)
-            if y.fill == 0 and x.zeros and ar.is_constant(keep) and ar.is_constant(x.keep) and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0):
-                return g.expand(x.source, shape)
-            if y.fill == x.other:
-                return Ignored(g.expand(x.source, shape), ar.binary(g, "mul", g.expand(x.keep, shape), keep), x.other)
-        if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
-            return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
-    if not (g.has_a_value(a) and g.has_a_value(b)) and ar.are_real(a, b):
-        return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
-    # Both are numbers, so that products with ones and zeros are the same, of which more is known.
-    g.both_have_values(a, b)
-    if isinstance(b, Filled) and b.fill == 0:
-        return g.expand(ar.binary(g, "mul", a, mask), shape)
-    if isinstance(a, Filled) and a.fill == 0:
-        return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
-    return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
-
-
-def causal_offset(hidden: torch.Tensor) -> int | None:
-    """c where exactly the elements with column > row + c of the last two dimensions are hidden, in all leading positions; None if it is not so."""
-    if hidden.dim() < 2:
-        return None
-    rows, columns = hidden.shape[-2:]
-    first = hidden.reshape(-1, rows, columns)[0]
-    visible = (~first[0]).sum().item()
-    offset = int(visible) - 1
-    wanted = torch.arange(columns)[None, :] > torch.arange(rows)[:, None] + offset
-    return offset if offset >= 0 and bool((hidden == wanted).all()) else None
-
-
-def causal(g: Graph, rows: int, columns: int, offset: int) -> Value:
-    """[1, 1, rows, columns]: 0 where column <= row + offset, minus infinity elsewhere."""
-    size = max(rows + offset, columns)
-    mask: Value = g.one("create_mask", [Filled(0, (1, size))], (1, 1, size, size))
-    return g.slice(g.slice(mask, 2, offset, offset + rows), 3, 0, columns)
-
-
-def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Value:
-    """x with minus infinity where `hidden`, which is what attention does not see."""
-    if not bool(hidden.any()):
-        return g.expand(x, shape)
-    if isinstance(x, Hidden):
-        kept = ar.binary(g, "mul", x.keep, Known((~hidden).double()))
-        return Hidden(g.expand(x.source, shape), g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape))
-    mask = _blocks(g, hidden.reshape(hidden.shape[-2:])) if hidden.dim() >= 2 and hidden.numel() == hidden.shape[-1] * hidden.shape[-2] and not isinstance(x, (Filled, Known)) else None
-    closed = bool(hidden.expand(torch.broadcast_shapes(hidden.shape, shape[-1:])).all(-1).any()) or hidden.dim() > 1 and bool(hidden.all(-2).any())
-    if mask is None or len(shape) < 2:
-        return Hidden(g.expand(x, shape), Known((~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))))
-    if len(shape) <= 4:
-        mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
-    result = g.one("apply_mask", [g.expand(x, shape), mask], shape)
-    if closed:
-        g.closed.add(result.name)
-    return result
-
-
-def _blocks(g: Graph, hidden: torch.Tensor) -> Value | None:
-    """[1, 1, rows, columns]: a mask put together from a few blocks that are open, closed or causal; None where they are many."""
-    pieces = _divided(hidden)
-    if pieces is None or all(kind == "closed" for row in pieces for kind, _ in row):
-        return None
-    rows: list[Value] = []
-    for row in pieces:
-        parts: list[Value] = []
-        for kind, h in row:
-            n, m = h.shape
-            if kind == "open":
-                parts.append(Filled(0, (1, 1, n, m)))
-            elif kind == "closed":
-                closed = g.slice(g.slice(causal(g, 2, 2, 0), 2, 0, 1), 3, 1, 2)
-                parts.append(g.expand(closed, (1, 1, n, m)))
-            else:
-                offset = causal_offset(h)
-                assert offset is not None
-                parts.append(causal(g, n, m, offset))
-        rows.append(g.cat(parts, 3))
-    return g.cat(rows, 2)
-
-
-def _kind_of_block(hidden: torch.Tensor) -> str | None:
-    if not bool(hidden.any()):
-        return "open"
-    if bool(hidden.all()):
-        return "closed"
-    return "causal" if causal_offset(hidden) is not None else None
-
-
-def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch.Tensor]]] | None:
-    """The fewest equal rows and columns of blocks of which each is of one kind."""
-    n, m = hidden.shape
-    for k in range(1, most + 1):
-        for j in range(1, most + 1):
-            if n % k or m % j or (k > 1 or j > 1) and (n // k == 1 or m // j == 1):
-                continue
-            blocks = [[(_kind_of_block(h), h) for h in rows.split(m // j, 1)] for rows in hidden.split(n // k, 0)]
-            if all(kind is not None for row in blocks for kind, _ in row):
-                return blocks  # type: ignore[return-value]
-    return None
-
-
 @line("hardshrink_backward", "softshrink_backward")
 def hardshrink_backward(call: Any, g: Graph, grad: Value, a: Value, lambd: Any) -> Value:
     """No gradient where a is between -lambd and lambd, both included."""
     bound = scalar(lambd)
-    between = ar.binary(g, "mul", _ge(g, a, -bound), _ge(g, bound, a))
+    between = ar.binary(g, "mul", at_least(g, a, -bound), at_least(g, bound, a))
     return choose(g, between, Filled(0, a.shape), grad, a.shape)
 
 
@@ -595,5 +448,5 @@ def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value
 
 @line("isnan", "isinf")
 def never(call: Any, g: Graph, a: Value) -> Value:
-    g.finite(a)
+    g.definedness.finite(a)
     return Filled(0, a.shape, "bool")

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import arithmetic as ar
-from ..graph import Graph
-from ..values import Filled, Hidden, Known, Named, Table, Value, numel
+import torch
+
+from ..terms import arithmetic as ar
+from ..terms.graph import Graph
+from ..terms.values import Filled, Hidden, Known, Named, Table, Value, numel
 from . import choices
 from .layout import cast
-from .pointwise import choose
+from ..terms.selection import choose
 from .table import line, require, scalar
 
 
@@ -122,8 +124,8 @@ def safe_softmax(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> 
     """Zeros where all of a row is masked; only scores of which something is seen in each row are followed."""
     if isinstance(a, Hidden):
         require(isinstance(a.keep, (Filled, Known)) and bool((g.data(a.keep).expand(a.shape) != 0).any(dim).all()), "rows of which all, or data says which, are masked")
-    elif not (isinstance(a, Named) and a.node is not None and a.node["op"] == "apply_mask" and a.name not in g.closed and dim % len(a.shape) >= len(a.shape) - 2):
-        a = g.finite(a)
+    elif not (isinstance(a, Named) and a.node is not None and a.node["op"] == "apply_mask" and a.name not in g.definedness.closed and dim % len(a.shape) >= len(a.shape) - 2):
+        a = g.definedness.finite(a)
     return ar.softmax(g, a, dim)
 
 
@@ -257,10 +259,8 @@ def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     d = dim % len(a.shape)
     n = a.shape[d]
     require(n <= 4096, "a running sum along a dimension of more than 4096")
-    import torch
-
     order = [i for i in range(len(a.shape)) if i != d] + [d]
-    g.both_have_values(a)
+    g.definedness.both_have_values(a)
     r = ar.matmul(g, g.permute(a, order), Known(torch.ones(n, n, dtype=torch.float64).triu()))
     back = [order.index(i) for i in range(len(order))]
     return g.permute(r, back)

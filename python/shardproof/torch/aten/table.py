@@ -12,8 +12,9 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ..graph import Graph
-from ..values import Unsupported, Value
+from ..compat.sync_batch_norm import batch_norm, batch_norm_backward
+from ..terms.graph import Graph
+from ..terms.values import Filled, Unsupported, Value
 
 Line = Callable[..., Any]
 LINES: dict[str, Line] = {}
@@ -59,7 +60,6 @@ def line(*names: str, selective: bool = False) -> Callable[[Line], Line]:
 
 def lookup(name: str, overload: str) -> Line | None:
     """The line for an operator, or None."""
-    _load()
     if name in LINES:
         return LINES[name]
     if name.startswith("aten._foreach_"):
@@ -88,8 +88,6 @@ def _each(f: Line) -> Line:
 def _decompositions() -> dict[Any, Any]:
     from torch._decomp import global_decomposition_table
 
-    from .._sync_batch_norm import batch_norm, batch_norm_backward
-
     ours = {torch.ops.aten.native_batch_norm.default: batch_norm, torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward}
     return {**global_decomposition_table["post_autograd"], **ours}
 
@@ -97,11 +95,6 @@ def _decompositions() -> dict[Any, Any]:
 def decomposition(func: Any) -> Any:
     """ATen's own decomposition, where one is registered and the parts are not the operator itself."""
     return _decompositions().get(func)
-
-
-@functools.lru_cache(maxsize=1)
-def _load() -> None:
-    from . import attention, choices, fourier, images, indexing, layout, linear_algebra, losses, normalization, optimizer, pointwise, reductions  # noqa: F401  each enters its lines
 
 
 def is_elementwise(func: Any) -> bool:
@@ -115,8 +108,6 @@ def is_elementwise(func: Any) -> bool:
 
 def scalar(x: Any) -> Any:
     """A number that ATen passed as a number or as a tensor of one known element."""
-    from ..values import Filled
-
     if isinstance(x, Filled):
         return x.fill
     if isinstance(x, Value):

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.utils.data while a step is recorded: which samples make a batch is drawn with real numbers, in this process. As private as `_private`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Iterator
+
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler
+from torch.utils.data import dataloader as loading
+from torch.utils.data.distributed import DistributedSampler
+
+from .private import outside, set_attribute
+
+_HERE = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None, "timeout": 0, "multiprocessing_context": None, "worker_init_fn": None}
+_POSITIONAL = 5  # of DataLoader's arguments: up to `batch_sampler`; what follows goes by name
+
+
+def _indices(original: Any) -> Any:
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        with outside():
+            return iter(list(original(self)))
+
+    return iterate
+
+
+class Dealing:
+    """Samples that DistributedSampler deals out. seen: to how many, and how many are in a batch. together: on the single device, of how many ranks' batches of which size its own batches consist, one
+    rank's after another's: with other rows in each place than DistributedSampler has for one rank, but the same batch."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[int, int] | None = None
+        self.together: tuple[int, int] | None = None
+
+    def batches(self, batch_sampler: Any, original: Any) -> Iterator[list[int]]:
+        dealt = batch_sampler.sampler
+        if type(dealt) is not DistributedSampler:
+            return iter(original(batch_sampler))
+        self.seen = self.seen or (dealt.num_replicas, batch_sampler.batch_size)
+        if self.together is None or dealt.num_replicas != 1:
+            return iter(original(batch_sampler))
+        ranks, size = self.together
+        parts = [DistributedSampler(dealt.dataset, ranks, r, dealt.shuffle, dealt.seed, dealt.drop_last) for r in range(ranks)]
+        for part in parts:
+            part.set_epoch(dealt.epoch)
+        of_ranks = [BatchSampler(list(part), size, batch_sampler.drop_last) for part in parts]
+        return iter([[i for batch in batches for i in batch] for batches in zip(*(list(original(b)) for b in of_ranks))])
+
+
+def in_this_process(undo: list[tuple[Any, str, Any]], dealing: Dealing) -> None:
+    """Loaders have no workers, and draw their seeds and permutations as if nothing were recorded: these are numbers of the program, not of its data."""
+    original = DataLoader.__init__
+    names = original.__code__.co_varnames[1:original.__code__.co_argcount]
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = {**dict(zip(names[_POSITIONAL:], args[_POSITIONAL:])), **kwargs}
+        with outside():
+            original(self, *args[:_POSITIONAL], **{**given, **_HERE})
+
+    begin = loading._BaseDataLoaderIter.__init__
+
+    @functools.wraps(begin)
+    def start(self: Any, loader: Any) -> None:
+        with outside():
+            begin(self, loader)
+
+    batches = BatchSampler.__iter__
+    set_attribute(BatchSampler, "__iter__", lambda self: dealing.batches(self, batches), undo)
+    set_attribute(DataLoader, "__init__", init, undo)
+    set_attribute(loading._BaseDataLoaderIter, "__init__", start, undo)
+    for sampler in (RandomSampler, SubsetRandomSampler, DistributedSampler):
+        set_attribute(sampler, "__iter__", _indices(sampler.__iter__), undo)
+
+
+__all__ = ["Dealing", "in_this_process"]

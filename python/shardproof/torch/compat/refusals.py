@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that the recorder raises into the program, and what becomes of those that the program catches.
+
+A program may catch any error: `try: ... except Exception`, `contextlib.suppress`, a `finally` that
+returns, a guard against spikes of the loss. On real devices there is no such error, so what is
+recorded after one that was caught is another program. Two things keep that from becoming a verdict:
+
+* `Refusal` is no `Exception`, so that the usual handlers let it pass;
+* each error is noted where it is made, or where it leaves torch, and the recording looks at the
+  notes when the step has ended. A bare `except:` and C++ (hooks of autograd) cannot hide it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Callable, Iterator, TypeVar
+
+from . import private
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Notes:
+    """The errors of one recording. where: of the program, now.
+
+    refused: the first error of the recorder's own. failed: the first error of torch's, and where. Torch
+    may raise that on real devices, too, so it counts only if the step ends as if there had been none.
+    """
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        self.where = where
+        self.refused: BaseException | None = None
+        self.failed: tuple[BaseException, str] | None = None
+
+
+_notes: list[Notes] = []  # of the recordings that run, the innermost last
+
+
+@contextlib.contextmanager
+def noted(where: Callable[[], str]) -> Iterator[Notes]:
+    """Errors are noted inside."""
+    _notes.append(Notes(where))
+    try:
+        yield _notes[-1]
+    finally:
+        _notes.pop()
+
+
+@contextlib.contextmanager
+def tried() -> Iterator[None]:
+    """Inside, the recorder tries what may fail: errors of torch's are its own business."""
+    try:
+        with noted(str) as notes:
+            yield
+    finally:
+        if notes.refused is not None:
+            refuse(notes.refused)
+
+
+def refuse(error: E) -> E:
+    """Notes an error of the recorder's own."""
+    if _notes and _notes[-1].refused is None:
+        _notes[-1].refused = error
+    return error
+
+
+def fail(error: E) -> E:
+    """Notes an error that torch raises while a step is recorded, which it need not on real devices: not by which
+    activation checkpointing ends when all that it needs is recomputed."""
+    if _notes and _notes[-1].failed is None and not isinstance(error, private._StopRecomputationError):
+        _notes[-1].failed = error, _notes[-1].where()
+    return error
+
+
+class Refusal(BaseException):
+    """The program cannot be followed any further."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        refuse(self)

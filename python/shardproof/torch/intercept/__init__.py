@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is replaced in PyTorch while a step is recorded, so that the program runs unchanged on fake tensors in one process."""

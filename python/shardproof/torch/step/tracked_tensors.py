@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a recording is tied to the model: inputs, checkpoints and outputs, with where each lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Mapping, Sequence
+
+import torch
+
+from ..compat import private
+from ..terms.values import Shape, Value
+
+Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
+
+
+@dataclasses.dataclass
+class Placement:
+    """Where a local tensor lies in the model's. Either `shard` (said by the user), or what a DTensor says, or nothing: then shapes decide."""
+
+    shard: dict[str, int] | None = None
+    covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
+    offset: tuple[int, ...] = ()
+    shape: Shape = ()                                              # of the DTensor
+    cut: list[str] = dataclasses.field(default_factory=list)       # those of them along which the DTensor's ranks have different elements
+    chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
+    partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
+    mean: list[str] | None = None                                  # axes to take the mean over; None: not said
+    unknown: str = ""                                              # why nothing can be said
+    shared: tuple[str, ...] = ()                                   # axes along which the ranks have just given each other what this is made of
+    summed: tuple[str, ...] = ()                                   # axes over which the loss is a sum: gradients of activations have then the model's scale
+
+
+@dataclasses.dataclass
+class Mark:
+    """One tensor of one rank (or of the single device) that has a name on both sides."""
+
+    role: str                # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
+    name: str
+    value: Value
+    placement: Placement
+    call: int = 0            # which call of a module
+    gradient: bool = False   # of an activation: its scale depends on how the loss is averaged
+    module: str = ""         # whose operand or result it is
+    kind: str = "results"    # of an output: how the report's "Compared" line counts it
+
+
+def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
+    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: tensors, their states and learning rates of optimizers; each other number
+    that they go by; the leaves of one shape; each other tensor for itself."""
+    return {other: shape for other, shape in beside.items() if _set_of(other) == _set_of(name)}
+
+
+def _set_of(name: str) -> str:
+    if name.startswith("leaf "):
+        return name.partition(".")[0]
+    if not _STATE.sub("", name).startswith("optimizer"):
+        return name
+    number = _NUMBER.fullmatch(name)
+    return number[1] if number is not None and number[1] != "lr" else ""
+
+
+_STATE = re.compile(r"^state \S+ of ")
+_NUMBER = re.compile(r"optimizer\d+\.groups\.\d+\.(.*)\.new")
+
+
+def unwrapped(t: torch.Tensor) -> torch.Tensor:
+    """The local tensor."""
+    if isinstance(t, private.DTensor):
+        t = t._local_tensor
+    if isinstance(t, private.AsyncCollectiveTensor):
+        t = t.trigger_wait()
+    return t
+
+
+def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
+    """What is known of where a tensor lies."""
+    if not isinstance(t, private.DTensor):
+        return Placement(shard=dict(shard) if shard is not None else None)
+    key = (id(t.device_mesh), t.placements, t.shape, t._local_tensor.shape)
+    known = recorder.placed.get(key)
+    if known is None:
+        known = recorder.placed[key] = (_placed(recorder, t), t.device_mesh)  # the mesh is kept, so that its id stays its own
+    found = known[0]
+    return dataclasses.replace(found, covered=list(found.covered), cut=list(found.cut), partial=list(found.partial), mean=None if found.mean is None else list(found.mean))
+
+
+def _placed(recorder: Any, t: Any) -> Placement:
+    groups, placements, shape, offset = private.placement_of(t)
+    result = Placement(offset=offset, shape=shape)
+    mesh = recorder.groups.mesh
+    for i, (ranks, placement) in enumerate(zip(groups, placements)):
+        axes = mesh.axes_of(ranks, recorder.rank) if len(ranks) > 1 else ()
+        if axes is None:
+            result.unknown = f"a device mesh whose dimension {ranks} lies along no axis of the mesh"
+            continue
+        result.covered += axes
+        if not placement.is_replicate() and not placement.is_partial():
+            result.cut += axes
+            if len(axes) == 1:
+                result.chunks[axes[0]] = _chunk([len(g) for g in groups], placements, shape, i)
+        if placement.is_partial():
+            if type(placement) is not private.Partial:
+                result.unknown = f"a DTensor that is {type(placement).__name__}"
+            elif placement.reduce_op == "sum":
+                result.partial += axes
+            elif placement.reduce_op == "avg":
+                result.mean = [*(result.mean or []), *axes]
+            else:
+                result.unknown = f"a DTensor that is partial by {placement.reduce_op}"
+    return result
+
+
+def _chunk(ways: Sequence[int], placements: Sequence[Any], shape: Shape, cutting: int) -> tuple[int, int]:
+    """Of the placement with that number, which cuts a dimension into so many chunks (torch.chunk's): how many elements of it there are to cut, on the first rank of those that cut it before, and how
+    many the first rank gets. A strided placement (FSDP's, of what others have cut) comes after all others."""
+    dim = placements[cutting].dim
+    strided = [isinstance(p, private._StridedShard) for p in placements]
+    rows = shape[dim]
+    for i, p in enumerate(placements):
+        before = not strided[i] and (strided[cutting] or i < cutting)
+        if i != cutting and before and not p.is_replicate() and not p.is_partial() and p.dim == dim:
+            rows = -(-rows // ways[i])
+    return rows, -(-rows // ways[cutting])

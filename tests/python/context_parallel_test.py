@@ -12,7 +12,7 @@ from torch.distributed.tensor.experimental import _attention, context_parallel
 from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
 
 import shardproof.torch as sp
-from shardproof.torch import numeric
+from shardproof.torch.session import numeric
 
 S = (2, 8, 16)  # batch, sequence, features
 

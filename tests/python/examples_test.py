@@ -10,7 +10,7 @@ import torch
 import torch.distributed._functional_collectives as functional
 
 import shardproof.torch as sp
-from shardproof.torch import numeric
+from shardproof.torch.session import numeric
 
 EXAMPLES = sorted(p.stem for p in (pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch").glob("*.py") if p.stem.startswith(("right_", "wrong_")))
 UNDECIDED: set = set()

@@ -15,10 +15,11 @@ import numpy
 import torch
 import torch.nn.functional as F
 from shardproof import find_program
-from shardproof.torch import capture, numeric
+from shardproof.torch import capture
+from shardproof.torch.session import numeric
 from shardproof.torch.aten import table
-from shardproof.torch.opaque import Calls
-from shardproof.torch.world import World
+from shardproof.torch.trace.opaque import Calls
+from shardproof.torch.step.world import World
 
 A = torch.ops.aten
 S = (3, 4)

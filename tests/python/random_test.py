@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import shardproof.torch as sp
 from shardproof.torch.__main__ import script_step
-from shardproof.torch.assumptions import Kind
+from shardproof.torch.terms.assumptions import Kind
 
 OPTIONS = ["--timeout", "20", "--diagnose", "off"]
 
@@ -616,7 +616,7 @@ class FirstValues(Random):
 
 class Classes(unittest.TestCase):
     def test_what_could_hide_a_bug_is_a_risk(self):
-        from shardproof.torch import assumptions
+        from shardproof.torch.terms import assumptions
 
         self.assertEqual(
             {Kind.RISK},

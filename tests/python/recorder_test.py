@@ -27,12 +27,12 @@ import torch.distributed as dist
 import torch.distributed.nn
 import torch.nn.functional as F
 from models import MLP
-from shardproof.torch.boxes import NoPlace, locate
-from shardproof.torch.data_number import DataDependent
-from shardproof.torch.geometry import contiguous
-from shardproof.torch.marks import Mark, Placement
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.values import Filled
+from shardproof.torch.export.boxes import NoPlace, locate
+from shardproof.torch.intercept.data_number import DataDependent
+from shardproof.torch.terms.geometry import contiguous
+from shardproof.torch.step.tracked_tensors import Mark, Placement
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.terms.values import Filled
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from models import MLP
 from shardproof.program import verify_files
-from shardproof.torch import _patches as patches
-from shardproof.torch import numeric
+from shardproof.torch.intercept import patches
+from shardproof.torch.session import numeric
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from torch.distributed.tensor import Replicate
@@ -119,7 +119,7 @@ class UnevenShards(unittest.TestCase):
 
     def test_ranks_are_recorded_once(self):
         """Programs of ranks without rows have shapes of their own, for which those of all are made again: out of what was kept of them."""
-        module = sys.modules["shardproof.torch.capture"]
+        module = sys.modules["shardproof.torch.session.capture"]
         with unittest.mock.patch.object(module, "recorded_ranks", wraps=module.recorded_ranks) as recorded:
             captured = self.capture({"dp": 8}, 4, jobs=2)
         self.assertEqual(1, recorded.call_count)

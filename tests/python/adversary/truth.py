@@ -30,8 +30,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.world import World
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.step.world import World
 
 SAME = 1e-10  # two results that are that close, relative to the largest element, are equal
 OTHER = 1e-8  # that far, they differ; between the two nothing is said

@@ -6,8 +6,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED",
-            "conditional": "CONDITIONAL"}
+VERDICTS = {
+    "equivalent": "EQUIVALENT",
+    "not-equivalent": "NOT EQUIVALENT",
+    "undecided": "UNDECIDED",
+    "conditional": "CONDITIONAL",
+}
 
 
 @dataclasses.dataclass
@@ -25,13 +29,13 @@ class Defect:
 class Report:
     """What was decided. Truth value: whether the plan is equivalent."""
 
-    verdict: str                     # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
+    verdict: str  # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
     reason: str
     outputs: int
     outputs_proved: int
     defects: list[Defect]
-    text: str                        # what the program printed
-    raw: dict[str, Any]              # the whole JSON report
+    text: str  # what the program printed
+    raw: dict[str, Any]  # the whole JSON report
     assumptions: list[str] = dataclasses.field(default_factory=list)
     not_compared: list[str] = dataclasses.field(default_factory=list)
     seconds_capture: float = 0.0

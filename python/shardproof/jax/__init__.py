@@ -15,7 +15,8 @@ import glob
 import gzip
 import os
 import tempfile
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Optional
 
 from ..program import ProgramError, run_verify
 
@@ -49,7 +50,9 @@ class Report:
         return self.text
 
 
-def _compiled_text(step: Callable, shapes: Sequence[Any], pattern: str, options: dict, jit_options: dict) -> str:
+def _compiled_text(
+    step: Callable, shapes: Sequence[Any], pattern: str, options: dict, jit_options: dict
+) -> str:
     import jax
 
     with tempfile.TemporaryDirectory(prefix="shardproof-") as directory:
@@ -58,12 +61,20 @@ def _compiled_text(step: Callable, shapes: Sequence[Any], pattern: str, options:
         def own(*arguments):
             return step(*arguments)
 
-        jax.jit(own, keep_unused=True, **jit_options).lower(*shapes).compile(compiler_options={
-            "xla_dump_to": directory, "xla_dump_hlo_as_text": True, "xla_dump_large_constants": True, **options})
+        jax.jit(own, keep_unused=True, **jit_options).lower(*shapes).compile(
+            compiler_options={
+                "xla_dump_to": directory,
+                "xla_dump_hlo_as_text": True,
+                "xla_dump_large_constants": True,
+                **options,
+            }
+        )
         found = sorted(glob.glob(os.path.join(directory, pattern)))
         if len(found) != 1:
-            raise ShardproofError(f"XLA wrote {len(found)} files {pattern}, expected one "
-                                  "(is the program compiled for several devices?)")
+            raise ShardproofError(
+                f"XLA wrote {len(found)} files {pattern}, expected one "
+                "(is the program compiled for several devices?)"
+            )
         with open(found[0], encoding="utf-8") as file:
             return file.read()
 
@@ -74,8 +85,14 @@ def _write(path: str, text: str) -> str:
     return path
 
 
-def dump(step: Callable, *shapes: Any, directory: str, in_shardings: Any = None, out_shardings: Any = None,
-         single: Optional[Callable] = None) -> tuple:
+def dump(
+    step: Callable,
+    *shapes: Any,
+    directory: str,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    single: Callable | None = None,
+) -> tuple:
     """Writes both programs to `directory`; gives their paths: of the model and of the plan.
 
     `step` is what runs on the mesh, with these shardings; `shapes` are its arguments, jax.ShapeDtypeStruct or arrays, of
@@ -88,25 +105,53 @@ def dump(step: Callable, *shapes: Any, directory: str, in_shardings: Any = None,
         shardings["in_shardings"] = in_shardings
     if out_shardings is not None:
         shardings["out_shardings"] = out_shardings
-    model = _compiled_text(single if single is not None else step, shapes, "*before_optimizations.txt", {}, {})
-    plan = _compiled_text(step, shapes, "*after_spmd-partitioning*.txt",
-                          {"xla_dump_hlo_pass_re": "spmd-partitioning", "xla_keep_shardings_after_spmd": True}, shardings)
-    return (_write(os.path.join(directory, "model.hlo.gz"), model), _write(os.path.join(directory, "plan.hlo.gz"), plan))
+    model = _compiled_text(
+        single if single is not None else step, shapes, "*before_optimizations.txt", {}, {}
+    )
+    plan = _compiled_text(
+        step,
+        shapes,
+        "*after_spmd-partitioning*.txt",
+        {"xla_dump_hlo_pass_re": "spmd-partitioning", "xla_keep_shardings_after_spmd": True},
+        shardings,
+    )
+    return (
+        _write(os.path.join(directory, "model.hlo.gz"), model),
+        _write(os.path.join(directory, "plan.hlo.gz"), plan),
+    )
 
 
-def verify(step: Callable, *shapes: Any, in_shardings: Any = None, out_shardings: Any = None,
-           single: Optional[Callable] = None, directory: Optional[str] = None, program: Optional[str] = None,
-           arguments: Sequence[str] = ()) -> Report:
+def verify(
+    step: Callable,
+    *shapes: Any,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    single: Callable | None = None,
+    directory: str | None = None,
+    program: str | None = None,
+    arguments: Sequence[str] = (),
+) -> Report:
     """Proves that `step` on its mesh computes what it says on one device, or shows where it does not.
 
     Parameters are those of `dump`; the programs are kept if a `directory` is given. `program` is the path of shardproof,
     `arguments` go to `shardproof verify`. Raises ShardproofError for what is not understood.
     """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
-        model, plan = dump(step, *shapes, directory=directory or temporary, in_shardings=in_shardings,
-                           out_shardings=out_shardings, single=single)
+        model, plan = dump(
+            step,
+            *shapes,
+            directory=directory or temporary,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            single=single,
+        )
         data, done = run_verify(plan, model, arguments, program)
-    return Report(_VERDICTS[done.returncode], done.stdout, data, tuple(a["text"] for a in data.get("assumptions", ())))
+    return Report(
+        _VERDICTS[done.returncode],
+        done.stdout,
+        data,
+        tuple(a["text"] for a in data.get("assumptions", ())),
+    )
 
 
 def assert_equivalent(step: Callable, *shapes: Any, **options: Any) -> Report:

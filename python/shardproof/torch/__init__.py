@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a PyTorch training step on fake tensors, rank by rank in one process, and verifies that a mesh of ranks computes what one device does.
 
-    import shardproof.torch as sp
-    report = sp.verify(step, mesh={"dp": 2, "tp": 2})
+import shardproof.torch as sp
+report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
-from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
 from .distributed.mesh import Mesh
+from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
 from .step.world import World
 
 __all__ = ["Capture", "CaptureError", "Mesh", "World", "assert_equivalent", "capture", "verify"]

@@ -16,20 +16,20 @@ import os
 import runpy
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import torch.distributed as dist
 from torch.optim import optimizer as optim
 
 from ..program import ProgramError
-from .terms import assumptions
-from .session.capture import Capture, CaptureError, capture
-from .distributed.mesh import Mesh
-from .trace.record import Step
 from .compat.user_code import user_place
+from .distributed.mesh import Mesh
+from .session.capture import Capture, CaptureError, capture
 from .step.world import World
-
+from .terms import assumptions
+from .trace.recording import Step
 
 MOST_STEPS = 16  # of one optimizer, for each that is asked for, while others wait for theirs
 
@@ -56,7 +56,10 @@ class _Steps:
             make(optimizer, *args, **kwargs)
             self.there.append(optimizer)
 
-        handles = [optim.register_optimizer_step_pre_hook(self._before), optim.register_optimizer_step_post_hook(self._after)]
+        handles = [
+            optim.register_optimizer_step_pre_hook(self._before),
+            optim.register_optimizer_step_post_hook(self._after),
+        ]
         optim.Optimizer.__init__ = made  # type: ignore[method-assign]
         try:
             yield
@@ -99,7 +102,9 @@ class _Steps:
                 idle = assumptions.no_step(type(o).__name__, size)
                 g.leave_out(idle.what, idle.because)
             elif self.count(o) < self.wanted:
-                g.leave_out(f"step {self.count(o) + 1} of {what}", "there is none in what was looked at")
+                g.leave_out(
+                    f"step {self.count(o) + 1} of {what}", "there is none in what was looked at"
+                )
 
 
 def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
@@ -110,7 +115,9 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
         with optimizers.watched(), _arguments(path, arguments):
             _run(path, optimizers)
             if optimizers.there and not optimizers.done:
-                raise CaptureError(f"{path} ended before any of its optimizers stepped{_raised(path)}")
+                raise CaptureError(
+                    f"{path} ended before any of its optimizers stepped{_raised(path)}"
+                )
         optimizers.leave_out()
 
     step.__name__ = Path(path).stem
@@ -156,7 +163,12 @@ def _raised(path: str) -> str:
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
         place = user_place(frame)
-        if event == "exception" and place and isinstance(argument[1], Exception) and not isinstance(argument[1], StopIteration):
+        if (
+            event == "exception"
+            and place
+            and isinstance(argument[1], Exception)
+            and not isinstance(argument[1], StopIteration)
+        ):
             if not found or found[-1] is not argument[1]:  # not where it only passes
                 found.append(argument[1])
                 places.append(place)
@@ -165,7 +177,11 @@ def _raised(path: str) -> str:
     if dist.is_initialized():
         dist.destroy_process_group()
     before = sys.gettrace()
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
         try:
             sys.settrace(trace)
             runpy.run_path(path, run_name="__main__")
@@ -177,25 +193,75 @@ def _raised(path: str) -> str:
 
 
 def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--mesh", metavar="AXES", help="required; axes and sizes, slowest first: dp=2,tp=4")
-    parser.add_argument("--ranks", default="all", help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)")
-    parser.add_argument("--steps", type=int, default=1, metavar="N", help="look at so many steps of each optimizer, as one program (default: 1)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many processes record ranks")
-    parser.add_argument("--strict", action="store_true", help="operators of which nothing is known but that they are functions are an error")
-    parser.add_argument("--accept", action="append", default=[], metavar="NAME", help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; may be given several times")
-    parser.add_argument("--allow-uncompared", action="append", default=[], metavar="PATTERN", help="accept that what matches (*, ?, [...]) is not compared; may be given several times")
-    parser.add_argument("--capture", metavar="PREFIX", help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify")
-    parser.add_argument("--verify", metavar="OPTIONS", default="", help="further options of shardproof verify, in one argument")
+    parser.add_argument(
+        "--mesh", metavar="AXES", help="required; axes and sizes, slowest first: dp=2,tp=4"
+    )
+    parser.add_argument(
+        "--ranks",
+        default="all",
+        help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="look at so many steps of each optimizer, as one program (default: 1)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="so many processes record ranks"
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="operators of which nothing is known but that they are functions are an error",
+    )
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; may be given several times",
+    )
+    parser.add_argument(
+        "--allow-uncompared",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="accept that what matches (*, ?, [...]) is not compared; may be given several times",
+    )
+    parser.add_argument(
+        "--capture",
+        metavar="PREFIX",
+        help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify",
+    )
+    parser.add_argument(
+        "--verify",
+        metavar="OPTIONS",
+        default="",
+        help="further options of shardproof verify, in one argument",
+    )
     return parser
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
     """The options, the script and its arguments. Ends the process with exit code 2 where they are wrong."""
     named: dict[str, Any] = {"prog": "python -m shardproof.torch", "allow_abbrev": False}
-    parser = _with_options(argparse.ArgumentParser(**named, usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]", description="Verifies a PyTorch training script on a CPU, with no process but this one.",
-                                                   epilog="With --mesh after the script the options stand among the script's arguments: those that are none of these are the script's."))
+    parser = _with_options(
+        argparse.ArgumentParser(
+            **named,
+            usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]",
+            description="Verifies a PyTorch training script on a CPU, with no process but this one.",
+            epilog="With --mesh after the script the options stand among the script's arguments: those that are none of these are the script's.",
+        )
+    )
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="run as __main__")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script: all that comes after its name")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="arguments of the script: all that comes after its name",
+    )
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         parser.error(f"unknown option {unknown[0]}: options of the script come after its name")
@@ -205,11 +271,15 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         after = _with_options(argparse.ArgumentParser(**named, add_help=False))
         options, options.arguments = after.parse_known_args(options.arguments, options)
     if options.mesh is None:
-        parser.error(f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}")
+        parser.error(
+            f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}"
+        )
     if options.steps < 1:
         parser.error("--steps: at least 1")
     if options.capture and (options.accept or options.allow_uncompared):
-        parser.error("--accept and --allow-uncompared are about a verdict: with --capture there is none; give them to `shardproof verify` with the files")
+        parser.error(
+            "--accept and --allow-uncompared are about a verdict: with --capture there is none; give them to `shardproof verify` with the files"
+        )
     return options
 
 
@@ -219,13 +289,28 @@ def main(argv: list[str] | None = None) -> int:
     try:
         step = script_step(options.script, options.arguments, options.steps)
         if options.capture:
-            done: Capture = capture(step, mesh=Mesh.parse(options.mesh).sizes, ranks=options.ranks, jobs=options.jobs, strict=options.strict)
+            done: Capture = capture(
+                step,
+                mesh=Mesh.parse(options.mesh).sizes,
+                ranks=options.ranks,
+                jobs=options.jobs,
+                strict=options.strict,
+            )
             for path in done.write(options.capture):
                 print(path)
             return 0
         from .session.capture import verify
 
-        report = verify(step, mesh=options.mesh, ranks=options.ranks, arguments=shlex.split(options.verify), jobs=options.jobs, strict=options.strict, accept=options.accept, allow_uncompared=options.allow_uncompared)
+        report = verify(
+            step,
+            mesh=options.mesh,
+            ranks=options.ranks,
+            arguments=shlex.split(options.verify),
+            jobs=options.jobs,
+            strict=options.strict,
+            accept=options.accept,
+            allow_uncompared=options.allow_uncompared,
+        )
     except (CaptureError, ProgramError, ValueError) as e:
         print(f"shardproof.torch: {e}", file=sys.stderr)
         return 2

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..terms import arithmetic as ar
 from ..terms.graph import Graph
 from ..terms.values import Complex, Filled, Known, Value
-from .table import line, require
+from .table import lowering, require
 
 MOST = 1024  # numbers along a dimension
 
@@ -23,7 +24,9 @@ def _waves(n: int, backward: bool) -> tuple[Known, Known]:
     turns = (torch.arange(n)[:, None] * torch.arange(n)[None]).remainder(n)
     angle = turns.double() * (2 * math.pi / n)
     real, imag = angle.cos(), angle.sin() * (1 if backward else -1)
-    return tuple(Known(torch.where((m - m.round()).abs() < 1e-12, m.round(), m)) for m in (real, imag))  # type: ignore[return-value]
+    return tuple(
+        Known(torch.where((m - m.round()).abs() < 1e-12, m.round(), m)) for m in (real, imag)
+    )  # type: ignore[return-value]
 
 
 def _transform(g: Graph, x: Complex, dim: int, backward: bool) -> Complex:
@@ -41,23 +44,31 @@ def _complex(x: Value) -> Complex:
 
 def _scaled(g: Graph, x: Value, count: int, normalization: int) -> Value:
     """normalization: none, by the root of the count, by the count."""
-    return ar.binary(g, "mul", x, (1, 1 / math.sqrt(count), 1 / count)[normalization]) if normalization else x
+    return (
+        ar.binary(g, "mul", x, (1, 1 / math.sqrt(count), 1 / count)[normalization])
+        if normalization
+        else x
+    )
 
 
 def _count(shape: Sequence[int], dims: Sequence[int]) -> int:
     return math.prod(shape[d] for d in dims)
 
 
-@line("_fft_c2c")
-def complex_to_complex(call: Any, g: Graph, x: Value, dims: list[int], normalization: int, forward: bool) -> Value:
+@lowering("_fft_c2c")
+def complex_to_complex(
+    call: Any, g: Graph, x: Value, dims: list[int], normalization: int, forward: bool
+) -> Value:
     made = _complex(x)
     for d in dims:
         made = _transform(g, made, d % len(x.shape), not forward)
     return _scaled(g, made, _count(x.shape, dims), normalization)
 
 
-@line("_fft_r2c")
-def real_to_complex(call: Any, g: Graph, x: Value, dims: list[int], normalization: int, onesided: bool) -> Value:
+@lowering("_fft_r2c")
+def real_to_complex(
+    call: Any, g: Graph, x: Value, dims: list[int], normalization: int, onesided: bool
+) -> Value:
     made = _complex(x)
     for d in reversed(dims):
         made = _transform(g, made, d % len(x.shape), False)
@@ -66,14 +77,19 @@ def real_to_complex(call: Any, g: Graph, x: Value, dims: list[int], normalizatio
     return _scaled(g, made, _count(x.shape, dims), normalization)
 
 
-@line("_fft_c2r")
-def complex_to_real(call: Any, g: Graph, x: Value, dims: list[int], normalization: int, last: int) -> Value:
+@lowering("_fft_c2r")
+def complex_to_real(
+    call: Any, g: Graph, x: Value, dims: list[int], normalization: int, last: int
+) -> Value:
     """The numbers that are not there are those that make the result real: each of the others counts twice, but for the first and, of an even number, the last."""
     made, at = _complex(x), dims[-1] % len(x.shape)
     for d in dims[:-1]:
         made = _transform(g, made, d % len(x.shape), True)
     n, m = int(last), int(last) // 2 + 1
-    require(m <= x.shape[at] and n <= MOST, "a Fourier transform of fewer numbers than there are, or of many")
+    require(
+        m <= x.shape[at] and n <= MOST,
+        "a Fourier transform of fewer numbers than there are, or of many",
+    )
     g.definedness.both_have_values(made.real, made.imag)
     counts = torch.full((m, 1), 2.0, dtype=torch.float64)
     counts[0] = 1

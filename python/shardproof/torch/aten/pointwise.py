@@ -9,39 +9,37 @@ from typing import Any
 import torch
 
 from ..terms import arithmetic as ar
-from ..terms import assumptions
-from ..terms import tables
+from ..terms import assumptions, indicators, tables
 from ..terms.graph import Graph
 from ..terms.labels import bounded, note
-from ..terms.values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
-from ..terms import indicators
-from ..terms.signs import never_negative
 from ..terms.selection import as_numbers, at_least, choose, complement, greater
+from ..terms.signs import never_negative
+from ..terms.values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
 from .layout import cast
-from .table import line, require, scalar
+from .table import lowering, require, scalar
 
 
-@line("add")
+@lowering("add")
 def add(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "add", a, b, scalar(alpha))
 
 
-@line("sub", "subtract")
+@lowering("sub", "subtract")
 def sub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "sub", a, b, scalar(alpha))
 
 
-@line("rsub")
+@lowering("rsub")
 def rsub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "sub", b, a, scalar(alpha))
 
 
-@line("mul", "multiply")
+@lowering("mul", "multiply")
 def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.binary(g, "mul", a, b)
 
 
-@line("div", "divide", "true_divide")
+@lowering("div", "divide", "true_divide")
 def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is not None:
         return _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(call, g, a, b)
@@ -59,30 +57,36 @@ def _of_classes(function: Any) -> Any:
 
 
 for _name in ("remainder", "fmod", "floor_divide"):
-    line(_name)(_of_classes(getattr(torch, _name)))
+    lowering(_name)(_of_classes(getattr(torch, _name)))
 for _name in ("left_shift", "right_shift"):
-    line(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(_of_classes(getattr(torch, f"bitwise_{_name}")))
+    lowering(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(
+        _of_classes(getattr(torch, f"bitwise_{_name}"))
+    )
 
 
-@line("addcmul")
+@lowering("addcmul")
 def addcmul(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "mul", a, b), scalar(value)))
 
 
-@line("addcdiv")
+@lowering("addcdiv")
 def addcdiv(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "div", a, b), scalar(value)))
 
 
-@line("lerp")
+@lowering("lerp")
 def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
     return ar.binary(g, "add", a, ar.binary(g, "mul", ar.binary(g, "sub", b, a), weight))
 
 
-@line("pow")
+@lowering("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
     base, by = ar.lift(a), ar.lift(exponent)
-    return g.expand(ar.power(g, base, by.fill), call.shape()) if isinstance(by, Filled) else ar.exponential(g, base, by)
+    return (
+        g.expand(ar.power(g, base, by.fill), call.shape())
+        if isinstance(by, Filled)
+        else ar.exponential(g, base, by)
+    )
 
 
 def _plain(name: str) -> Any:
@@ -93,163 +97,216 @@ def _plain(name: str) -> Any:
 
 
 for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
-    line(_name)(_plain(_name))
+    lowering(_name)(_plain(_name))
 for _name in ("sin", "cos", "erf", "floor", "ceil", "trunc"):
-    line(_name, f"prims.{_name}")(_plain(_name))
+    lowering(_name, f"prims.{_name}")(_plain(_name))
 
 
-@line("logaddexp")
+@lowering("logaddexp")
 def logaddexp(call: Any, g: Graph, a: Value, b: Value) -> Value:
     return ar.unary(g, "log", ar.binary(g, "add", ar.unary(g, "exp", a), ar.unary(g, "exp", b)))
 
 
-@line("round", "prims.round")
+@lowering("round", "prims.round")
 def rounded(call: Any, g: Graph, a: Value, *, decimals: int = 0) -> Value:
     if decimals == 0:
         return ar.unary(g, "round", a)
     up, down = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return ar.binary(g, down, ar.unary(g, "round", ar.binary(g, up, a, 10 ** abs(decimals))), 10 ** abs(decimals))
+    return ar.binary(
+        g, down, ar.unary(g, "round", ar.binary(g, up, a, 10 ** abs(decimals))), 10 ** abs(decimals)
+    )
 
 
-@line("erfc", "prims.erfc")
+@lowering("erfc", "prims.erfc")
 def erfc(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "sub", 1, ar.unary(g, "erf", a))
 
 
-@line("_amp_foreach_non_finite_check_and_unscale_")
-def unscale(call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value) -> list[Value]:
+@lowering("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(
+    call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value
+) -> list[Value]:
     """A gradient scaler's: real numbers are finite."""
-    return [*[ar.binary(g, "mul", g.definedness.finite(v), g.reshape(inverse, ())) for v in gradients], found]
+    return [
+        *[ar.binary(g, "mul", g.definedness.finite(v), g.reshape(inverse, ())) for v in gradients],
+        found,
+    ]
 
 
-@line("_amp_update_scale_")
-def update_scale(call: Any, g: Graph, scale: Value, tracker: Value, found: Value, growth: float, backoff: float, interval: int) -> list[Value]:
-    require(isinstance(found, Filled) and isinstance(tracker, Filled), "a gradient scaler whose state depends on data")
+@lowering("_amp_update_scale_")
+def update_scale(
+    call: Any,
+    g: Graph,
+    scale: Value,
+    tracker: Value,
+    found: Value,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> list[Value]:
+    require(
+        isinstance(found, Filled) and isinstance(tracker, Filled),
+        "a gradient scaler whose state depends on data",
+    )
     assert isinstance(found, Filled) and isinstance(tracker, Filled)
     if found.fill:
         return [ar.binary(g, "mul", scale, backoff), Filled(0, tracker.shape, "int")]
     grows = int(tracker.fill) + 1 >= interval
-    return [ar.binary(g, "mul", scale, growth) if grows else scale, Filled(0 if grows else int(tracker.fill) + 1, tracker.shape, "int")]
+    return [
+        ar.binary(g, "mul", scale, growth) if grows else scale,
+        Filled(0 if grows else int(tracker.fill) + 1, tracker.shape, "int"),
+    ]
 
 
-@line("log1p", "prims.log1p")
+@lowering("log1p", "prims.log1p")
 def log1p(call: Any, g: Graph, a: Value) -> Value:
     return ar.unary(g, "log", ar.binary(g, "add", a, 1))
 
 
-@line("expm1", "prims.expm1")
+@lowering("expm1", "prims.expm1")
 def expm1(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "sub", ar.unary(g, "exp", a), 1)
 
 
-@line("log2")
+@lowering("log2")
 def log2(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "div", ar.unary(g, "log", a), math.log(2))
 
 
-@line("exp2")
+@lowering("exp2")
 def exp2(call: Any, g: Graph, a: Value) -> Value:
     return ar.unary(g, "exp", ar.binary(g, "mul", a, math.log(2)))
 
 
-@line("reciprocal")
+@lowering("reciprocal")
 def reciprocal(call: Any, g: Graph, a: Value) -> Value:
     return ar.reciprocal(g, a)
 
 
-@line("gelu")
+@lowering("gelu")
 def gelu(call: Any, g: Graph, a: Value, approximate: str = "none") -> Value:
     return g.one("gelu", [a], a.shape, {"approximate": approximate})
 
 
-@line("gelu_backward")
+@lowering("gelu_backward")
 def gelu_backward(call: Any, g: Graph, grad: Value, a: Value, approximate: str = "none") -> Value:
     return g.one("gelu_backward", [grad, a], a.shape, {"approximate": approximate})
 
 
-@line("silu_backward")
+@lowering("silu_backward")
 def silu_backward(call: Any, g: Graph, grad: Value, a: Value) -> Value:
     return g.one("silu_backward", [grad, a], a.shape)
 
 
-@line("tanh_backward")
+@lowering("tanh_backward")
 def tanh_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "sub", 1, ar.binary(g, "mul", y, y)))
 
 
-@line("sigmoid_backward")
+@lowering("sigmoid_backward")
 def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "mul", y, ar.binary(g, "sub", 1, y)))
 
 
-@line("log_sigmoid_forward")
+@lowering("log_sigmoid_forward")
 def log_sigmoid(call: Any, g: Graph, a: Value) -> list[Value]:
     """The second result, which only the backward takes, is not followed."""
     return [ar.unary(g, "log", ar.unary(g, "sigmoid", a))]
 
 
-@line("log_sigmoid_backward", selective=True)
+@lowering("log_sigmoid_backward", selective=True)
 def log_sigmoid_backward(call: Any, g: Graph, grad: Value, a: Value, buffer: Value) -> Value:
     ar.check(grad, a)
     return ar.binary(g, "mul", grad, ar.unary(g, "sigmoid", ar.negate(g, a)))
 
 
-@line("logit_backward")
+@lowering("logit_backward")
 def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) -> Value:
     """With eps 0 outside of [eps, 1 - eps]. Without, the result is no number outside of (0, 1), being a logarithm of what is negative."""
     slope = ar.binary(g, "div", grad, ar.binary(g, "mul", a, ar.binary(g, "sub", 1, a)))
     if eps is None:
         return slope
     bound = float(scalar(eps))
-    return choose(g, ar.binary(g, "mul", at_least(g, a, bound), at_least(g, 1 - bound, a)), slope, Filled(0, ()), a.shape)
+    return choose(
+        g,
+        ar.binary(g, "mul", at_least(g, a, bound), at_least(g, 1 - bound, a)),
+        slope,
+        Filled(0, ()),
+        a.shape,
+    )
 
 
-@line("rrelu_with_noise", selective=True)
-def rrelu(call: Any, g: Graph, a: Value, noise: Value, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, generator: Any = None) -> list[Value | None]:
+@lowering("rrelu_with_noise", selective=True)
+def rrelu(
+    call: Any,
+    g: Graph,
+    a: Value,
+    noise: Value,
+    lower: Any = 1 / 8,
+    upper: Any = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> list[Value | None]:
     """Where it is not trained the slope is the mean; noise is written only where it is."""
     require(not training, "slopes that are drawn")
     ar.check(a)
-    result = ar.binary(g, "sub", ar.relu(g, a), ar.binary(g, "mul", ar.relu(g, ar.negate(g, a)), (scalar(lower) + scalar(upper)) / 2))
+    result = ar.binary(
+        g,
+        "sub",
+        ar.relu(g, a),
+        ar.binary(g, "mul", ar.relu(g, ar.negate(g, a)), (scalar(lower) + scalar(upper)) / 2),
+    )
     return [noise, result]
 
 
-@line("threshold_backward")
+@lowering("threshold_backward")
 def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
     return g.one("relu_backward", [grad, ar.binary(g, "sub", a, scalar(threshold))], a.shape)
 
 
-@line("abs")
+@lowering("abs")
 def absolute(call: Any, g: Graph, a: Value) -> Value:
     return ar.absolute(g, a)
 
 
-@line("sign", "sgn")
+@lowering("sign", "sgn")
 def sign(call: Any, g: Graph, a: Value) -> Value:
     if isinstance(a, Complex):
         length = ar.absolute(g, a)
-        parts = [ar.one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape) for v in (a.real, a.imag)]
+        parts = [
+            ar.one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape)
+            for v in (a.real, a.imag)
+        ]
         return Complex(*parts)
     return ar.binary(g, "sub", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 
 
-@line("maximum")
+@lowering("maximum")
 def maximum(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.maximum(g, a, b)
 
 
-@line("minimum")
+@lowering("minimum")
 def minimum(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.minimum(g, a, b)
 
 
 def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
-    return tables.apply(g, lambda x: torch.clamp(x, low, high), [a], a.shape) if isinstance(a, Table) or getattr(a, "kind", "") == "int" else None
+    return (
+        tables.apply(g, lambda x: torch.clamp(x, low, high), [a], a.shape)
+        if isinstance(a, Table) or getattr(a, "kind", "") == "int"
+        else None
+    )
 
 
-@line("clamp", "clip")
+@lowering("clamp", "clip")
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
-        if isinstance(a, Ignored) and a.zeros and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max):
+        if (
+            isinstance(a, Ignored)
+            and a.zeros
+            and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max)
+        ):
             a = a.source
         t = _clamp_table(g, a, min, max)
         if t is not None:
@@ -262,25 +319,31 @@ def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Va
     return a
 
 
-@line("clamp_min")
+@lowering("clamp_min")
 def clamp_min(call: Any, g: Graph, a: Value, min: Any) -> Value:
     return clamp(call, g, a, min, None)
 
 
-@line("clamp_max")
+@lowering("clamp_max")
 def clamp_max(call: Any, g: Graph, a: Value, max: Any) -> Value:
     return clamp(call, g, a, None, max)
 
 
-@line("hardtanh")
+@lowering("hardtanh")
 def hardtanh(call: Any, g: Graph, a: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
     return clamp(call, g, a, min_val, max_val)
 
 
 _COMPARISONS = {
-    "lt": (torch.lt, lambda g, a, b: greater(g, b, a)), "gt": (torch.gt, greater), "ge": (torch.ge, at_least), "le": (torch.le, lambda g, a, b: at_least(g, b, a)),
+    "lt": (torch.lt, lambda g, a, b: greater(g, b, a)),
+    "gt": (torch.gt, greater),
+    "ge": (torch.ge, at_least),
+    "le": (torch.le, lambda g, a, b: at_least(g, b, a)),
     "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a))),
-    "ne": (torch.ne, lambda g, a, b: complement(g, ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a)))),
+    "ne": (
+        torch.ne,
+        lambda g, a, b: complement(g, ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a))),
+    ),
 }
 
 
@@ -288,7 +351,12 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
     """classes[..., None] == arange(start, stop): the one-hot rows."""
     n = y.shape[-1] if y.shape else 0
     flat = y.data.reshape(-1)
-    if x.shape[-1:] != (1,) or len(flat) != n or n == 0 or not torch.equal(flat, torch.arange(n) + flat[0]):
+    if (
+        x.shape[-1:] != (1,)
+        or len(flat) != n
+        or n == 0
+        or not torch.equal(flat, torch.arange(n) + flat[0])
+    ):
         return None
     start = int(flat[0])
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
@@ -305,10 +373,14 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
         return None
     g.assume(assumptions.CLASSES)
     n = max(len(of_a.entries), len(of_b.entries))
-    return ar.reduce(g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1])
+    return ar.reduce(
+        g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1]
+    )
 
 
-def _of_ignored(f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool) -> Value:
+def _of_ignored(
+    f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool
+) -> Value:
     """A comparison of labels with a number: that of the class where the label counts, else of the number that ignores."""
     inside = f(call, g, *((y, x.source) if flip else (x.source, y)))
     other, number = torch.tensor(x.other), torch.tensor(y.fill)
@@ -331,7 +403,13 @@ def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
     if name not in ("eq", "ne") and y.fill > 0:
         bounded(g, x)
     if below:
-        note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False, window=y.fill == 0)
+        note(
+            g,
+            x,
+            int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1,
+            by_loss=False,
+            window=y.fill == 0,
+        )
 
 
 def _comparison(name: str) -> Any:
@@ -355,14 +433,37 @@ def _comparison(name: str) -> Any:
                 hot = _classes_in_a_row(g, x, y)
                 if hot is not None and hot.shape == call.shape():
                     return hot
-            if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
+            if (
+                isinstance(y, Filled)
+                and math.isinf(y.fill)
+                and getattr(x, "kind", "real") == "real"
+            ):
                 if isinstance(x, Hidden) and y.fill < 0 and name in ("eq", "ne"):
                     g.definedness.finite(x.source)
                     return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
                 g.definedness.finite(x)
                 below = (y.fill > 0) != flip
-                return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
-        if name in ("eq", "ne") and isinstance(a, Named) and isinstance(b, Named) and a.name == b.name and a.kind == "real":  # whether it is not-a-number
+                return Filled(
+                    int(
+                        {
+                            "eq": False,
+                            "ne": True,
+                            "lt": below,
+                            "le": below,
+                            "gt": not below,
+                            "ge": not below,
+                        }[name]
+                    ),
+                    call.shape(),
+                    "bool",
+                )
+        if (
+            name in ("eq", "ne")
+            and isinstance(a, Named)
+            and isinstance(b, Named)
+            and a.name == b.name
+            and a.kind == "real"
+        ):  # whether it is not-a-number
             g.definedness.finite(a)
             return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
@@ -372,23 +473,39 @@ def _comparison(name: str) -> Any:
         compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
-        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and never_negative(g, a) and g.definedness.has_a_value(a):
-            return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
+        if (
+            name in ("lt", "ge")
+            and isinstance(b, Filled)
+            and b.fill <= 0
+            and never_negative(g, a)
+            and g.definedness.has_a_value(a)
+        ):
+            return Filled(
+                int(name == "ge"), call.shape(), "bool"
+            )  # also where Python asks whether there is a negative one
         for v in (a, b):
-            require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
+            require(
+                not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"),
+                "a comparison of integers whose range is not known",
+            )
         return g.expand(real(g, a, b), call.shape())
 
     return f
 
 
 for _name in _COMPARISONS:
-    line(_name)(_comparison(_name))
+    lowering(_name)(_comparison(_name))
 
 
 def _logical(function: Any, real: Any, bitwise: Any) -> Any:
     def f(call: Any, g: Graph, *args: Any) -> Value:
         dtypes = iter([t.dtype for t in call.given])
-        operands = [_as_truth(g, a, next(dtypes)) if isinstance(a, Value) and call.outs[0].dtype == torch.bool else ar.lift(a) for a in args]
+        operands = [
+            _as_truth(g, a, next(dtypes))
+            if isinstance(a, Value) and call.outs[0].dtype == torch.bool
+            else ar.lift(a)
+            for a in args
+        ]
         if call.outs[0].dtype != torch.bool:
             t = tables.apply(g, bitwise, operands, call.shape())
             if t is None:
@@ -405,7 +522,11 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
 
 def _as_truth(g: Graph, v: Value, dtype: torch.dtype) -> Value:
     """What is not 0 of numbers; what is true or false as it is."""
-    return v if dtype == torch.bool or isinstance(v, Named) and v.kind == "int" else cast(g, v, torch.bool)
+    return (
+        v
+        if dtype == torch.bool or isinstance(v, Named) and v.kind == "int"
+        else cast(g, v, torch.bool)
+    )
 
 
 def _as_bool(g: Graph, v: Value) -> Value:
@@ -416,17 +537,29 @@ def _as_bool(g: Graph, v: Value) -> Value:
     return v
 
 
-_and = _logical(lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b), torch.bitwise_and)
-_or = _logical(lambda a, b: a.bool() | b.bool(), lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))), torch.bitwise_or)
-_xor = _logical(lambda a, b: a.bool() ^ b.bool(), lambda g, a, b: ar.binary(g, "sub", ar.binary(g, "add", a, b), ar.binary(g, "mul", ar.binary(g, "mul", a, b), 2)), torch.bitwise_xor)
+_and = _logical(
+    lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b), torch.bitwise_and
+)
+_or = _logical(
+    lambda a, b: a.bool() | b.bool(),
+    lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))),
+    torch.bitwise_or,
+)
+_xor = _logical(
+    lambda a, b: a.bool() ^ b.bool(),
+    lambda g, a, b: ar.binary(
+        g, "sub", ar.binary(g, "add", a, b), ar.binary(g, "mul", ar.binary(g, "mul", a, b), 2)
+    ),
+    torch.bitwise_xor,
+)
 _not = _logical(lambda a: ~a.bool(), complement, torch.bitwise_not)
-line("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
-line("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
-line("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
-line("bitwise_not", "logical_not")(_not)
+lowering("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
+lowering("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
+lowering("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
+lowering("bitwise_not", "logical_not")(_not)
 
 
-@line("hardshrink_backward", "softshrink_backward")
+@lowering("hardshrink_backward", "softshrink_backward")
 def hardshrink_backward(call: Any, g: Graph, grad: Value, a: Value, lambd: Any) -> Value:
     """No gradient where a is between -lambd and lambd, both included."""
     bound = scalar(lambd)
@@ -434,19 +567,19 @@ def hardshrink_backward(call: Any, g: Graph, grad: Value, a: Value, lambd: Any) 
     return choose(g, between, Filled(0, a.shape), grad, a.shape)
 
 
-@line("where")
+@lowering("where")
 def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
     if isinstance(mask, Filled):  # the other one may be no number at all
         return g.expand(ar.lift(a if mask.fill else b), call.shape())
     return choose(g, mask, ar.lift(a), ar.lift(b), call.shape())
 
 
-@line("masked_fill")
+@lowering("masked_fill")
 def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value:
     return choose(g, mask, ar.lift(value), x, x.shape)
 
 
-@line("isnan", "isinf")
+@lowering("isnan", "isinf")
 def never(call: Any, g: Graph, a: Value) -> Value:
     g.definedness.finite(a)
     return Filled(0, a.shape, "bool")

@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler
 from torch.utils.data import dataloader as loading
 from torch.utils.data.distributed import DistributedSampler
 
-from .private import outside, set_attribute
+from .private import Undo, outside, set_attribute
 
-_HERE = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None, "timeout": 0, "multiprocessing_context": None, "worker_init_fn": None}
+_HERE = {
+    "num_workers": 0,
+    "pin_memory": False,
+    "persistent_workers": False,
+    "prefetch_factor": None,
+    "timeout": 0,
+    "multiprocessing_context": None,
+    "worker_init_fn": None,
+}
 _POSITIONAL = 5  # of DataLoader's arguments: up to `batch_sampler`; what follows goes by name
 
 
@@ -41,17 +50,25 @@ class Dealing:
         if self.together is None or dealt.num_replicas != 1:
             return iter(original(batch_sampler))
         ranks, size = self.together
-        parts = [DistributedSampler(dealt.dataset, ranks, r, dealt.shuffle, dealt.seed, dealt.drop_last) for r in range(ranks)]
+        parts = [
+            DistributedSampler(dealt.dataset, ranks, r, dealt.shuffle, dealt.seed, dealt.drop_last)
+            for r in range(ranks)
+        ]
         for part in parts:
             part.set_epoch(dealt.epoch)
         of_ranks = [BatchSampler(list(part), size, batch_sampler.drop_last) for part in parts]
-        return iter([[i for batch in batches for i in batch] for batches in zip(*(list(original(b)) for b in of_ranks))])
+        return iter(
+            [
+                [i for batch in batches for i in batch]
+                for batches in zip(*(list(original(b)) for b in of_ranks))
+            ]
+        )
 
 
-def in_this_process(undo: list[tuple[Any, str, Any]], dealing: Dealing) -> None:
+def in_this_process(undo: Undo, dealing: Dealing) -> None:
     """Loaders have no workers, and draw their seeds and permutations as if nothing were recorded: these are numbers of the program, not of its data."""
     original = DataLoader.__init__
-    names = original.__code__.co_varnames[1:original.__code__.co_argcount]
+    names = original.__code__.co_varnames[1 : original.__code__.co_argcount]
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -6,15 +6,35 @@ An answer is taken over only where torch's own cache has a valid entry for it, s
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _CacheKeyState, _DispatchCacheEntryOutputInfo, _DispatchCacheValidEntry, extract_tensor_metadata
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    _CacheKeyState,
+    _DispatchCacheEntryOutputInfo,
+    _DispatchCacheValidEntry,
+    extract_tensor_metadata,
+)
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
 _LIFT, _UNSAFE_VIEW = torch.ops.aten.lift_fresh.default, torch.ops.aten._unsafe_view.default
 _NUMBERS = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.bool})
-_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+_PLAIN = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
 
 
 class _NotRemembered(Exception):
@@ -27,7 +47,19 @@ def _operands(key: list[Any], operands: Sequence[Any], mode: FakeTensorMode) -> 
         if kind is FakeTensor:
             if x.constant is not None or x.fake_mode is not mode:
                 raise _NotRemembered
-            key += (x.shape, x.stride(), x.storage_offset(), x.dtype, x._fake_device, x.layout, x.untyped_storage().nbytes(), x.requires_grad, x.is_conj(), x.is_neg(), x.is_inference())
+            key += (
+                x.shape,
+                x.stride(),
+                x.storage_offset(),
+                x.dtype,
+                x._fake_device,
+                x.layout,
+                x.untyped_storage().nbytes(),
+                x.requires_grad,
+                x.is_conj(),
+                x.is_neg(),
+                x.is_inference(),
+            )
         elif kind in _PLAIN:
             key += (kind, x)  # 1 and 1.0 are equal, and may give tensors of other dtypes
         elif kind is list or kind is tuple:
@@ -41,14 +73,23 @@ class Answers:
     """Runs operators on fake tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}  # None: torch does not remember it either
+        self._known: dict[
+            tuple[Any, ...], tuple[Any, ...] | None
+        ] = {}  # None: torch does not remember it either
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func(*args, **kwargs), below the recorder."""
         mode = torch._C._get_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
         if mode is None:
             return func(*args, **kwargs)
-        if func is _LIFT and not kwargs and type(args[0]) is torch.Tensor and args[0].dim() == 0 and args[0].dtype in _NUMBERS and args[0].device.type == "cpu":
+        if (
+            func is _LIFT
+            and not kwargs
+            and type(args[0]) is torch.Tensor
+            and args[0].dim() == 0
+            and args[0].dtype in _NUMBERS
+            and args[0].device.type == "cpu"
+        ):
             return _number(mode, args[0])
         parts: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
         try:
@@ -72,20 +113,49 @@ class Answers:
     def _asked(self, key: tuple[Any, ...], mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """Torch's own answer, which is remembered if torch remembers it."""
         try:
-            theirs = mode._cache_key(_CacheKeyState(None), func, args, kwargs)  # before: the call may change what it is given
+            theirs = mode._cache_key(
+                _CacheKeyState(None), func, args, kwargs
+            )  # before: the call may change what it is given
         except Exception:
             theirs = None
         out = func(*args, **kwargs)
         entry = mode.cache.get(theirs) if theirs is not None else None
         valid = isinstance(entry, _DispatchCacheValidEntry) and all(
-            info.metadata is None or not (info.metadata.requires_grad or info.metadata.is_conj or info.metadata.is_neg or info.metadata.is_sparse) and info.metadata.layout is torch.strided
-            for info in entry.output_infos)
+            info.metadata is None
+            or not (
+                info.metadata.requires_grad
+                or info.metadata.is_conj
+                or info.metadata.is_neg
+                or info.metadata.is_sparse
+            )
+            and info.metadata.layout is torch.strided
+            for info in entry.output_infos
+        )
         infos = (entry.is_output_tuple, *entry.output_infos) if valid else None
-        if func is _UNSAFE_VIEW and type(out) is FakeTensor and out.untyped_storage()._cdata == args[0].untyped_storage()._cdata:
-            infos = (False, _DispatchCacheEntryOutputInfo(inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=0))  # not called a view by its schema
-        if infos is None and type(out) is FakeTensor and func.namespace == "_c10d_functional" and not any(a.alias_info for a in (*func._schema.arguments, *func._schema.returns)):
+        if (
+            func is _UNSAFE_VIEW
+            and type(out) is FakeTensor
+            and out.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+        ):
+            infos = (
+                False,
+                _DispatchCacheEntryOutputInfo(
+                    inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=0
+                ),
+            )  # not called a view by its schema
+        if (
+            infos is None
+            and type(out) is FakeTensor
+            and func.namespace == "_c10d_functional"
+            and not any(a.alias_info for a in (*func._schema.arguments, *func._schema.returns))
+        ):
             # a new tensor whose sizes follow from the operands, group sizes included; torch remembers no operators but ATen's
-            infos = (False, _DispatchCacheEntryOutputInfo(inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=None))
+            infos = (
+                False,
+                _DispatchCacheEntryOutputInfo(
+                    inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=None
+                ),
+            )
         self._known[key] = infos
         return out
 
@@ -100,9 +170,16 @@ def _made(mode: Any, func: Any, info: Any, args: Any) -> Any:
     with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
         if info.view_idx is not None:
             elem = torch.empty(0, dtype=metadata.dtype, device="meta")
-            elem.set_(args[info.view_idx].untyped_storage(), metadata.storage_offset, metadata.shape, metadata.stride)
+            elem.set_(
+                args[info.view_idx].untyped_storage(),
+                metadata.storage_offset,
+                metadata.shape,
+                metadata.stride,
+            )
         else:
-            elem = torch.empty_strided(metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta")
+            elem = torch.empty_strided(
+                metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta"
+            )
     return _fake(mode, elem, metadata.device)
 
 
@@ -125,7 +202,13 @@ def _fake(mode: Any, elem: torch.Tensor, device: torch.device) -> Any:
         made = FakeTensor(mode, elem, device)
         known[device] = dict(made.__dict__)
         return made
-    made = torch.Tensor._make_subclass(FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device)  # type: ignore[attr-defined]
-    (torch._C._set_warn_deprecated_on_mutable_data_ptr if mode._allow_unsafe_data_ptr_access else torch._C._set_throw_on_mutable_data_ptr)(made)  # type: ignore[attr-defined]
+    made = torch.Tensor._make_subclass(
+        FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device
+    )  # type: ignore[attr-defined]
+    (
+        torch._C._set_warn_deprecated_on_mutable_data_ptr
+        if mode._allow_unsafe_data_ptr_access
+        else torch._C._set_throw_on_mutable_data_ptr
+    )(made)  # type: ignore[attr-defined]
     made.__dict__.update(attributes)
     return made

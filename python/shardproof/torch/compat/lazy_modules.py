@@ -9,10 +9,16 @@ stays the same Python object, as optimizers may have it.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
+from torch.nn.parameter import (
+    Parameter,
+    UninitializedBuffer,
+    UninitializedParameter,
+    UninitializedTensorMixin,
+)
 
 from .private import changes, outside, set_attribute
 
@@ -25,11 +31,19 @@ def lazy_as_fake() -> Iterator[None]:
         meta = device is not None and torch.device(device).type == "meta"
         return torch.empty(0, device="meta" if meta else "cpu", dtype=dtype)
 
-    def parameter(cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+    def parameter(
+        cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None
+    ) -> Any:
         with outside():
             return torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)  # type: ignore[attr-defined]
 
-    def buffer(cls: Any, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True) -> Any:
+    def buffer(
+        cls: Any,
+        requires_grad: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        persistent: bool = True,
+    ) -> Any:
         with outside():
             made = torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)  # type: ignore[attr-defined]
         made.persistent = persistent

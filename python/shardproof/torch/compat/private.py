@@ -11,7 +11,8 @@ import functools
 import os
 import sys
 import types
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,37 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import _StopRecomputationError
 
 __all__ = [
-    "AsyncCollectiveTensor", "DTensor", "FSDPState", "Partial", "FakeTensor", "FakeTensorMode", "TorchDispatchMode", "_StopRecomputationError", "_StridedShard", "tree_flatten", "tree_map", "tree_unflatten",
-    "VersionError", "require", "outside", "fake_group", "group_ranks", "reduction_name", "sequence_number", "current_node", "storage_key", "tensors", "plain", "initialising", "random_tracker", "torch_folder", "unfaked", "reducing", "flat_parameters", "set_attribute", "replace_everywhere",
+    "AsyncCollectiveTensor",
+    "DTensor",
+    "FSDPState",
+    "Partial",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "_StopRecomputationError",
+    "_StridedShard",
+    "tree_flatten",
+    "tree_map",
+    "tree_unflatten",
+    "VersionError",
+    "require",
+    "outside",
+    "fake_group",
+    "group_ranks",
+    "reduction_name",
+    "sequence_number",
+    "current_node",
+    "storage_key",
+    "tensors",
+    "plain",
+    "initialising",
+    "random_tracker",
+    "torch_folder",
+    "unfaked",
+    "reducing",
+    "flat_parameters",
+    "set_attribute",
+    "replace_everywhere",
 ]
 
 SUPPORTED = ("2.13",)
@@ -43,9 +73,14 @@ class VersionError(RuntimeError):
 
 def require() -> None:
     """Raises VersionError for a version of torch whose internals were not checked."""
-    if not torch.__version__.startswith(tuple(v + "." for v in SUPPORTED)) and os.environ.get("SHARDPROOF_ANY_TORCH") != "1":
-        raise VersionError(f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is {torch.__version__}. "
-                           "SHARDPROOF_ANY_TORCH=1 tries all the same")
+    if (
+        not torch.__version__.startswith(tuple(v + "." for v in SUPPORTED))
+        and os.environ.get("SHARDPROOF_ANY_TORCH") != "1"
+    ):
+        raise VersionError(
+            f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is {torch.__version__}. "
+            "SHARDPROOF_ANY_TORCH=1 tries all the same"
+        )
 
 
 class outside:
@@ -55,7 +90,10 @@ class outside:
 
     def __enter__(self) -> None:
         self._fake = torch._C._unset_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
-        self._modes = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]  # type: ignore[attr-defined]
+        self._modes = [
+            torch._C._pop_torch_dispatch_stack(None)
+            for _ in range(torch._C._len_torch_dispatch_stack())
+        ]  # type: ignore[attr-defined]
 
     def __exit__(self, *args: Any) -> None:
         for mode in reversed(self._modes):
@@ -119,7 +157,11 @@ _reduction: list[Any] = []
 @contextlib.contextmanager
 def reducing(args: Any, kwargs: Any) -> Iterator[None]:
     """A method of a process group is called with these arguments: its options or its operator say how it reduces."""
-    found = [x.reduceOp if hasattr(x, "reduceOp") else x for x in (*args, *kwargs.values()) if hasattr(x, "reduceOp") or isinstance(x, (dist.ReduceOp, dist.ReduceOp.RedOpType))]
+    found = [
+        x.reduceOp if hasattr(x, "reduceOp") else x
+        for x in (*args, *kwargs.values())
+        if hasattr(x, "reduceOp") or isinstance(x, (dist.ReduceOp, dist.ReduceOp.RedOpType))
+    ]
     _reduction.append(found[0] if found else dist.ReduceOp.SUM)
     try:
         yield
@@ -143,7 +185,10 @@ def reduction_name() -> tuple[str, float | None]:
     return str(op), None
 
 
-DEPENDS_ON_DATA = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+DEPENDS_ON_DATA = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+)
 
 
 class GroupRanks(tuple[int, ...]):
@@ -159,16 +204,25 @@ def group_ranks(group: Any) -> GroupRanks:
     if isinstance(group, str):
         group = c10d._resolve_process_group(group)
     ranks = GroupRanks(dist.get_process_group_ranks(group))
-    alike = [pg.group_name for pg in c10d._world.pg_names if tuple(dist.get_process_group_ranks(pg)) == ranks]
-    ranks.which = alike.index(group.group_name) if group.group_name in alike else 0
+    same_ranks = [
+        pg.group_name
+        for pg in c10d._world.pg_names
+        if tuple(dist.get_process_group_ranks(pg)) == ranks
+    ]
+    ranks.which = same_ranks.index(group.group_name) if group.group_name in same_ranks else 0
     return ranks
 
 
 # ---- patches that hold while a step is recorded ----
+Undo = list[
+    tuple[Any, str, Any]
+]  # owner, name and earlier value of each attribute that was replaced
+
+
 @contextlib.contextmanager
-def changes() -> Iterator[list[tuple[Any, str, Any]]]:
+def changes() -> Iterator[Undo]:
     """A list for replace_everywhere and set_attribute; at the end what they have changed is as it was."""
-    undo: list[tuple[Any, str, Any]] = []
+    undo: Undo = []
     try:
         yield undo
     finally:
@@ -185,13 +239,19 @@ def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}  # by id: an object, how many modules there were, and which of them had it by which name
+_found: dict[
+    int, tuple[Any, int, list[tuple[Any, str]]]
+] = {}  # by id: an object, how many modules there were, and which of them had it by which name
 
 
 def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
     """Where modules have these objects by name. All modules are looked through once for as many as there are."""
     count = len(sys.modules)
-    unknown = {id(x): x for x in wanted if id(x) not in _found or _found[id(x)][0] is not x or _found[id(x)][1] != count}
+    unknown = {
+        id(x): x
+        for x in wanted
+        if id(x) not in _found or _found[id(x)][0] is not x or _found[id(x)][1] != count
+    }
     if unknown:
         _found.update({key: (x, count, []) for key, x in unknown.items()})
         for module in list(sys.modules.values()):
@@ -201,7 +261,7 @@ def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
     return [_found[id(x)][2] for x in wanted]
 
 
-def replace_everywhere(pairs: list[tuple[Any, Any]], undo: list[tuple[Any, str, Any]]) -> None:
+def replace_everywhere(pairs: list[tuple[Any, Any]], undo: Undo) -> None:
     """Each first object by the second one, in every module that has imported it by name."""
     for (old, new), places in zip(pairs, _places([old for old, _ in pairs])):
         for module, name in places:
@@ -210,8 +270,10 @@ def replace_everywhere(pairs: list[tuple[Any, Any]], undo: list[tuple[Any, str, 
                 setattr(module, name, new)
 
 
-def set_attribute(owner: Any, name: str, value: Any, undo: list[tuple[Any, str, Any]]) -> None:
-    undo.append((owner, name, owner.__dict__[name] if name in vars(owner) else getattr(owner, name)))
+def set_attribute(owner: Any, name: str, value: Any, undo: Undo) -> None:
+    undo.append(
+        (owner, name, owner.__dict__[name] if name in vars(owner) else getattr(owner, name))
+    )
     setattr(owner, name, value)
 
 
@@ -249,11 +311,19 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
     Yields the list of the groups (their ranks) that it makes, in order: real ones wait for all ranks to make each of them, but where `use_local_synchronization` is asked for.
     """
     made: list[tuple[int, ...]] = []
-    environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size),
-                   "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    environment = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
     before = {k: os.environ.get(k) for k in environment}
     if dist.is_initialized():
-        raise RuntimeError("shardproof: a process group exists already; record before init_process_group, or in a process of its own")
+        raise RuntimeError(
+            "shardproof: a process group exists already; record before init_process_group, or in a process of its own"
+        )
     os.environ.update(environment)
     try:
         clear_caches()
@@ -270,7 +340,14 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
         new_group = c10d.new_group
 
         @functools.wraps(new_group)
-        def group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def group(
+            ranks: Any = None,
+            timeout: Any = None,
+            backend: Any = None,
+            pg_options: Any = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
             """Whatever backend is asked for, the answers are the fake one's."""
             kwargs.pop("device_id", None)
             if not (args[0] if args else kwargs.get("use_local_synchronization")):
@@ -279,7 +356,9 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
 
         try:
             with changes() as undo:
-                replace_everywhere([(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo)
+                replace_everywhere(
+                    [(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo
+                )
                 yield made
         finally:
             dist.destroy_process_group()
@@ -291,7 +370,9 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
                 os.environ[k] = v
 
 
-def placement_of(t: Any) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
+def placement_of(
+    t: Any,
+) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
     """Of a DTensor, on this rank: for each mesh dimension the ranks of its group, the placements, the global shape, and where the local tensor starts in it."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -300,12 +381,21 @@ def placement_of(t: Any) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[
         groups = [tuple(dist.get_process_group_ranks(mesh.get_group(d))) for d in range(mesh.ndim)]
         shape, offset = compute_local_shape_and_global_offset(tuple(t.shape), mesh, t.placements)
         if tuple(shape) != tuple(t._local_tensor.shape):
-            raise RuntimeError(f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} has a local tensor of shape "
-                               f"{tuple(t._local_tensor.shape)}, not {tuple(shape)}")
-        return groups, tuple(t.placements), tuple(int(n) for n in t.shape), tuple(int(n) for n in offset)
+            raise RuntimeError(
+                f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} has a local tensor of shape "
+                f"{tuple(t._local_tensor.shape)}, not {tuple(shape)}"
+            )
+        return (
+            groups,
+            tuple(t.placements),
+            tuple(int(n) for n in t.shape),
+            tuple(int(n) for n in offset),
+        )
 
 
-def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Parameter, list[tuple[str, tuple[int, ...], int, int, int]]]]:
+def flat_parameters(
+    module: torch.nn.Module,
+) -> Iterator[tuple[torch.nn.Parameter, list[tuple[str, tuple[int, ...], int, int, int]]]]:
     """Of a module of FSDP's first version the parameters that are parts of its flat one (or that one): of each (name, shape, offset in the rank's tensor, first element, number of elements)."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -314,11 +404,23 @@ def flat_parameters(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Paramete
         return
     flat = handle.flat_param
     if handle.uses_sharded_strategy:
-        where = [(i.offset_in_shard, i.intra_param_start_idx, i.numel_in_shard) if i.in_shard else (0, 0, 0) for i in flat._shard_param_infos]
+        where = [
+            (i.offset_in_shard, i.intra_param_start_idx, i.numel_in_shard)
+            if i.in_shard
+            else (0, 0, 0)
+            for i in flat._shard_param_infos
+        ]
     else:
-        offsets = [low for (low, _), padding in zip(handle._get_flat_param_offsets(), flat._is_padding_mask) if not padding]
+        offsets = [
+            low
+            for (low, _), padding in zip(handle._get_flat_param_offsets(), flat._is_padding_mask)
+            if not padding
+        ]
         where = [(low, 0, n) for low, n in zip(offsets, flat._numels)]
-    entries = [(name, tuple(int(n) for n in shape), *place) for name, shape, place in zip(flat._fqns, flat._shapes, where)]
+    entries = [
+        (name, tuple(int(n) for n in shape), *place)
+        for name, shape, place in zip(flat._fqns, flat._shapes, where)
+    ]
     if flat._params is None:
         yield flat, entries
     elif handle.uses_sharded_strategy:  # else they have their own shapes
@@ -333,7 +435,9 @@ def gathered_parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
     for module in root.modules():
         if isinstance(module, FSDPModule):
             for group in module._get_fsdp_state()._fsdp_param_groups:
-                yield from (p._unsharded_param for p in group.fsdp_params if hasattr(p, "_unsharded_param"))
+                yield from (
+                    p._unsharded_param for p in group.fsdp_params if hasattr(p, "_unsharded_param")
+                )
 
 
 @contextlib.contextmanager
@@ -353,11 +457,26 @@ def forget_results() -> None:
         if name.partition(".")[0] in _OTHERS or not isinstance(module, types.ModuleType):
             continue
         for value in list(vars(module).values()):
-            inside = list(vars(value).values()) if issubclass(type(value), type) and vars(value).get("__module__") == name else []
+            inside = (
+                list(vars(value).values())
+                if issubclass(type(value), type) and vars(value).get("__module__") == name
+                else []
+            )
             for f in (value, *inside):
                 f = f.__func__ if type(f) in (classmethod, staticmethod) else f
                 if type(f) is functools._lru_cache_wrapper:
                     f.cache_clear()
 
 
-_OTHERS = frozenset({"torch", "torchgen", "functorch", "shardproof", "numpy", "sympy", "mpmath", *sys.stdlib_module_names}) - {"__main__"}
+_OTHERS = frozenset(
+    {
+        "torch",
+        "torchgen",
+        "functorch",
+        "shardproof",
+        "numpy",
+        "sympy",
+        "mpmath",
+        *sys.stdlib_module_names,
+    }
+) - {"__main__"}

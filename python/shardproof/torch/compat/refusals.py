@@ -13,7 +13,8 @@ recorded after one that was caught is another program. Two things keep that from
 from __future__ import annotations
 
 import contextlib
-from typing import Callable, Iterator, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from . import private
 
@@ -67,7 +68,11 @@ def refuse(error: E) -> E:
 def fail(error: E) -> E:
     """Notes an error that torch raises while a step is recorded, which it need not on real devices: not by which
     activation checkpointing ends when all that it needs is recomputed."""
-    if _notes and _notes[-1].failed is None and not isinstance(error, private._StopRecomputationError):
+    if (
+        _notes
+        and _notes[-1].failed is None
+        and not isinstance(error, private._StopRecomputationError)
+    ):
         _notes[-1].failed = error, _notes[-1].where()
     return error
 

@@ -15,12 +15,14 @@ _NOT_THE_USERS = (torch_folder, _PACKAGE, "<")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def short_name(file: str) -> str | None:
     """How reports name a file of the user's program; None for a file of PyTorch or this package."""
     if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
         return None
-    return os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+    return (
+        os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+    )
 
 
 def user_place(frame: Any) -> str:
@@ -38,7 +40,9 @@ def nearest_user_place(stop_at_backward: bool = False) -> str:
     while f is not None:
         if stop_at_backward and f.f_code.co_filename.endswith("autograd/graph.py"):
             return ""
-        short = short_name(f.f_code.co_filename)  # no call of user_place: this runs for every operator
+        short = short_name(
+            f.f_code.co_filename
+        )  # no call of user_place: this runs for every operator
         if short is not None:
             return f"{short}:{f.f_lineno}"
         f = f.f_back

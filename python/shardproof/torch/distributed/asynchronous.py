@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
-from .exchange import group_of
 from ..terms.graph import Graph
 from ..terms.liveness import COMMUNICATION, WAIT
+from .exchange import group_of
 
 Node = dict[str, Any]
 
@@ -65,10 +66,12 @@ def _needed(nodes: Sequence[Node]) -> Iterator[str]:
     for i, n in enumerate(nodes):
         if n["op"] == WAIT or "handle" not in n:
             continue
-        for later in nodes[i + 1:]:
+        for later in nodes[i + 1 :]:
             if later["op"] == WAIT and later["handle"] == n["handle"]:
                 break
-            if later["op"] in COMMUNICATION and (group_of(n) is None or group_of(later) != group_of(n)):
+            if later["op"] in COMMUNICATION and (
+                group_of(n) is None or group_of(later) != group_of(n)
+            ):
                 yield n["handle"]
                 break
 
@@ -76,8 +79,8 @@ def _needed(nodes: Sequence[Node]) -> Iterator[str]:
 def _placed(nodes: Sequence[Node], kept: set[str]) -> tuple[list[Node], list[str], set[str]]:
     """... and handles of what is communicated again, or wanted, before its wait: these are waited for at once."""
     result: list[Node] = []
-    waits: list[str] = []                    # for the node that follows
-    names: dict[str, str] = {}               # of the handles so far
+    waits: list[str] = []  # for the node that follows
+    names: dict[str, str] = {}  # of the handles so far
     under_way: dict[str, frozenset[str]] = {}  # tensors, and which handles they wait for
     ended: set[str] = set()
     late: list[Node] = []
@@ -102,7 +105,7 @@ def _placed(nodes: Sequence[Node], kept: set[str]) -> tuple[list[Node], list[str
                 return [], [], set(before)
             else:
                 late.append(n)
-                under_way.update({out: before for out in n["out"]})
+                under_way.update(dict.fromkeys(n["out"], before))
         elif n["handle"] in names and n["handle"] not in ended:
             waits = [*waits, names[n["handle"]]]
             ended.add(n["handle"])

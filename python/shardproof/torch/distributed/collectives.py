@@ -7,17 +7,36 @@ A flat buffer of several tensors is sent as its tensors (flat_buffers.py), one c
 from __future__ import annotations
 
 import itertools
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..compat import private
 from ..terms import arithmetic as ar
 from ..terms import assumptions
-from .exchange import Exchange, Groups
-from .flat_buffers import all_reduce_in_place, chunk_cat_into, copy_in, gather_into, scatter_into, split_into, write_flat
 from ..terms.geometry import geometry_of
-from ..terms.values import Complex, Filled, Known, NotFollowed, Poison, Poisoned, Reason, Unsupported, Value
+from ..terms.values import (
+    Complex,
+    Filled,
+    Known,
+    NotFollowed,
+    Poison,
+    Poisoned,
+    Reason,
+    Unsupported,
+    Value,
+)
+from .exchange import Exchange, Groups
+from .flat_buffers import (
+    all_reduce_in_place,
+    chunk_cat_into,
+    copy_in,
+    gather_into,
+    scatter_into,
+    split_into,
+    write_flat,
+)
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "_dtensor")
 
@@ -35,10 +54,16 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     if recorder.issued is not None and name.startswith("c10d."):
         for i, operand in enumerate(args):
             writes = i == 0 and name != "c10d.send"
-            recorder.issued += [(t, name[len("c10d."):].strip("_"), writes) for t in private.tensors(operand)]
+            recorder.issued += [
+                (t, name[len("c10d.") :].strip("_"), writes) for t in private.tensors(operand)
+            ]
     if name in ("c10d.send", "c10d.recv_") and not all(t.is_contiguous() for t in touched):
-        raise RuntimeError(f"{name[len('c10d.'):].strip('_')}: a tensor has to be contiguous")  # as all backends say
-    out = recorder.fake(func, args, kwargs)  # fake: shapes only; what is recorded is read and written here
+        raise RuntimeError(
+            f"{name[len('c10d.') :].strip('_')}: a tensor has to be contiguous"
+        )  # as all backends say
+    out = recorder.fake(
+        func, args, kwargs
+    )  # fake: shapes only; what is recorded is read and written here
     try:
         with private.outside():
             _check_layout(name, args)
@@ -46,8 +71,13 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
-        if name == "c10d.send":  # nothing is written here: what the other rank receives is not known
-            error = NotSent(f"what is sent cannot be followed: {reason.text}" + (f" at {reason.loc}" if reason.loc else ""))
+        if (
+            name == "c10d.send"
+        ):  # nothing is written here: what the other rank receives is not known
+            error = NotSent(
+                f"what is sent cannot be followed: {reason.text}"
+                + (f" at {reason.loc}" if reason.loc else "")
+            )
             error.reason = reason
             raise error from None
         recorder.unknown.setdefault(reason.text, reason.loc)
@@ -58,8 +88,12 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     return out
 
 
-_ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
-_COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})  # to and from memory of the backend's own
+_ONE_BY_ONE = frozenset(
+    {"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"}
+)  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+_COPIED = frozenset(
+    {"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"}
+)  # to and from memory of the backend's own
 
 
 def _check_layout(name: str, args: Any) -> None:
@@ -69,16 +103,29 @@ def _check_layout(name: str, args: Any) -> None:
     if name == "c10d._allgather_base_":
         args = args[:1]  # what is sent is copied where it has to be
     strided = [t for t in private.tensors(args) if not t.is_contiguous()]
-    if not strided or name in _COPIED or name in _ONE_BY_ONE and all(geometry_of(t).is_dense() for t in strided):
+    if (
+        not strided
+        or name in _COPIED
+        or name in _ONE_BY_ONE
+        and all(geometry_of(t).is_dense() for t in strided)
+    ):
         return
-    raise Unsupported("a tensor that is not contiguous, which a backend takes in the order of memory or refuses (.contiguous() makes one that is)")
+    raise Unsupported(
+        "a tensor that is not contiguous, which a backend takes in the order of memory or refuses (.contiguous() makes one that is)"
+    )
 
 
 def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out: Any) -> None:
     if handler is None:
         raise Unsupported("no line in the table of collectives")
     if name == "fsdp.split_with_sizes_copy":
-        split_into(recorder, args[0], args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0), kwargs["out"])
+        split_into(
+            recorder,
+            args[0],
+            args[1],
+            args[2] if len(args) > 2 else kwargs.get("dim", 0),
+            kwargs["out"],
+        )
     elif name == "fsdp.chunk_cat":
         chunk_cat_into(recorder, args[0], args[1], args[2], kwargs["out"])
     else:
@@ -106,7 +153,13 @@ def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
         if len({tuple(t.shape) for t in targets}) > 1:
             for root, t in zip(ranks, targets):
                 mine = recorder.groups.rank == root
-                write_flat(recorder, t, _broadcast(recorder, exchange, root, v if mine else None, tuple(t.shape), _kind(t)))
+                write_flat(
+                    recorder,
+                    t,
+                    _broadcast(
+                        recorder, exchange, root, v if mine else None, tuple(t.shape), _kind(t)
+                    ),
+                )
             continue
         whole = exchange.all_gather(g.reshape(v, (1,) + v.shape) if exchange.size > 1 else v)
         whole = g.reshape(whole, (exchange.size,) + v.shape)
@@ -115,7 +168,13 @@ def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_reduce_scatter_base(recorder: Any, args: Any, out: Any) -> None:
-    scatter_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])), private.reduction_name())
+    scatter_into(
+        recorder,
+        args[0],
+        args[1],
+        Exchange(recorder, private.group_ranks(args[2])),
+        private.reduction_name(),
+    )
 
 
 def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
@@ -127,7 +186,9 @@ def _c10d_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
         values = [recorder.read(t) for t in sources]
         ar.check(*values)
         if len({v.shape for v in values}) > 1:
-            for rank, reduced in zip(ranks, [exchange.all_reduce(v, private.reduction_name()) for v in values]):
+            for rank, reduced in zip(
+                ranks, [exchange.all_reduce(v, private.reduction_name()) for v in values]
+            ):
                 if rank == recorder.groups.rank:
                     write_flat(recorder, target, reduced)
             continue
@@ -155,20 +216,36 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
         mine = recorder.groups.rank == ranks[args[2]]
         v = recorder.read(t) if mine or exchange.size == 1 else None
         if not t.is_complex():
-            recorder.write(t, _broadcast(recorder, exchange, ranks[args[2]], v, tuple(t.shape), _kind(t)))
+            recorder.write(
+                t, _broadcast(recorder, exchange, ranks[args[2]], v, tuple(t.shape), _kind(t))
+            )
             continue
         if v is not None and not isinstance(v, Complex):
             ar.check(v)
             raise Unsupported("a real value in a complex tensor")
-        parts = [_broadcast(recorder, exchange, ranks[args[2]], part, tuple(t.shape), "real") for part in ((v.real, v.imag) if v is not None else (None, None))]
+        parts = [
+            _broadcast(recorder, exchange, ranks[args[2]], part, tuple(t.shape), "real")
+            for part in ((v.real, v.imag) if v is not None else (None, None))
+        ]
         recorder.write(t, Complex(*parts))
 
 
-def _broadcast(recorder: Any, exchange: Exchange, root: int, given: Value | None, shape: tuple[int, ...], kind: str) -> Value:
-    return _told(recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind))
+def _broadcast(
+    recorder: Any,
+    exchange: Exchange,
+    root: int,
+    given: Value | None,
+    shape: tuple[int, ...],
+    kind: str,
+) -> Value:
+    return _told(
+        recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind)
+    )
 
 
-def _told(groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value) -> Value:
+def _told(
+    groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value
+) -> Value:
     """A constant that is sent (a module's buffers) is that constant where it arrives: the root's recording says which numbers they are."""
     if exchange.size == 1:
         return result
@@ -211,7 +288,9 @@ def _c10d_gather(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[2]))
     for i, source in enumerate(args[1]):
         v = recorder.read(source)
-        whole = recorder.g.reshape(exchange.all_gather(recorder.g.reshape(v, (1,) + v.shape)), (exchange.size,) + v.shape)
+        whole = recorder.g.reshape(
+            exchange.all_gather(recorder.g.reshape(v, (1,) + v.shape)), (exchange.size,) + v.shape
+        )
         for k, t in enumerate(args[0][i] if args[0] else []):
             write_flat(recorder, t, recorder.g.slice(whole, 0, k, k + 1))
 
@@ -224,28 +303,63 @@ def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
     for t in args[0]:
         v = exchange.all_reduce(recorder.read(t), private.reduction_name())
         mine = recorder.groups.rank == ranks[args[3]]
-        recorder.write(t, v if mine else Poison(t.shape, Reason("what dist.reduce leaves on a rank that is not its destination is read", recorder.g.loc)))
+        recorder.write(
+            t,
+            v
+            if mine
+            else Poison(
+                t.shape,
+                Reason(
+                    "what dist.reduce leaves on a rank that is not its destination is read",
+                    recorder.g.loc,
+                ),
+            ),
+        )
 
 
-def _rows(recorder: Any, exchange: Exchange, out: torch.Tensor, source: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None) -> Value:
+def _rows(
+    recorder: Any,
+    exchange: Exchange,
+    out: torch.Tensor,
+    source: torch.Tensor,
+    received: Sequence[int] | None,
+    sent: Sequence[int] | None,
+) -> Value:
     """An all-to-all of so many rows from and to each member; None or none: of equal pieces."""
     v = recorder.read(source)
     for sizes, t in ((received, out), (sent, source)):
         if sizes and sum(sizes) != t.shape[0]:
-            raise Unsupported(f"an all-to-all of pieces of {', '.join(str(int(n)) for n in sizes)} rows, of a tensor of {t.shape[0]}")
-    if exchange.size == 1 or len({int(n) for n in received or ()}) <= 1 >= len({int(n) for n in sent or ()}):
+            raise Unsupported(
+                f"an all-to-all of pieces of {', '.join(str(int(n)) for n in sizes)} rows, of a tensor of {t.shape[0]}"
+            )
+    if exchange.size == 1 or len({int(n) for n in received or ()}) <= 1 >= len(
+        {int(n) for n in sent or ()}
+    ):
         return exchange.all_to_all(v)
     ar.check(v)
     g, n = recorder.g, exchange.size
     shapes = [(int(k),) + tuple(v.shape[1:]) for k in received or [out.shape[0] // n] * n]
     ends = list(itertools.accumulate(int(k) for k in sent or [v.shape[0] // n] * n))
-    pieces = [g.slice(v, 0, start, end) if end > start else Filled(0, (0,) + v.shape[1:]) for start, end in zip([0, *ends], ends)]
+    pieces = [
+        g.slice(v, 0, start, end) if end > start else Filled(0, (0,) + v.shape[1:])
+        for start, end in zip([0, *ends], ends)
+    ]
     parts = exchange.uneven_all_to_all(pieces, shapes, _kind(source))
     return g.cat([p for p in parts if p.shape[0]] or parts[:1], 0)
 
 
 def _c10d_all_to_all_base(recorder: Any, args: Any, out: Any) -> None:
-    recorder.write(args[0], _rows(recorder, Exchange(recorder, private.group_ranks(args[2])), args[0], args[1], args[3], args[4]))
+    recorder.write(
+        args[0],
+        _rows(
+            recorder,
+            Exchange(recorder, private.group_ranks(args[2])),
+            args[0],
+            args[1],
+            args[3],
+            args[4],
+        ),
+    )
 
 
 def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
@@ -256,7 +370,12 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
     values = [recorder.read(t) for t in args[1]]
     ar.check(*values)
     if len({v.shape for v in values}) != 1 or len({tuple(t.shape) for t in args[0]}) != 1:
-        for t, v in zip(args[0], exchange.uneven_all_to_all(values, [tuple(t.shape) for t in args[0]], _kind(args[1][0]))):
+        for t, v in zip(
+            args[0],
+            exchange.uneven_all_to_all(
+                values, [tuple(t.shape) for t in args[0]], _kind(args[1][0])
+            ),
+        ):
             write_flat(recorder, t, v)
         return
     whole = exchange.all_to_all(g.cat([g.reshape(v, (1,) + v.shape) for v in values], 0))
@@ -267,8 +386,12 @@ def _c10d_all_to_all(recorder: Any, args: Any, out: Any) -> None:
 def _message(recorder: Any, source: int, target: int, group: tuple[int, ...]) -> str:
     """Messages meet in the order in which they are sent, in each group for itself."""
     which = getattr(group, "which", 0)
-    among = "" if len(group) == recorder.groups.mesh.world else " among " + ",".join(map(str, group))
-    return recorder.groups.next(f"message {source} to {target}{among}" + (f" again {which}" if which else ""))
+    among = (
+        "" if len(group) == recorder.groups.mesh.world else " among " + ",".join(map(str, group))
+    )
+    return recorder.groups.next(
+        f"message {source} to {target}{among}" + (f" again {which}" if which else "")
+    )
 
 
 def _send(recorder: Any, t: torch.Tensor, target: int, group: tuple[int, ...], tag: int) -> None:
@@ -284,7 +407,15 @@ def _recv(recorder: Any, t: torch.Tensor, source: int, group: tuple[int, ...], t
     kind = _kind(t)
     comm = _message(recorder, source, groups.rank, group)
     groups.meets(comm, (source, groups.rank), "recv", recorder.g.loc, tag)
-    n = recorder.g.one("recv", [], tuple(t.shape), None, kind, comm=comm, **{"from": groups.mesh.relative(groups.rank, source)})
+    n = recorder.g.one(
+        "recv",
+        [],
+        tuple(t.shape),
+        None,
+        kind,
+        comm=comm,
+        **{"from": groups.mesh.relative(groups.rank, source)},
+    )
     if kind != "real":
         recorder.g.tensors[n.name]["dtype"] = "int64"
     recorder.write(t, n)
@@ -330,8 +461,14 @@ def order_batch(recorder: Any, start: int) -> None:
 
 
 # ---- functional collectives: results are new tensors, read after wait_tensor ----
-def _begins(handler: Any, name: str = "collective", written: Any = lambda args, out: out, reads: bool = False) -> Any:
+def _begins(
+    handler: Any,
+    name: str = "collective",
+    written: Any = lambda args, out: out,
+    reads: bool = False,
+) -> Any:
     """What the handler records is under way until wait_tensor of what it writes. reads: it reads its operand itself until then; torch clones the others'."""
+
     def f(recorder: Any, args: Any, out: Any) -> None:
         start = len(recorder.g.nodes)
         handler(recorder, args, out)
@@ -356,11 +493,27 @@ def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _f_reduce_scatter(recorder: Any, args: Any, out: Any) -> None:
-    scatter_into(recorder, out, args[0], Exchange(recorder, private.group_ranks(args[3])), (args[1].lower(), None))
+    scatter_into(
+        recorder,
+        out,
+        args[0],
+        Exchange(recorder, private.group_ranks(args[3])),
+        (args[1].lower(), None),
+    )
 
 
 def _f_all_to_all(recorder: Any, args: Any, out: Any) -> None:
-    recorder.write(out, _rows(recorder, Exchange(recorder, private.group_ranks(args[3])), out, args[0], args[1], args[2]))
+    recorder.write(
+        out,
+        _rows(
+            recorder,
+            Exchange(recorder, private.group_ranks(args[3])),
+            out,
+            args[0],
+            args[1],
+            args[2],
+        ),
+    )
 
 
 def _f_broadcast(recorder: Any, args: Any) -> Value:
@@ -368,7 +521,12 @@ def _f_broadcast(recorder: Any, args: Any) -> Value:
     exchange = Exchange(recorder, ranks)
     t = args[0]
     root = ranks[args[1]]
-    return exchange.broadcast(recorder.read(t) if recorder.groups.rank == root or exchange.size == 1 else None, root, tuple(t.shape), _kind(t))
+    return exchange.broadcast(
+        recorder.read(t) if recorder.groups.rank == root or exchange.size == 1 else None,
+        root,
+        tuple(t.shape),
+        _kind(t),
+    )
 
 
 def _f_all_reduce_in_place(recorder: Any, args: Any, out: Any) -> None:
@@ -399,7 +557,9 @@ def _same_tensor(recorder: Any, args: Any, out: Any) -> None:
 def _shard_dim_all_to_all(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[3]))
     n = len(args[0].shape)
-    recorder.write(out, exchange.all_to_all(recorder.read(args[0]), idim=args[2] % n, odim=args[1] % n))
+    recorder.write(
+        out, exchange.all_to_all(recorder.read(args[0]), idim=args[2] % n, odim=args[1] % n)
+    )
 
 
 def _each_of(handler: Any) -> Any:
@@ -411,20 +571,55 @@ def _each_of(handler: Any) -> Any:
 
 
 _HANDLERS: dict[str, Any] = {
-    "c10d.allreduce_": _c10d_all_reduce, "c10d.allreduce_coalesced_": _c10d_all_reduce, "c10d._allgather_base_": _c10d_all_gather_base, "c10d.allgather_": _c10d_all_gather,
-    "c10d._reduce_scatter_base_": _c10d_reduce_scatter_base, "c10d.reduce_scatter_": _c10d_reduce_scatter, "c10d.allgather_into_tensor_coalesced_": _coalesced_gather,
-    "c10d.reduce_scatter_tensor_coalesced_": _coalesced_scatter, "c10d.broadcast_": _c10d_broadcast, "c10d.scatter_": _c10d_scatter, "c10d.gather_": _c10d_gather,
-    "c10d.reduce_": _c10d_reduce, "c10d.alltoall_base_": _c10d_all_to_all_base, "c10d.alltoall_": _c10d_all_to_all, "c10d.send": _c10d_send, "c10d.recv_": _c10d_recv,
-    "c10d.barrier": _barrier, "fsdp.all_gather_copy_in": copy_in, "fsdp.split_with_sizes_copy": split_into, "fsdp.chunk_cat": chunk_cat_into,
-    "fsdp.copy_": lambda recorder, args, out: recorder.copy_pieces(args[0], args[1]) or recorder.write(args[0], recorder.read(args[1])), "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
+    "c10d.allreduce_": _c10d_all_reduce,
+    "c10d.allreduce_coalesced_": _c10d_all_reduce,
+    "c10d._allgather_base_": _c10d_all_gather_base,
+    "c10d.allgather_": _c10d_all_gather,
+    "c10d._reduce_scatter_base_": _c10d_reduce_scatter_base,
+    "c10d.reduce_scatter_": _c10d_reduce_scatter,
+    "c10d.allgather_into_tensor_coalesced_": _coalesced_gather,
+    "c10d.reduce_scatter_tensor_coalesced_": _coalesced_scatter,
+    "c10d.broadcast_": _c10d_broadcast,
+    "c10d.scatter_": _c10d_scatter,
+    "c10d.gather_": _c10d_gather,
+    "c10d.reduce_": _c10d_reduce,
+    "c10d.alltoall_base_": _c10d_all_to_all_base,
+    "c10d.alltoall_": _c10d_all_to_all,
+    "c10d.send": _c10d_send,
+    "c10d.recv_": _c10d_recv,
+    "c10d.barrier": _barrier,
+    "fsdp.all_gather_copy_in": copy_in,
+    "fsdp.split_with_sizes_copy": split_into,
+    "fsdp.chunk_cat": chunk_cat_into,
+    "fsdp.copy_": lambda recorder, args, out: (
+        recorder.copy_pieces(args[0], args[1]) or recorder.write(args[0], recorder.read(args[1]))
+    ),
+    "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
 }
 for _space in ("_c10d_functional", "_c10d_functional_autograd"):
-    _reduce = _functional(lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(r.read(a[0]), (a[1].lower(), None)))
-    _gather, _scatter = _begins(_f_all_gather, "all_gather", reads=True), _begins(_f_reduce_scatter, "reduce_scatter", reads=True)
-    _HANDLERS.update({
-        f"{_space}.all_reduce": _reduce, f"{_space}.all_reduce_coalesced": _each_of(_reduce), f"{_space}.all_reduce_": _begins(_f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]),
-        f"{_space}.all_gather_into_tensor": _gather, f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
-        f"{_space}.reduce_scatter_tensor": _scatter, f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
-        f"{_space}.all_to_all_single": _begins(_f_all_to_all, "all_to_all", reads=True), f"{_space}.broadcast": _functional(_f_broadcast), f"{_space}.wait_tensor": _wait,
-        f"{_space}._wrap_tensor_autograd": _same_tensor,
-    })
+    _reduce = _functional(
+        lambda r, a: Exchange(r, private.group_ranks(a[2])).all_reduce(
+            r.read(a[0]), (a[1].lower(), None)
+        )
+    )
+    _gather, _scatter = (
+        _begins(_f_all_gather, "all_gather", reads=True),
+        _begins(_f_reduce_scatter, "reduce_scatter", reads=True),
+    )
+    _HANDLERS.update(
+        {
+            f"{_space}.all_reduce": _reduce,
+            f"{_space}.all_reduce_coalesced": _each_of(_reduce),
+            f"{_space}.all_reduce_": _begins(
+                _f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]
+            ),
+            f"{_space}.all_gather_into_tensor": _gather,
+            f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
+            f"{_space}.reduce_scatter_tensor": _scatter,
+            f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
+            f"{_space}.all_to_all_single": _begins(_f_all_to_all, "all_to_all", reads=True),
+            f"{_space}.broadcast": _functional(_f_broadcast),
+            f"{_space}.wait_tensor": _wait,
+            f"{_space}._wrap_tensor_autograd": _same_tensor,
+        }
+    )

@@ -6,13 +6,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..terms import arithmetic as ar
-from .mesh import Mesh
 from ..terms.values import Filled, Known, Named, Unsupported, Value, numel
+from .mesh import Mesh
 
 _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 
@@ -44,12 +45,16 @@ class Groups:
 
     def __init__(self, mesh: Mesh, rank: int, mailbox: dict[Any, Any] | None = None) -> None:
         self.mesh, self.rank = mesh, rank
-        self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox  # what other ranks' recordings have sent
+        self.mailbox: dict[Any, Any] = (
+            {} if mailbox is None else mailbox
+        )  # what other ranks' recordings have sent
         self.count: collections.Counter[str] = collections.Counter()
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
 
-    def meets(self, comm: str, ranks: tuple[int, ...], operator: str, loc: str, tag: int = 0) -> None:
+    def meets(
+        self, comm: str, ranks: tuple[int, ...], operator: str, loc: str, tag: int = 0
+    ) -> None:
         """What is the same on all members of a communication."""
         self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc, tag)
 
@@ -60,7 +65,9 @@ class Groups:
             return "+".join(axes), {"group": list(axes)}
         varying = self.mesh.varying(ranks)
         members = [{a: self.mesh.coordinates(r)[a] for a in varying} for r in ranks]
-        return "ranks " + " ".join(",".join(f"{a}{m[a]}" for a in varying) for m in members), {"group_at": members}
+        return "ranks " + " ".join(",".join(f"{a}{m[a]}" for a in varying) for m in members), {
+            "group_at": members
+        }
 
     def next(self, name: str) -> str:
         """The name under which the members of a group meet: the group's and the how-manieth it is."""
@@ -85,9 +92,18 @@ class Exchange:
     def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:
         """Elements meet that lie at the same place in memory: the tensors have to lie alike on all members (capture.py compares)."""
         if self.size > 1:
-            strides = tuple([None if t.is_contiguous() else tuple([int(s) for s, n in zip(t.stride(), t.shape) if n != 1]) for t in tensors])
+            strides = tuple(
+                [
+                    None
+                    if t.is_contiguous()
+                    else tuple([int(s) for s, n in zip(t.stride(), t.shape) if n != 1])
+                    for t in tensors
+                ]
+            )
             layouts = self.recorder.groups.layouts
-            layouts[self.comm] = dataclasses.replace(layouts[self.comm], strides=strides, operator=operator)
+            layouts[self.comm] = dataclasses.replace(
+                layouts[self.comm], strides=strides, operator=operator
+            )
 
     def _comm(self) -> str:
         self.parts += 1
@@ -95,10 +111,14 @@ class Exchange:
 
     def _no_counts(self, name: str) -> None:
         """Raises Unsupported for sums of booleans, and for means of integers, which are cut off."""
-        if name in ("avg", "premul_sum") and any(dtype.startswith(("torch.int", "torch.uint")) for dtype in self.recorder.groups.sent):
+        if name in ("avg", "premul_sum") and any(
+            dtype.startswith(("torch.int", "torch.uint")) for dtype in self.recorder.groups.sent
+        ):
             raise Unsupported("a mean of integers over ranks, which is cut off")
         if str(torch.bool) in self.recorder.groups.sent and name not in ("max", "min", "product"):
-            raise Unsupported("booleans that are added up, which are true or false in PyTorch and not counts")
+            raise Unsupported(
+                "booleans that are added up, which are true or false in PyTorch and not counts"
+            )
 
     def all_reduce(self, v: Value, reduction: tuple[str, float | None]) -> Value:
         name, factor = reduction
@@ -111,7 +131,15 @@ class Exchange:
             n = self.real(v, name)
             return self._product(self.all_gather(self.g.reshape(n, (1,) + n.shape)), n.shape)
         n = self.real(v, _reduce_name(name))
-        result = self.g.one("all_reduce", [n], n.shape, {"reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        result = self.g.one(
+            "all_reduce",
+            [n],
+            n.shape,
+            {"reduce": _reduce_name(name)},
+            n.kind,
+            comm=self._comm(),
+            **self.fields,
+        )
         if name in ("sum", "avg", "premul_sum"):
             result.of_class = n.of_class
         return result
@@ -125,7 +153,9 @@ class Exchange:
         if not n.shape:
             n = self.g.named(self.g.reshape(n, (1,)))
         shape = (n.shape[0] * self.size,) + n.shape[1:]
-        return self.g.one("all_gather", [n], shape, {"dim": 0}, n.kind, comm=self._comm(), **self.fields)
+        return self.g.one(
+            "all_gather", [n], shape, {"dim": 0}, n.kind, comm=self._comm(), **self.fields
+        )
 
     def reduce_scatter(self, v: Value, reduction: tuple[str, float | None]) -> Value:
         name, factor = reduction
@@ -144,12 +174,22 @@ class Exchange:
         if not n.shape or n.shape[0] % self.size:
             n = self.g.named(self.g.reshape(n, (numel(n.shape),)))
         shape = (n.shape[0] // self.size,) + n.shape[1:]
-        return self.g.one("reduce_scatter", [n], shape, {"dim": 0, "reduce": _reduce_name(name)}, n.kind, comm=self._comm(), **self.fields)
+        return self.g.one(
+            "reduce_scatter",
+            [n],
+            shape,
+            {"dim": 0, "reduce": _reduce_name(name)},
+            n.kind,
+            comm=self._comm(),
+            **self.fields,
+        )
 
     def _product(self, pieces: Value, shape: tuple[int, ...]) -> Value:
         """Of what the members gave, of this shape each and one after another; the format has no such reduction."""
         pieces = self.g.reshape(pieces, (self.size,) + shape)
-        factors = [self.g.reshape(self.g.slice(pieces, 0, i, i + 1), shape) for i in range(self.size)]
+        factors = [
+            self.g.reshape(self.g.slice(pieces, 0, i, i + 1), shape) for i in range(self.size)
+        ]
         return functools.reduce(lambda a, b: ar.binary(self.g, "mul", a, b), factors)
 
     def all_to_all(self, v: Value, idim: int = 0, odim: int = 0) -> Value:
@@ -161,9 +201,19 @@ class Exchange:
             raise Unsupported("an all-to-all of uneven pieces")
         shape[idim] //= self.size
         shape[odim] *= self.size
-        return self.g.one("all_to_all", [n], tuple(shape), {"idim": idim, "odim": odim}, n.kind, comm=self._comm(), **self.fields)
+        return self.g.one(
+            "all_to_all",
+            [n],
+            tuple(shape),
+            {"idim": idim, "odim": odim},
+            n.kind,
+            comm=self._comm(),
+            **self.fields,
+        )
 
-    def uneven_all_to_all(self, pieces: Sequence[Value], sizes: Sequence[tuple[int, ...]], kind: str) -> list[Value]:
+    def uneven_all_to_all(
+        self, pieces: Sequence[Value], sizes: Sequence[tuple[int, ...]], kind: str
+    ) -> list[Value]:
         """pieces: for each member, in their order; sizes: the shapes of what each gives.
 
         A rank knows its own sizes only, so that these are messages, each with the size that its sender and its receiver take it to have: between two members at a time, in an
@@ -171,7 +221,9 @@ class Exchange:
         takes part in a collective instead: where others have unequal ones, that is an error (capture.py compares).
         """
         groups: Groups = self.recorder.groups
-        groups.layouts[self.comm] = dataclasses.replace(groups.layouts[self.comm], even=False, operator="all_to_all")
+        groups.layouts[self.comm] = dataclasses.replace(
+            groups.layouts[self.comm], even=False, operator="all_to_all"
+        )
         me = self.ranks.index(groups.rank)
         given: list[Value] = [Filled(0, shape) for shape in sizes]
         for a, b in sorted((min(me, k), max(me, k)) for k in range(self.size)):
@@ -183,9 +235,19 @@ class Exchange:
                 comm = f"piece {self.ranks[source]} to {self.ranks[b if source == a else a]} of {self.comm}"
                 if source == me and numel(pieces[self.ranks.index(other)].shape):
                     n = self.real(pieces[self.ranks.index(other)])
-                    self.g.emit("send", [n], [], comm=comm, to=groups.mesh.relative(groups.rank, other))
+                    self.g.emit(
+                        "send", [n], [], comm=comm, to=groups.mesh.relative(groups.rank, other)
+                    )
                 elif source != me and numel(sizes[source]):
-                    n = self.g.one("recv", [], tuple(sizes[source]), None, kind, comm=comm, **{"from": groups.mesh.relative(groups.rank, other)})
+                    n = self.g.one(
+                        "recv",
+                        [],
+                        tuple(sizes[source]),
+                        None,
+                        kind,
+                        comm=comm,
+                        **{"from": groups.mesh.relative(groups.rank, other)},
+                    )
                     given[source] = self._typed(n, kind)
         return given
 
@@ -201,7 +263,9 @@ class Exchange:
             assert v is not None
             self.g.emit("broadcast", [self.real(v)], [], comm=self._comm(), **fields)
             return v
-        return self._typed(self.g.one("broadcast", [], shape, None, kind, comm=self._comm(), **fields), kind)
+        return self._typed(
+            self.g.one("broadcast", [], shape, None, kind, comm=self._comm(), **fields), kind
+        )
 
     def _typed(self, n: Named, kind: str) -> Named:
         if kind in ("int", "bool"):
@@ -209,7 +273,9 @@ class Exchange:
         return n
 
     def real(self, v: Value, reduction: str | None = None) -> Named:
-        if reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int":  # counts; other ranks may have others
+        if (
+            reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int"
+        ):  # counts; other ranks may have others
             v = Filled(v.fill, v.shape) if isinstance(v, Filled) else Known(v.data.double())
         n = self.g.named(v)
         if reduction is not None and n.kind != "real":

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 Stretch = tuple[int, int]  # coordinates of an axis, [low, high)
-Alike = Mapping[str, Sequence[Stretch]]  # axes along which not all ranks were recorded: stretches of coordinates that do the same, in order. Together they are all of the axis
+RankClasses = Mapping[
+    str, Sequence[Stretch]
+]  # axes along which not all ranks were recorded: stretches of coordinates that do the same, in order. Together they are all of the axis
 
 
 class Mesh:
@@ -17,14 +19,16 @@ class Mesh:
         self.sizes: dict[str, int] = {str(a): int(n) for a, n in axes.items()}
         for axis, size in self.sizes.items():
             if size < 1 or axis == "mb" or not axis:
-                raise ValueError(f"mesh axis {axis!r} of size {size}: names are not empty and not 'mb', sizes at least 1")
+                raise ValueError(
+                    f"mesh axis {axis!r} of size {size}: names are not empty and not 'mb', sizes at least 1"
+                )
         self.names: tuple[str, ...] = tuple(self.sizes)
         self.world = 1
         for size in self.sizes.values():
             self.world *= size
 
     @classmethod
-    def parse(cls, text: str) -> "Mesh":
+    def parse(cls, text: str) -> Mesh:
         """From `dp=2,tp=4`."""
         axes: dict[str, int] = {}
         for part in text.split(","):
@@ -48,19 +52,29 @@ class Mesh:
             r = r * self.sizes[axis] + at.get(axis, 0)
         return r
 
-    def stretches(self, axis: str, alike: Alike) -> Sequence[Stretch]:
+    def stretches(self, axis: str, rank_classes: RankClasses) -> Sequence[Stretch]:
         """What the coordinates of an axis are told apart by: single ones, where all were recorded."""
-        return alike.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]
+        return rank_classes.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]
 
-    def stretch(self, axis: str, coordinate: int, alike: Alike) -> Stretch:
+    def stretch(self, axis: str, coordinate: int, rank_classes: RankClasses) -> Stretch:
         """The one that has the coordinate."""
-        return next(s for s in self.stretches(axis, alike) if s[0] <= coordinate < s[1])
+        return next(s for s in self.stretches(axis, rank_classes) if s[0] <= coordinate < s[1])
 
-    def stands_for(self, rank: int, alike: Alike, moving: str | None, recorded: Container[int]) -> int:
+    def stands_for(
+        self,
+        rank: int,
+        rank_classes: RankClasses,
+        affine_axis: str | None,
+        recorded: Container[int],
+    ) -> int:
         """The rank that was recorded for this one and those like it: itself, or the first of them. moving: an axis along which not all were recorded, as they are like the first but for numbers that move."""
-        first = {a: self.stretch(a, c, alike)[0] for a, c in self.coordinates(rank).items()}
+        first = {a: self.stretch(a, c, rank_classes)[0] for a, c in self.coordinates(rank).items()}
         found = next((r for r in (rank, self.rank(first)) if r in recorded), None)
-        return found if found is not None else self.rank({**first, **({moving: 0} if moving else {})})
+        return (
+            found
+            if found is not None
+            else self.rank({**first, **({affine_axis: 0} if affine_axis else {})})
+        )
 
     def varying(self, ranks: Iterable[int]) -> list[str]:
         """The axes in which the ranks differ."""
@@ -71,7 +85,10 @@ class Mesh:
         """The axes along which a group lies: all ranks that differ from `me` in these only, in rank order. None if it lies along none."""
         axes = tuple(self.varying(ranks))
         at = self.coordinates(me)
-        wanted = sorted(self.rank({**at, **dict(zip(axes, c))}) for c in itertools.product(*[range(self.sizes[a]) for a in axes]))
+        wanted = sorted(
+            self.rank({**at, **dict(zip(axes, c))})
+            for c in itertools.product(*[range(self.sizes[a]) for a in axes])
+        )
         return axes if list(ranks) == wanted and axes else None
 
     def relative(self, me: int, other: int) -> dict[str, int]:

@@ -9,18 +9,19 @@ import collections
 import dataclasses
 import json
 import math
-from typing import Any, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from ..distributed.mesh import Mesh, RankClasses
 from ..terms import assumptions
 from ..terms.assumptions import Assumption
-from .boxes import DATA_NAMES
 from ..terms.nodes import MOVES_HERE
 from ..trace.initial_parameters import Initial, Origin, resolved
-from ..distributed.mesh import Alike, Mesh
-from .model_file import Model
 from ..trace.randomness import INSIDE, Draw
+from ..trace.recording import CaptureError, Hazard, Recording
+from .boxes import DATA_NAMES
+from .model_file import Model
 from .rank_program import Program, Tie
-from ..trace.record import CaptureError, Hazard, Recording
 
 MOST_NAMED = 4  # parameters in one sentence
 
@@ -53,9 +54,7 @@ def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
     mesh, spread = sides[0].mesh, spread_axes(sides)
     axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
     drawn = any(
-        d.value.name.startswith(INSIDE)
-        for side in (single, *sides)
-        for d in side.random_inputs
+        d.value.name.startswith(INSIDE) for side in (single, *sides) for d in side.random_inputs
     )
     if (single.dealt[1] == size or drawn) and math.prod(mesh.sizes[a] for a in axes) == ranks:
         raise Dealt(axes, size)
@@ -155,7 +154,7 @@ def check_draws(
     assumed: dict[Assumption, None] = {}
     for name, drawn in others.items():
         first = drawn[0].draw
-        axes = model.beginning.batch.get(name)
+        axes = model.initial_state.batch.get(name)
         if axes is not None:
             assumed[
                 assumptions.batch_of_all(
@@ -186,7 +185,9 @@ def check_draws(
                     e.tie.tensor,
                     "random",
                 )
-            if seeded:  # from the state that every step begins with, real processes draw different ones
+            if (
+                seeded
+            ):  # from the state that every step begins with, real processes draw different ones
                 assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
         by_key[e.draw.key].setdefault(e.at, e)
     return list(assumed)
@@ -232,7 +233,7 @@ def _batches(
                 cut = _cut_parameters(sides, programs, model) - spread
             rows = (
                 all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in here)
-                and name not in model.beginning.batch
+                and name not in model.initial_state.batch
             )
             if not rows or not axes or axes & cut or any(axes.isdisjoint(v) for v in varying):
                 raise hazard
@@ -324,8 +325,8 @@ def check_initial(
     sides: Sequence[Recording],
     programs: Sequence[Program],
     model: Model,
-    alike: Alike,
-    moving: str | None,
+    rank_classes: RankClasses,
+    affine_axis: str | None,
 ) -> list[Assumption]:
     """Ranks that hold one part of a parameter begin with the same values, as far as they are known.
     What that leaves to be assumed. Raises Hazard.
@@ -334,7 +335,7 @@ def check_initial(
     mesh = sides[0].mesh
 
     def sent(rank: int, comm: str) -> Origin:
-        there = recorded.get(mesh.stands_for(rank, alike, moving, recorded))
+        there = recorded.get(mesh.stands_for(rank, rank_classes, affine_axis, recorded))
         return there.sent.get(comm) if there is not None else None
 
     first: dict[tuple[Any, ...], tuple[Recording, str]] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from ..step.tracked_tensors import Mark
 from ..distributed.mesh import Mesh
+from ..step.tracked_tensors import TrackedTensor
 from ..terms.values import Shape, numel
 
 DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", "replicate", "cp")
@@ -28,21 +28,36 @@ class Box:
     guessed: bool = False
 
 
-def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str, int], cuts: Mapping[str, set[int]], microbatches: int = 1, microbatch: int = 0) -> Box:
+def locate(
+    tracked: TrackedTensor,
+    logical: Shape,
+    local: Shape,
+    mesh: Mesh,
+    at: Mapping[str, int],
+    cuts: Mapping[str, set[int]],
+    microbatches: int = 1,
+    microbatch: int = 0,
+) -> Box:
     """The place of one rank's tensor. cuts: which dimensions of inputs the axes cut. Raises NoPlace."""
-    p = mark.placement
+    p = tracked.placement
     if p.unknown:
         raise NoPlace(p.unknown)
     total = [a for a in p.partial if mesh.sizes[a] > 1]
     mean = p.mean
-    if mark.role == "output" and mean is None and logical == () and not total and p.shard is None:
+    if (
+        tracked.role == "output"
+        and mean is None
+        and logical == ()
+        and not total
+        and p.shard is None
+    ):
         mean = [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered]
     divisor = 1
     for axis in mean or []:
         if mesh.sizes[axis] > 1:
             total.append(axis)
             divisor *= mesh.sizes[axis]
-    if mark.gradient:
+    if tracked.gradient:
         for axis in cuts:
             divisor *= 1 if axis in p.summed else mesh.sizes[axis]
     if p.shard is not None:
@@ -58,8 +73,12 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
         low[0] += microbatch * inner[0]
         inner = (inner[0] * microbatches,) + inner[1:]
     if inner == logical:
-        if mark.gradient:  # of what does not depend on the batch: each rank has its samples' part (a proposal: what is wrong is not used)
-            total += [a for a in cuts if mesh.sizes[a] > 1 and a not in p.covered and a not in p.shared and a not in total]
+        if tracked.gradient:  # of what does not depend on the batch: each rank has its samples' part (a proposal: what is wrong is not used)
+            total += [
+                a
+                for a in cuts
+                if mesh.sizes[a] > 1 and a not in p.covered and a not in p.shared and a not in total
+            ]
         return Box(tuple(low), tuple(total), divisor)
     rest = [a for a in mesh.names if mesh.sizes[a] > 1 and a not in p.covered and a not in total]
     ratios = []
@@ -67,7 +86,15 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
         if part == 0 or whole % part:
             raise NoPlace(f"shape {list(inner)} does not divide {list(logical)}")
         ratios.append(whole // part)
-    found = _assign(rest, ratios, mesh, cuts, batch=mark.role == "input" and mark.name.startswith("%random") or mark.role != "input")
+    found = _assign(
+        rest,
+        ratios,
+        mesh,
+        cuts,
+        batch=tracked.role == "input"
+        and tracked.name.startswith("%random")
+        or tracked.role != "input",
+    )
     if found is None:
         raise NoPlace(f"shape {list(inner)} of {list(logical)} fits no axes of the mesh")
     for dim in range(len(inner)):
@@ -79,14 +106,18 @@ def locate(mark: Mark, logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str
     return Box(tuple(low), tuple(total), divisor, guessed=True)
 
 
-def refine(box: Box, logical: Shape, local: Shape, logical_base: Shape, local_base: Shape) -> Box | None:
+def refine(
+    box: Box, logical: Shape, local: Shape, logical_base: Shape, local_base: Shape
+) -> Box | None:
     """The box of the same elements in the shapes that tensors were made in, whose dimensions divide those of the views; None where it is no box there, or they do not."""
     low: list[int] = []
     at = 0
     for whole, part, start in zip(logical, local, box.low):
         wholes: list[int] = []
         parts: list[int] = []
-        while at < len(logical_base) and (numel(tuple(wholes)) < whole or whole == 1 and not wholes):
+        while at < len(logical_base) and (
+            numel(tuple(wholes)) < whole or whole == 1 and not wholes
+        ):
             if at >= len(local_base):
                 return None
             wholes.append(logical_base[at])
@@ -98,34 +129,54 @@ def refine(box: Box, logical: Shape, local: Shape, logical_base: Shape, local_ba
         if any(n != 1 for n in parts[: cut[-1] if cut else 0]):
             return None  # rows of several stretches
         for i, n in enumerate(wholes):
-            inner = numel(tuple(wholes[i + 1:]))
+            inner = numel(tuple(wholes[i + 1 :]))
             low.append(start // inner)
             start %= inner
             if low[-1] + parts[i] > n:
                 return None
         if start:
             return None
-    if any(n != 1 for n in (*logical_base[at:], *local_base[at:])) or len(logical_base) != len(local_base):
+    if any(n != 1 for n in (*logical_base[at:], *local_base[at:])) or len(logical_base) != len(
+        local_base
+    ):
         return None
     low += [0] * (len(logical_base) - at)
     return Box(tuple(low), box.total, box.divisor, box.guessed)
 
 
-def _said(shard: Mapping[str, int], logical: Shape, local: Shape, mesh: Mesh, at: Mapping[str, int], total: Sequence[str], divisor: int) -> Box:
+def _said(
+    shard: Mapping[str, int],
+    logical: Shape,
+    local: Shape,
+    mesh: Mesh,
+    at: Mapping[str, int],
+    total: Sequence[str],
+    divisor: int,
+) -> Box:
     size, low = list(logical), [0] * len(logical)
     for axis in mesh.names:
         if axis in shard and mesh.sizes[axis] > 1:
             dim = shard[axis] % len(size) if size else 0
             if not size or size[dim] % mesh.sizes[axis]:
-                raise NoPlace(f"{axis} does not cut dimension {dim} of {list(logical)} into equal parts")
+                raise NoPlace(
+                    f"{axis} does not cut dimension {dim} of {list(logical)} into equal parts"
+                )
             size[dim] //= mesh.sizes[axis]
             low[dim] += size[dim] * at[axis]
     if tuple(size) != tuple(local):
-        raise NoPlace(f"shard={dict(shard)} gives shape {size}, but the local tensor has {list(local)}")
+        raise NoPlace(
+            f"shard={dict(shard)} gives shape {size}, but the local tensor has {list(local)}"
+        )
     return Box(tuple(low), tuple(total), divisor)
 
 
-def _assign(axes: Sequence[str], ratios: Sequence[int], mesh: Mesh, cuts: Mapping[str, set[int]], batch: bool) -> dict[str, int] | None:
+def _assign(
+    axes: Sequence[str],
+    ratios: Sequence[int],
+    mesh: Mesh,
+    cuts: Mapping[str, set[int]],
+    batch: bool,
+) -> dict[str, int] | None:
     """Which axis cuts which dimension so that the sizes come out: what cuts inputs first (parameters: last), then the outermost axes."""
     choices = list(itertools.product([None, *range(len(ratios))], repeat=len(axes)))
 
@@ -134,7 +185,11 @@ def _assign(axes: Sequence[str], ratios: Sequence[int], mesh: Mesh, cuts: Mappin
         for axis, dim in zip(axes, choice):
             data = axis in cuts if cuts else axis in DATA_NAMES
             if batch:
-                wrong += 0 if data == (dim is not None and (not cuts or dim in cuts.get(axis, {dim}))) else 1
+                wrong += (
+                    0
+                    if data == (dim is not None and (not cuts or dim in cuts.get(axis, {dim})))
+                    else 1
+                )
             else:
                 wrong += 1 if data and dim is not None else 0
         return wrong, sum(1 for d in choice if d is not None)

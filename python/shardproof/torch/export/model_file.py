@@ -4,37 +4,44 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
+from ..step.tracked_tensors import TrackedTensor
 from ..terms import assumptions
-from ..trace.initial_buffers import Beginning
-from ..terms.graph import Graph
 from ..terms.constants import number
-from ..trace.initial_parameters import Initial
-from ..step.tracked_tensors import Mark
+from ..terms.graph import Graph
 from ..terms.liveness import COMMUNICATION
-from ..trace.opaque import Call, followed
-from ..trace.record import CaptureError, Hazard, Recording
 from ..terms.values import Named, Poison, Poisoned, Shape, Unsupported
+from ..trace.initial_parameters import Initial
+from ..trace.initial_state import InitialState
+from ..trace.opaque import Call, followed
+from ..trace.recording import CaptureError, Hazard, Recording
 
 LITERAL_LIMIT = 1 << 16  # elements of a constant that is written out in a file
 
 
-def tensor_of(graph: Graph, mark: Mark) -> Named | None:
+def tensor_of(graph: Graph, tracked: TrackedTensor) -> Named | None:
     """The marked value as a tensor of the graph; None for a checkpoint of which nothing can be said. Raises CaptureError for outputs."""
     try:
         graph.loc = ""
-        return graph.named(mark.value)
+        return graph.named(tracked.value)
     except (Poisoned, Unsupported) as e:
-        if mark.role == "checkpoint":
+        if tracked.role == "checkpoint":
             return None
         reason = e.reason if isinstance(e, Poisoned) else None
         where = f" at {reason.loc}" if reason and reason.loc else ""
         if reason is not None and reason.hazard:
-            raise Hazard(f"{mark.role} {mark.name!r} cannot be followed: {reason.text}", reason.loc, mark.name) from None
-        raise CaptureError(f"{mark.role} {mark.name!r} cannot be followed: {reason.text if reason else e}{where}") from None
+            raise Hazard(
+                f"{tracked.role} {tracked.name!r} cannot be followed: {reason.text}",
+                reason.loc,
+                tracked.name,
+            ) from None
+        raise CaptureError(
+            f"{tracked.role} {tracked.name!r} cannot be followed: {reason.text if reason else e}{where}"
+        ) from None
 
 
 def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) -> dict[str, Any]:
@@ -47,7 +54,9 @@ def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) 
     return {name: graph.tensors[name] for name in names}
 
 
-def through_checkpoints(nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]) -> list[dict[str, Any]]:
+def through_checkpoints(
+    nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]
+) -> list[dict[str, Any]]:
     """Where a checkpoint is a view or a permutation of a tensor, what reads that tensor reads it by way of the checkpoint: the same elements, and the proof goes through it. Declares the tensors that it adds."""
     claimed = set(claimed)
     produced = {name for n in nodes for name in n["out"]}
@@ -61,31 +70,58 @@ def through_checkpoints(nodes: list[dict[str, Any]], tensors: dict[str, Any], cl
     def directly(n: dict[str, Any]) -> bool:
         return n["op"] == "view" and n["in"][0] in by and by[n["in"][0]]["op"] == "view"
 
-    back = {whole: f"{whole} by its checkpoint" for n in nodes if not directly(n) for whole in n["in"] if whole in by and by[whole] is not n}
+    back = {
+        whole: f"{whole} by its checkpoint"
+        for n in nodes
+        if not directly(n)
+        for whole in n["in"]
+        if whole in by and by[whole] is not n
+    }
     result: list[dict[str, Any]] = []
     for n in nodes:
         if n["op"] in _WAYS_BACK and by.get(n["in"][0]) is n:
             continue
-        result.append({**n, "in": by[n["in"][0]]["out"] if directly(n) else [back.get(name, name) for name in n["in"]]})
+        result.append(
+            {
+                **n,
+                "in": by[n["in"][0]]["out"]
+                if directly(n)
+                else [back.get(name, name) for name in n["in"]],
+            }
+        )
         for whole in (name for name in n["out"] if name in by):
             result.append(by[whole])
             if whole in back:
                 tensors[back[whole]] = dict(tensors[whole])
                 loc = {"loc": by[whole]["loc"]} if "loc" in by[whole] else {}
-                result.append({"op": by[whole]["op"], "in": by[whole]["out"], "out": [back[whole]], "attrs": _WAYS_BACK[by[whole]["op"]](by[whole], tensors[whole]["shape"]), **loc})
+                result.append(
+                    {
+                        "op": by[whole]["op"],
+                        "in": by[whole]["out"],
+                        "out": [back[whole]],
+                        "attrs": _WAYS_BACK[by[whole]["op"]](by[whole], tensors[whole]["shape"]),
+                        **loc,
+                    }
+                )
     return result
 
 
-_WAYS_BACK: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {  # of a node and the shape of its operand
+_WAYS_BACK: dict[
+    str, Callable[[dict[str, Any], Any], dict[str, Any]]
+] = {  # of a node and the shape of its operand
     "view": lambda node, shape: {"size": list(shape)},
-    "permute": lambda node, shape: {"dims": [node["attrs"]["dims"].index(d) for d in range(len(shape))]},
+    "permute": lambda node, shape: {
+        "dims": [node["attrs"]["dims"].index(d) for d in range(len(shape))]
+    },
 }
 
 
 def literal(data: torch.Tensor) -> Any:
     """Nested lists of exact numbers. Raises CaptureError where there are too many."""
     if data.numel() > LITERAL_LIMIT:
-        raise CaptureError(f"a constant tensor of shape {list(data.shape)} that the single device does not have: more than {LITERAL_LIMIT} elements cannot be written out")
+        raise CaptureError(
+            f"a constant tensor of shape {list(data.shape)} that the single device does not have: more than {LITERAL_LIMIT} elements cannot be written out"
+        )
 
     def walk(x: Any) -> Any:
         return [walk(y) for y in x] if isinstance(x, list) else number(x)
@@ -95,7 +131,11 @@ def literal(data: torch.Tensor) -> Any:
 
 def repeats(data: torch.Tensor) -> list[int]:
     """The dimensions along which a constant is the same again and again."""
-    return [d for d, n in enumerate(data.shape) if n > 1 and torch.equal(data, data.narrow(d, 0, 1).expand_as(data))]
+    return [
+        d
+        for d, n in enumerate(data.shape)
+        if n > 1 and torch.equal(data, data.narrow(d, 0, 1).expand_as(data))
+    ]
 
 
 def once(data: torch.Tensor, dims: Iterable[int]) -> torch.Tensor:
@@ -107,7 +147,12 @@ def once(data: torch.Tensor, dims: Iterable[int]) -> torch.Tensor:
 
 def repeated(name: str, data: torch.Tensor) -> tuple[str, dict[str, Any]]:
     """What a constant without its repetitions is called, and the node that repeats it."""
-    return f"{name} once", {"op": "expand", "in": [f"{name} once"], "out": [name], "attrs": {"size": list(data.shape)}}
+    return f"{name} once", {
+        "op": "expand",
+        "in": [f"{name} once"],
+        "out": [name],
+        "attrs": {"size": list(data.shape)},
+    }
 
 
 @dataclasses.dataclass
@@ -120,17 +165,23 @@ class Model:
     constants: list[tuple[str, torch.Tensor]]
     outputs: list[str]
     calls: dict[str, int]
-    random: dict[str, str]  # random numbers that are inputs -> what tells them apart (randomness.py)
+    random: dict[
+        str, str
+    ]  # random numbers that are inputs -> what tells them apart (randomness.py)
     classes: dict[str, int]
     assumptions: list[assumptions.Assumption]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
     distributions: dict[str, str]  # of random inputs: from what they are drawn
-    beginning: Beginning  # of ranks
+    initial_state: InitialState  # of ranks
     kinds: dict[str, str]  # of outputs: how the report counts them
     models: tuple[tuple[str, frozenset[str]], ...]  # Recording.models of the single device
-    initial: dict[str, Initial]  # first values of parameters, by the model's tensor; none where ranks run other code
+    initial: dict[
+        str, Initial
+    ]  # first values of parameters, by the model's tensor; none where ranks run other code
     ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
-    beside: dict[str, Shape]  # outputs that are claimed where all ranks have those that go together (marks.together)
+    beside: dict[
+        str, Shape
+    ]  # outputs that are claimed where all ranks have those that go together (marks.together)
 
     def compared(self) -> dict[str, list[str]]:
         """The outputs by kind; one that has several names counts once."""
@@ -147,18 +198,24 @@ class Model:
         """Some rank has others."""
         gone = set(beside)
         self.outputs = [label for label in self.outputs if label not in gone]
-        self.json["outputs"] = list(dict.fromkeys(self.tied["output", label, 0] for label in self.outputs))
+        self.json["outputs"] = list(
+            dict.fromkeys(self.tied["output", label, 0] for label in self.outputs)
+        )
         self.beside = {label: shape for label, shape in self.beside.items() if label not in gone}
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
         for name, data in self.constants:
-            self.json["tensors"][name] = {**{k: v for k, v in self.json["tensors"][name].items() if k != "kind"}, "kind": "constant", "value": literal(data)}
+            self.json["tensors"][name] = {
+                **{k: v for k, v in self.json["tensors"][name].items() if k != "kind"},
+                "kind": "constant",
+                "value": literal(data),
+            }
         self.constants = []
 
 
-def _key(mark: Mark) -> tuple[str, str, int]:
-    return mark.role, mark.name, mark.call
+def _key(tracked: TrackedTensor) -> tuple[str, str, int]:
+    return tracked.role, tracked.name, tracked.call
 
 
 def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
@@ -169,25 +226,31 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     tied: dict[tuple[str, str, int], str] = {}
     outputs: list[str] = []
     kinds: dict[str, str] = {}
-    for mark in side.marks:
-        if mark.role == "kept":
-            if mark.name not in kept:
+    for tracked in side.tracked:
+        if tracked.role == "kept":
+            if tracked.name not in kept:
                 continue
-            mark = dataclasses.replace(mark, role="output")
-        tensor = tensor_of(g, mark)
-        if tensor is None or isinstance(mark.value, Poison):
+            tracked = dataclasses.replace(tracked, role="output")
+        tensor = tensor_of(g, tracked)
+        if tensor is None or isinstance(tracked.value, Poison):
             continue
-        tied.setdefault(_key(mark), tensor.name)
-        if mark.role == "checkpoint" and tensor.base is not None:  # the shape that it was made in, from which others read it, too
-            tied.setdefault(("base", mark.name, mark.call), tensor.base.name)
-        if mark.role == "output":
-            outputs.append(mark.name)
-            kinds[mark.name] = mark.kind
+        tied.setdefault(_key(tracked), tensor.name)
+        if (
+            tracked.role == "checkpoint" and tensor.base is not None
+        ):  # the shape that it was made in, from which others read it, too
+            tied.setdefault(("base", tracked.name, tracked.call), tensor.base.name)
+        if tracked.role == "output":
+            outputs.append(tracked.name)
+            kinds[tracked.name] = tracked.kind
     lacking = changed - set(outputs)
     if lacking:
-        raise CaptureError(f"output {min(lacking)!r}, a buffer that ranks change, is not on the single device")
+        raise CaptureError(
+            f"output {min(lacking)!r}, a buffer that ranks change, is not on the single device"
+        )
     if not outputs:
-        raise CaptureError("the step has no outputs: it returned no tensor, and no model was called")
+        raise CaptureError(
+            "the step has no outputs: it returned no tensor, and no model was called"
+        )
     wanted = list(dict.fromkeys(tied.values()))
     nodes, opaque = followed(g, side.opaque, wanted, [])
     for c in opaque:
@@ -198,7 +261,12 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     wanted = list(dict.fromkeys(tied.values()))
     if any(node["op"] in COMMUNICATION for node in nodes):
         raise CaptureError("the single device communicates")
-    given = [n for n, t in g.tensors.items() if t.get("kind") in ("input", "parameter") and (not n.startswith("%") or _used(n, nodes, wanted))]
+    given = [
+        n
+        for n, t in g.tensors.items()
+        if t.get("kind") in ("input", "parameter")
+        and (not n.startswith("%") or _used(n, nodes, wanted))
+    ]
     tensors = tensors_of(g, nodes, [*given, *wanted])
     rename = _readable(side, tied, tensors)
 
@@ -208,16 +276,27 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     declared = {rename.get(n, n): dict(t) for n, t in tensors.items()}
     for n, count in {**g.integers.chosen_from, **g.integers.ranges, **g.integers.classes}.items():
         if declared.get(n, {}).get("kind") == "input":
-            declared[n]["known"] = {"within": [[0, count + (n in g.integers.ignorable)]]}  # what is drawn then is one of the classes (or ignored): others may have no value
+            declared[n]["known"] = {
+                "within": [[0, count + (n in g.integers.ignorable)]]
+            }  # what is drawn then is one of the classes (or ignored): others may have no value
     tied = {k: rename.get(n, n) for k, n in tied.items()}
     for label in outputs:
         parameter = label.removesuffix(".grad")
         tensor_name = tied[("output", label, 0)]
-        if label.endswith(".grad") and declared.get(parameter, {}).get("kind") == "parameter" and "kind" not in declared[tensor_name]:
+        if (
+            label.endswith(".grad")
+            and declared.get(parameter, {}).get("kind") == "parameter"
+            and "kind" not in declared[tensor_name]
+        ):
             declared[tensor_name]["grad_of"] = parameter
     constants: list[tuple[str, torch.Tensor]] = []
     repeating: list[dict[str, Any]] = []
-    for n, data in g.constants:  # it is proved for all numbers in their place: what is repeated has to be the same number
+    for (
+        n,
+        data,
+    ) in (
+        g.constants
+    ):  # it is proved for all numbers in their place: what is repeated has to be the same number
         dims = repeats(data) if n in declared else []
         if dims:
             short, node = repeated(n, data)
@@ -227,23 +306,55 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
             constants.append((short, once(data, dims)))
         elif n in declared:
             constants.append((n, data))
-    js = {"format": "shardproof-model", "version": 1, "name": name, "tensors": declared,
-          "nodes": repeating + [{**n, "in": [to(x) for x in n["in"]], "out": [to(x) for x in n["out"]]} for n in nodes],
-          "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs))}
+    js = {
+        "format": "shardproof-model",
+        "version": 1,
+        "name": name,
+        "tensors": declared,
+        "nodes": repeating
+        + [{**n, "in": [to(x) for x in n["in"]], "out": [to(x) for x in n["out"]]} for n in nodes],
+        "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs)),
+    }
     used = {n for n in declared}
-    return Model(js, {n: tuple(t["shape"]) for n, t in declared.items()}, tied, constants, outputs, side.calls,
-                 {d.value.name: d.key for d in side.random_inputs if d.value.name in used}, dict(g.integers.chosen_from), list(g.assumptions) + _opaque_assumptions(opaque), {c.label: c.function for c in opaque}, {d.value.name: d.what for d in side.random_inputs}, side.beginning.of_ranks(side.any_buffers), kinds, side.models, dict(side.initial), dict(g.integers.ignorable), dict(side.beside))
+    return Model(
+        js,
+        {n: tuple(t["shape"]) for n, t in declared.items()},
+        tied,
+        constants,
+        outputs,
+        side.calls,
+        {d.value.name: d.key for d in side.random_inputs if d.value.name in used},
+        dict(g.integers.chosen_from),
+        list(g.assumptions) + _opaque_assumptions(opaque),
+        {c.label: c.function for c in opaque},
+        {d.value.name: d.what for d in side.random_inputs},
+        side.initial_state.of_ranks(side.any_buffers),
+        kinds,
+        side.models,
+        dict(side.initial),
+        dict(g.integers.ignorable),
+        dict(side.beside),
+    )
 
 
 def _opaque_assumptions(calls: list[Call]) -> list[assumptions.Assumption]:
-    return list(dict.fromkeys(assumptions.opaque(f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers") for c in calls))
+    return list(
+        dict.fromkeys(
+            assumptions.opaque(
+                f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers"
+            )
+            for c in calls
+        )
+    )
 
 
 def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:
     return name in wanted or any(name in node["in"] for node in nodes)
 
 
-def _readable(side: Recording, tied: dict[tuple[str, str, int], str], tensors: dict[str, Any]) -> dict[str, str]:
+def _readable(
+    side: Recording, tied: dict[tuple[str, str, int], str], tensors: dict[str, Any]
+) -> dict[str, str]:
     """Names of modules and results for tensors that nodes make."""
     rename: dict[str, str] = {}
     taken = set(tensors)
@@ -251,7 +362,9 @@ def _readable(side: Recording, tied: dict[tuple[str, str, int], str], tensors: d
         for (r, label, call), name in tied.items():
             if r != role or name in rename or tensors[name].get("kind", "constant") != "constant":
                 continue
-            text = (label if call == 0 else f"{label} call {call}") + (", as it was made" if role == "base" else "")
+            text = (label if call == 0 else f"{label} call {call}") + (
+                ", as it was made" if role == "base" else ""
+            )
             if text not in taken:
                 rename[name] = text
                 taken.add(text)

@@ -10,37 +10,50 @@ import dataclasses
 import itertools
 import json
 import re
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from ..distributed.asynchronous import with_waits
-from .boxes import Box, NoPlace, locate, refine
-from ..terms.positions import Positions
-from ..step.tracked_tensors import Mark, Placement, together
-from .model_file import Model, literal, once, repeated, repeats, tensor_of, tensors_of, through_checkpoints
+from ..step.tracked_tensors import Placement, TrackedTensor, together
 from ..terms.liveness import COMMUNICATION, WAIT
+from ..terms.positions import Positions
+from ..terms.values import Named, Poison, Shape
 from ..trace.opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
 from ..trace.randomness import INSIDE, Draw
-from ..trace.record import CaptureError, Hazard, Recording
-from ..terms.values import Named, Poison, Shape
-
+from ..trace.recording import CaptureError, Hazard, Recording
+from .boxes import Box, NoPlace, locate, refine
+from .model_file import (
+    Model,
+    literal,
+    once,
+    repeated,
+    repeats,
+    tensor_of,
+    tensors_of,
+    through_checkpoints,
+)
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
 
-Stretches = tuple[tuple[int, int, int], ...]  # of a dimension: where each begins in the local tensor and in the model's, and how long it is
+Stretches = tuple[
+    tuple[int, int, int], ...
+]  # of a dimension: where each begins in the local tensor and in the model's, and how long it is
 
 
 @dataclasses.dataclass
 class Tie:
     role: str
-    tensor: str       # the model's
+    tensor: str  # the model's
     local: str
     shape: Shape
     box: Box
-    label: str = ""   # of an output: two may be one tensor of the model
-    axes: tuple[str, ...] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
+    label: str = ""  # of an output: two may be one tensor of the model
+    axes: tuple[
+        str, ...
+    ] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
     dim: int = 0  # of which the local tensor has several stretches
     stretches: Stretches = ()
     part: bool = False  # one of several of a local tensor
@@ -79,7 +92,9 @@ def _constants(side: Recording, model: Model) -> list[_Constant]:
     for name, data in side.graph.constants:
         dims = repeats(data)
         own = _Constant(name, data, data, "", ())
-        for n, whole in sorted(model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape)):
+        for n, whole in sorted(
+            model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape)
+        ):
             if whole.dim() != data.dim():
                 continue
             # what the model has once and the rank again and again
@@ -117,34 +132,53 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     guessed: list[str] = []
     divided: dict[str, tuple[str, int]] = {}
     seen: set[tuple[str, str]] = set()
-    for mark in side.marks:
-        if mark.role == "checkpoint" and not checkpoints:
+    for tracked in side.tracked:
+        if tracked.role == "checkpoint" and not checkpoints:
             continue
-        if mark.role == "kept":
-            if mark.name not in model.outputs or mark.name in side.beside and together(side.beside, mark.name) != together(model.beside, mark.name):
+        if tracked.role == "kept":
+            if (
+                tracked.name not in model.outputs
+                or tracked.name in side.beside
+                and together(side.beside, tracked.name) != together(model.beside, tracked.name)
+            ):
                 continue
-            mark = dataclasses.replace(mark, role="output")
-        tie = _tie(side, model, mark, at, skipped, divided)
+            tracked = dataclasses.replace(tracked, role="output")
+        tie = _tie(side, model, tracked, at, skipped, divided)
         if tie is None:
             continue
-        if tie.box.guessed and mark.role != "checkpoint":
-            guessed.append(mark.name)
+        if tie.box.guessed and tracked.role != "checkpoint":
+            guessed.append(tracked.name)
         key = (tie.tensor, tie.local)
-        if mark.role == "checkpoint" and key in seen:
+        if tracked.role == "checkpoint" and key in seen:
             continue
         seen.add(key)
         ties.append(tie)
     ties = _where_they_lie(side, model, ties, at, skipped)
-    keep_indices = [i for i, n in enumerate(g.nodes) if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)]
+    keep_indices = [
+        i
+        for i, n in enumerate(g.nodes)
+        if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)
+    ]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
     which = _calls(side, model, opaque, ties, divided) if opaque else {}
     for c in opaque:
         there = which[c.label]
         if there is None:
-            raise CaptureError(f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there")
-        ties += [_of_call(side, model, "output", argument(there, i), v, c, at) for i, v in enumerate(c.operands)]
-        ties += [_of_call(side, model, "input", result(there, i), r, c, at) for i, r in enumerate(c.results) if result(there, i) in model.shapes]
-    nodes = through_checkpoints(_threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == "checkpoint"])
+            raise CaptureError(
+                f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there"
+            )
+        ties += [
+            _of_call(side, model, "output", argument(there, i), v, c, at)
+            for i, v in enumerate(c.operands)
+        ]
+        ties += [
+            _of_call(side, model, "input", result(there, i), r, c, at)
+            for i, r in enumerate(c.results)
+            if result(there, i) in model.shapes
+        ]
+    nodes = through_checkpoints(
+        _threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == "checkpoint"]
+    )
     nodes, ties = _in_stretches(nodes, g.tensors, ties)
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
@@ -167,24 +201,47 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
     _apart(side, ties)
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
-    return Program(text_of(tensors, nodes, waits, ties), tensors, nodes, waits, ties, skipped, guessed, own_constants)
+    return Program(
+        text_of(tensors, nodes, waits, ties),
+        tensors,
+        nodes,
+        waits,
+        ties,
+        skipped,
+        guessed,
+        own_constants,
+    )
 
 
 def _check_models(side: Recording, model: Model) -> None:
     """Models that have parameters of one name are known by the order in which they are made: that is the same, or which is which is not known. Raises CaptureError."""
+
     def several(models: tuple[tuple[str, frozenset[str]], ...]) -> set[str]:
-        return {n for i, (_, names) in enumerate(models) for j, (_, others) in enumerate(models) if i != j for n in names & others}
+        return {
+            n
+            for i, (_, names) in enumerate(models)
+            for j, (_, others) in enumerate(models)
+            if i != j
+            for n in names & others
+        }
 
     shared = several(side.models) | several(model.models)
-    here, there = ([names for _, names in models if not shared.isdisjoint(names)] for models in (side.models, model.models))
+    here, there = (
+        [names for _, names in models if not shared.isdisjoint(names)]
+        for models in (side.models, model.models)
+    )
     if here != there:
         name = min(shared)
         count = [sum(name in names for names in models) for models in (here, there)]
-        raise CaptureError(f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not make the same models in the same order as the single device ({count[0]} with that name"
-                           f" on the rank, {count[1]} on the single device): which is which is not known; world.parameters(model, name=\"...\") names each, on both sides")
+        raise CaptureError(
+            f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not make the same models in the same order as the single device ({count[0]} with that name"
+            f' on the rank, {count[1]} on the single device): which is which is not known; world.parameters(model, name="...") names each, on both sides'
+        )
 
 
-def text_of(tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]) -> str:
+def text_of(
+    tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]
+) -> str:
     """Program.text: equal for ranks whose programs are one."""
     return json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
 
@@ -192,7 +249,9 @@ def text_of(tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[st
 _NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that has no name
 
 
-def _numbered(tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
+def _numbered(
+    tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
     """The same with tensors numbered in the order in which nodes and ties name them: what was computed and is not in the program (which part of a weight is a rank's) does not tell ranks apart."""
     numbers: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -201,14 +260,19 @@ def _numbered(tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[T
         if name in names or not (found := _NUMBERED.match(name)):
             return names.setdefault(name, name)
         number = numbers.setdefault(found[0], f"%{len(numbers) + 1}")
-        return names.setdefault(name, number + name[found.end():])
+        return names.setdefault(name, number + name[found.end() :])
 
-    new = [{**n, **{side: [x if x is None else named(x) for x in n[side]] for side in ("in", "out")}} for n in nodes]
+    new = [
+        {**n, **{side: [x if x is None else named(x) for x in n[side]] for side in ("in", "out")}}
+        for n in nodes
+    ]
     tied = [dataclasses.replace(t, local=named(t.local)) for t in ties]
     return {named(name): t for name, t in tensors.items()}, new, tied
 
 
-def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]) -> list[dict[str, Any]]:
+def _threaded(
+    g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]
+) -> list[dict[str, Any]]:
     """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
     parts = {part for part, _ in divided.values()}
     made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in parts}
@@ -222,7 +286,15 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
         whole = f"{part} restored"
         g.tensors[whole] = dict(g.tensors[part])
         result.append(made[part])
-        result.append({"op": "mul", "in": [part], "out": [whole], "attrs": {"scalar": divisor}, **({"loc": made[part]["loc"]} if "loc" in made[part] else {})})
+        result.append(
+            {
+                "op": "mul",
+                "in": [part],
+                "out": [whole],
+                "attrs": {"scalar": divisor},
+                **({"loc": made[part]["loc"]} if "loc" in made[part] else {}),
+            }
+        )
         restored[name] = whole
 
     produced = {name for n in nodes for name in n["out"]}
@@ -237,39 +309,72 @@ def _threaded(g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[s
             if name in divided:
                 checkpoint(name)
     wholes, used = set(restored.values()), {name for n in result for name in n["in"]}
-    return [n for n in result if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)]
+    return [
+        n
+        for n in result
+        if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)
+    ]
 
 
-def _calls(side: Recording, model: Model, calls: list[Call], ties: list[Tie], divided: Mapping[str, tuple[str, int]]) -> dict[str, str | None]:
+def _calls(
+    side: Recording,
+    model: Model,
+    calls: list[Call],
+    ties: list[Tie],
+    divided: Mapping[str, tuple[str, int]],
+) -> dict[str, str | None]:
     """Which calls of the single device's a rank's opaque ones are."""
     tied = {t.local: t.tensor for t in ties}
     tied.update({whole: tied[part] for whole, (part, _) in divided.items() if part in tied})
     theirs = {}
     for label, function in model.opaque.items():
-        arguments = list(itertools.takewhile(bool, (model.tied.get(("output", argument(label, i), 0), "") for i in itertools.count())))
+        arguments = list(
+            itertools.takewhile(
+                bool,
+                (model.tied.get(("output", argument(label, i), 0), "") for i in itertools.count()),
+            )
+        )
         theirs[label] = CalledThere(function, arguments, [model.shapes[name] for name in arguments])
     results = {name: name for name in model.shapes if name[1:].rpartition(".")[0] in model.opaque}
-    return matched(calls, theirs, Ancestors(side.graph.nodes, tied), Ancestors(model.json["nodes"], {**results, **{t: t for t in tied.values()}}))
+    return matched(
+        calls,
+        theirs,
+        Ancestors(side.graph.nodes, tied),
+        Ancestors(model.json["nodes"], {**results, **{t: t for t in tied.values()}}),
+    )
 
 
-def _of_call(side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]) -> Tie:
+def _of_call(
+    side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]
+) -> Tie:
     """An argument or a result of an opaque call (label: the single device's): the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
     and of a function of each element, or of each matrix, the results then do, too."""
     tensor = model.tied[("output", label, 0)] if role == "output" else label
     box = Box((0,) * len(v.shape))
     whole = model.shapes[tensor]
     if whole != v.shape:
-        if not c.lead or whole[c.lead:] != v.shape[c.lead:]:
-            raise CaptureError(f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(whole)}: of an operator without a line in the table nothing can be said of parts")
+        if not c.lead or whole[c.lead :] != v.shape[c.lead :]:
+            raise CaptureError(
+                f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(whole)}: of an operator without a line in the table nothing can be said of parts"
+            )
         try:
-            box = locate(Mark("input", label, v, Placement()), whole[:c.lead], v.shape[:c.lead], side.mesh, at, side.cuts)
+            box = locate(
+                TrackedTensor("input", label, v, Placement()),
+                whole[: c.lead],
+                v.shape[: c.lead],
+                side.mesh,
+                at,
+                side.cuts,
+            )
         except NoPlace as e:
             raise CaptureError(f"{label} at {c.loc}: {e}") from None
         box = dataclasses.replace(box, low=box.low + (0,) * (len(whole) - c.lead))
     return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
 
 
-def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]) -> list[Tie]:
+def _where_they_lie(
+    side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]
+) -> list[Tie]:
     """Checkpoints that were placed by their shapes, where one shows that its rank has other rows than these: in the stretches that it shows (sequences in zigzag), without them where these are many (samples that a sampler deals
     out in turn)."""
     guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
@@ -282,11 +387,21 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
         except (CaptureError, Hazard):
             continue  # an error, or a defect, where it is used
     here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
-    there = {name: (name, (0,) * len(model.shapes[name]), model.shapes[name]) for name, _, _ in here.values()}
-    ours, models = Positions(side.graph.nodes, here, model.shapes), Positions(model.json["nodes"], there, model.shapes)
+    there = {
+        name: (name, (0,) * len(model.shapes[name]), model.shapes[name])
+        for name, _, _ in here.values()
+    }
+    ours, models = (
+        Positions(side.graph.nodes, here, model.shapes),
+        Positions(model.json["nodes"], there, model.shapes),
+    )
     found: tuple[int, int, Stretches] | None = None
     for t in guessed:
-        mine, whole = (None, None) if t.box.total or t.box.divisor != 1 else (ours.of(t.local), models.of(t.tensor))
+        mine, whole = (
+            (None, None)
+            if t.box.total or t.box.divisor != 1
+            else (ours.of(t.local), models.of(t.tensor))
+        )
         if mine is None or whole is None:
             continue
         part = whole[1][tuple(slice(a, a + n) for a, n in zip(t.box.low, t.shape))]
@@ -295,29 +410,59 @@ def _where_they_lie(side: Recording, model: Model, ties: list[Tie], at: Mapping[
         else:
             shown = _stretches(t, mine[1], whole[1]) if mine[0] == whole[0] else None
             if shown is None or found not in (None, shown):
-                skipped.update((u.tensor, f"{t.tensor} shows that rank {side.rank} has other elements than shapes say") for u in guessed)
+                skipped.update(
+                    (
+                        u.tensor,
+                        f"{t.tensor} shows that rank {side.rank} has other elements than shapes say",
+                    )
+                    for u in guessed
+                )
                 return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
         found = found or shown
     if found is None:
         return ties
-    placed = [_placed(t, model.shapes[t.tensor], *found) if t.role == "checkpoint" and t.box.guessed else t for t in ties]
-    skipped.update((t.tensor, f"rank {side.rank} has stretches of another dimension") for t, new in zip(ties, placed) if new is None)
+    placed = [
+        _placed(t, model.shapes[t.tensor], *found)
+        if t.role == "checkpoint" and t.box.guessed
+        else t
+        for t in ties
+    ]
+    skipped.update(
+        (t.tensor, f"rank {side.rank} has stretches of another dimension")
+        for t, new in zip(ties, placed)
+        if new is None
+    )
     return [t for t in placed if t is not None]
 
 
-def _stretches(t: Tie, mine: torch.Tensor, whole: torch.Tensor) -> tuple[int, int, Stretches] | None:
+def _stretches(
+    t: Tie, mine: torch.Tensor, whole: torch.Tensor
+) -> tuple[int, int, Stretches] | None:
     """The sizes of the one dimension of which a rank has other stretches than shapes say, here and in the model, and the stretches; None where it is not so, or they are many."""
     cut = [d for d, n in enumerate(t.shape) if n != whole.shape[d]]
     for d in cut:
-        part = whole[tuple(slice(None) if e == d else slice(a, a + n) for e, (a, n) in enumerate(zip(t.box.low, t.shape)))]
+        part = whole[
+            tuple(
+                slice(None) if e == d else slice(a, a + n)
+                for e, (a, n) in enumerate(zip(t.box.low, t.shape))
+            )
+        ]
         line = part.movedim(d, 0).reshape(whole.shape[d], -1)[:, 0]
         place = {int(p): i for i, p in enumerate(line)}
         rows = [place.get(int(p), -1) for p in mine.movedim(d, 0).reshape(t.shape[d], -1)[:, 0]]
-        if len(place) < len(line) or -1 in rows or not torch.equal(part.index_select(d, torch.tensor(rows)), mine):
+        if (
+            len(place) < len(line)
+            or -1 in rows
+            or not torch.equal(part.index_select(d, torch.tensor(rows)), mine)
+        ):
             continue
         starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
         if len(starts) <= MOST_STRETCHES:
-            return t.shape[d], whole.shape[d], tuple((a, rows[a], b - a) for a, b in zip(starts, [*starts[1:], len(rows)]))
+            return (
+                t.shape[d],
+                whole.shape[d],
+                tuple((a, rows[a], b - a) for a, b in zip(starts, [*starts[1:], len(rows)])),
+            )
     return None
 
 
@@ -329,7 +474,9 @@ def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -
     return dataclasses.replace(t, dim=dims[0], stretches=stretches) if len(dims) == 1 else None
 
 
-def _in_stretches(nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]) -> tuple[list[dict[str, Any]], list[Tie]]:
+def _in_stretches(
+    nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
+) -> tuple[list[dict[str, Any]], list[Tie]]:
     """A checkpoint in several stretches is that of each of them; what reads it reads them, put together. Declares the tensors that it adds."""
     result: list[Tie] = []
     cut: dict[str, Tie] = {}
@@ -337,13 +484,28 @@ def _in_stretches(nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: li
     for t in ties:
         if not t.stretches:
             result.append(t)
-        elif len(t.stretches) > 1 and (t.local not in produced or cut.setdefault(t.local, t).stretches != t.stretches or cut[t.local].dim != t.dim):
+        elif len(t.stretches) > 1 and (
+            t.local not in produced
+            or cut.setdefault(t.local, t).stretches != t.stretches
+            or cut[t.local].dim != t.dim
+        ):
             continue
         else:
             for k, (_, start, n) in enumerate(t.stretches):
-                low, shape = ((*v[:t.dim], x, *v[t.dim + 1:]) for v, x in ((t.box.low, start), (t.shape, n)))
+                low, shape = (
+                    (*v[: t.dim], x, *v[t.dim + 1 :]) for v, x in ((t.box.low, start), (t.shape, n))
+                )
                 local = t.local if len(t.stretches) == 1 else f"{t.local} stretch {k}"
-                result.append(dataclasses.replace(t, local=local, shape=shape, box=dataclasses.replace(t.box, low=low), stretches=(), part=True))
+                result.append(
+                    dataclasses.replace(
+                        t,
+                        local=local,
+                        shape=shape,
+                        box=dataclasses.replace(t.box, low=low),
+                        stretches=(),
+                        part=True,
+                    )
+                )
     used = {name for n in nodes for name in n["in"]}
     joined = {name: f"{name} of stretches" for name in cut if name in used}
     made: list[dict[str, Any]] = []
@@ -353,25 +515,66 @@ def _in_stretches(nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: li
             t, loc = cut[name], {"loc": n["loc"]} if "loc" in n else {}
             parts = [f"{name} stretch {k}" for k in range(len(t.stretches))]
             for part, (start, _, length) in zip(parts, t.stretches):
-                tensors[part] = {**tensors[name], "shape": [length if d == t.dim else size for d, size in enumerate(t.shape)]}
-                made.append({"op": "slice", "in": [name], "out": [part], "attrs": {"dim": t.dim, "start": start, "stop": start + length}, **loc})
+                tensors[part] = {
+                    **tensors[name],
+                    "shape": [length if d == t.dim else size for d, size in enumerate(t.shape)],
+                }
+                made.append(
+                    {
+                        "op": "slice",
+                        "in": [name],
+                        "out": [part],
+                        "attrs": {"dim": t.dim, "start": start, "stop": start + length},
+                        **loc,
+                    }
+                )
             if name in joined:
                 tensors[joined[name]] = dict(tensors[name])
-                made.append({"op": "cat", "in": parts, "out": [joined[name]], "attrs": {"dim": t.dim}, **loc})
+                made.append(
+                    {
+                        "op": "cat",
+                        "in": parts,
+                        "out": [joined[name]],
+                        "attrs": {"dim": t.dim},
+                        **loc,
+                    }
+                )
     return made, result
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie:
     """Random numbers are those that the single device draws in the same state; else a part of those that it draws in the same place. Raises CaptureError and Hazard."""
-    name = next((n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape), d.value.name)
+    name = next(
+        (n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape),
+        d.value.name,
+    )
     if name not in model.random:
-        raise CaptureError(f"random numbers that the single device does not draw at {d.loc}" + (": use world.input() for the batch" if not d.value.name.startswith(INSIDE) else ""))
+        raise CaptureError(
+            f"random numbers that the single device does not draw at {d.loc}"
+            + (": use world.input() for the batch" if not d.value.name.startswith(INSIDE) else "")
+        )
     if model.distributions[name] != d.what:
-        raise Hazard(f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}", d.loc, name, "random")
-    batch = model.beginning.batch.get(name)
-    placement = Placement(shard={a: 0 for a in batch}) if batch is not None else d.placement or Placement()
+        raise Hazard(
+            f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}",
+            d.loc,
+            name,
+            "random",
+        )
+    batch = model.initial_state.batch.get(name)
+    placement = (
+        Placement(shard=dict.fromkeys(batch, 0))
+        if batch is not None
+        else d.placement or Placement()
+    )
     try:
-        box = locate(Mark("input", name, d.value, placement), model.shapes[name], d.value.shape, side.mesh, at, side.cuts)
+        box = locate(
+            TrackedTensor("input", name, d.value, placement),
+            model.shapes[name],
+            d.value.shape,
+            side.mesh,
+            at,
+            side.cuts,
+        )
     except NoPlace as e:
         raise CaptureError(f"random numbers drawn at {d.loc}: {e}") from None
     return Tie("input", name, d.value.name, d.value.shape, box)
@@ -382,82 +585,155 @@ def _apart(side: Recording, ties: Sequence[Tie]) -> None:
     drawn = {d.value.name: d for d in side.random_inputs}
     taken: dict[str, str] = {}
     for t in ties:
-        if t.role == "input" and t.local in drawn and taken.setdefault(t.tensor, t.local) != t.local:
+        if (
+            t.role == "input"
+            and t.local in drawn
+            and taken.setdefault(t.tensor, t.local) != t.local
+        ):
             other = drawn[taken[t.tensor]].loc
-            raise Hazard(f"rank {side.rank} draws numbers twice, in different states of the generator, that the single device draws once (also at {other})", drawn[t.local].loc, t.tensor, "random")
+            raise Hazard(
+                f"rank {side.rank} draws numbers twice, in different states of the generator, that the single device draws once (also at {other})",
+                drawn[t.local].loc,
+                t.tensor,
+                "random",
+            )
 
 
-def _tie(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:
-    call, microbatch, microbatches = mark.call, 0, 1
-    if mark.role == "checkpoint" and mark.module:
-        module = mark.module
+def _tie(
+    side: Recording,
+    model: Model,
+    tracked: TrackedTensor,
+    at: Mapping[str, int],
+    skipped: dict[str, str],
+    divided: dict[str, tuple[str, int]],
+) -> Tie | None:
+    call, microbatch, microbatches = tracked.call, 0, 1
+    if tracked.role == "checkpoint" and tracked.module:
+        module = tracked.module
         here, there = side.calls.get(module, 1), model.calls.get(module, 1)
         if here != there and there and here % there == 0:
             microbatches = here // there
-            microbatch, call = divmod(mark.call, there)
+            microbatch, call = divmod(tracked.call, there)
         elif here == there > 1 and _slices_batch(side, here):
-            return _of_another_call(side, model, mark, at, here, skipped, divided)
+            return _of_another_call(side, model, tracked, at, here, skipped, divided)
         elif here != there:
-            skipped[mark.name] = f"the module runs {here} times, on the single device {there} times"
+            skipped[tracked.name] = (
+                f"the module runs {here} times, on the single device {there} times"
+            )
             return None
-    tensor = model.tied.get((mark.role, mark.name, call)) or (model.tied.get(("input", mark.name, 0)) if mark.role == "checkpoint" else None)
+    tensor = model.tied.get((tracked.role, tracked.name, call)) or (
+        model.tied.get(("input", tracked.name, 0)) if tracked.role == "checkpoint" else None
+    )
     if tensor is None:
-        if mark.role == "checkpoint":
-            skipped[mark.name] = "not in the model"
+        if tracked.role == "checkpoint":
+            skipped[tracked.name] = "not in the model"
             return None
-        raise CaptureError(f"{mark.role} {mark.name!r} of rank {side.rank} is not on the single device")
-    local = tensor_of(side.graph, mark)
+        raise CaptureError(
+            f"{tracked.role} {tracked.name!r} of rank {side.rank} is not on the single device"
+        )
+    local = tensor_of(side.graph, tracked)
     if local is None:
-        skipped[mark.name] = mark.value.reason.text if isinstance(mark.value, Poison) else "no tensor"
+        skipped[tracked.name] = (
+            tracked.value.reason.text if isinstance(tracked.value, Poison) else "no tensor"
+        )
         return None
     try:
-        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts, microbatches, microbatch)
+        box = locate(
+            tracked,
+            model.shapes[tensor],
+            local.shape,
+            side.mesh,
+            at,
+            side.cuts,
+            microbatches,
+            microbatch,
+        )
     except NoPlace as e:
-        if mark.role == "checkpoint":
-            skipped[mark.name] = str(e)
+        if tracked.role == "checkpoint":
+            skipped[tracked.name] = str(e)
             return None
-        raise CaptureError(f"{mark.role} {mark.name!r} on rank {side.rank}: {e}. Say where it lies by shard=") from None
-    if mark.role == "checkpoint" and local.base is not None and ("base", mark.name, call) in model.tied:
-        base = model.tied[("base", mark.name, call)]
-        refined = refine(box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape)
+        raise CaptureError(
+            f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. Say where it lies by shard="
+        ) from None
+    if (
+        tracked.role == "checkpoint"
+        and local.base is not None
+        and ("base", tracked.name, call) in model.tied
+    ):
+        base = model.tied[("base", tracked.name, call)]
+        refined = refine(
+            box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape
+        )
         if refined is not None:
             tensor, local, box = base, local.base, refined
     local = _divided(side, local, box.divisor, divided)
-    return Tie(mark.role, tensor, local.name, local.shape, box, mark.name if mark.role == "output" else "")
+    return Tie(
+        tracked.role,
+        tensor,
+        local.name,
+        local.shape,
+        box,
+        tracked.name if tracked.role == "output" else "",
+    )
 
 
-def _of_another_call(side: Recording, model: Model, mark: Mark, at: Mapping[str, int], count: int, skipped: dict[str, str], divided: dict[str, tuple[str, int]]) -> Tie | None:
+def _of_another_call(
+    side: Recording,
+    model: Model,
+    tracked: TrackedTensor,
+    at: Mapping[str, int],
+    count: int,
+    skipped: dict[str, str],
+    divided: dict[str, tuple[str, int]],
+) -> Tie | None:
     """Each rank and the single device cut their batches into microbatches of their own: a rank's k-th is a part of another one of the single device's, by where its rows are in the whole batch."""
     axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
     parts, place = 1, 0
     for a in axes:
         parts, place = parts * side.mesh.sizes[a], place * side.mesh.sizes[a] + at[a]
-    position = place * count + mark.call
-    tensor = model.tied.get((mark.role, mark.name, position // parts))
-    local = tensor_of(side.graph, mark)
+    position = place * count + tracked.call
+    tensor = model.tied.get((tracked.role, tracked.name, position // parts))
+    local = tensor_of(side.graph, tracked)
     why = "each rank and the single device cut their batches into microbatches of their own"
-    if tensor is None or local is None or not local.shape or not 1 < parts <= MOST_PARTS or model.shapes[tensor][:1] != (local.shape[0] * parts,):
-        skipped[mark.name] = why
+    if (
+        tensor is None
+        or local is None
+        or not local.shape
+        or not 1 < parts <= MOST_PARTS
+        or model.shapes[tensor][:1] != (local.shape[0] * parts,)
+    ):
+        skipped[tracked.name] = why
         return None
     try:
-        box = locate(mark, model.shapes[tensor], local.shape, side.mesh, at, side.cuts)
+        box = locate(tracked, model.shapes[tensor], local.shape, side.mesh, at, side.cuts)
     except NoPlace as e:
-        skipped[mark.name] = str(e)
+        skipped[tracked.name] = str(e)
         return None
     if box.total or not box.low or box.low[0] != place * local.shape[0]:
-        skipped[mark.name] = why
+        skipped[tracked.name] = why
         return None
     local = _divided(side, local, box.divisor, divided)
-    return Tie(mark.role, tensor, local.name, local.shape, dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])), axes=axes)
+    return Tie(
+        tracked.role,
+        tensor,
+        local.name,
+        local.shape,
+        dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])),
+        axes=axes,
+    )
 
 
-def _divided(side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]) -> Named:
+def _divided(
+    side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]
+) -> Named:
     """What a checkpoint claims of a tensor whose divisor is not 1."""
     if divisor == 1:
         return local
     part = side.parts.get((local.name, divisor))
     if part is None:
-        part = side.parts[local.name, divisor] = side.graph.one("div", [local], local.shape, {"scalar": divisor})
+        part = side.parts[local.name, divisor] = side.graph.one(
+            "div", [local], local.shape, {"scalar": divisor}
+        )
     divided[local.name] = (part.name, divisor)
     return part
 
@@ -465,6 +741,17 @@ def _divided(side: Recording, local: Named, divisor: int, divided: dict[str, tup
 def _slices_batch(side: Recording, count: int) -> bool:
     """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
     g = side.graph
-    shared = {m.name for m in side.marks if m.role == "input" and m.placement.shard and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())}
-    return any(n["op"] == "slice" and n["in"][0] in shared and n["attrs"]["dim"] == 0 and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
-               for n in g.nodes)
+    shared = {
+        m.name
+        for m in side.tracked
+        if m.role == "input"
+        and m.placement.shard
+        and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())
+    }
+    return any(
+        n["op"] == "slice"
+        and n["in"][0] in shared
+        and n["attrs"]["dim"] == 0
+        and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
+        for n in g.nodes
+    )

@@ -17,14 +17,15 @@ import itertools
 import math
 import operator
 import zlib
-from typing import Any, Callable, Iterator, NoReturn, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol
 
 import torch
 
 from ..compat import private
-from ..terms import arithmetic as ar
 from ..compat.private import changes, replace_everywhere, set_attribute
 from ..compat.refusals import Refusal
+from ..terms import arithmetic as ar
 
 
 class DataDependent(Refusal):
@@ -52,13 +53,17 @@ class Text(str):
 
     loc: str
 
-    def __new__(cls, loc: str = "", number: float = math.nan) -> "Text":
-        self = super().__new__(cls, "<depends on data>" if number != number else float.__format__(number, ".9g"))
+    def __new__(cls, loc: str = "", number: float = math.nan) -> Text:
+        self = super().__new__(
+            cls, "<depends on data>" if number != number else float.__format__(number, ".9g")
+        )
         self.loc = loc
         return self
 
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise DataDependent(f"{self.loc + ': ' if self.loc else ''}the program asks what the text of a number that Tensor.item() gave is, which depends on data (it can be printed)")
+        raise DataDependent(
+            f"{self.loc + ': ' if self.loc else ''}the program asks what the text of a number that Tensor.item() gave is, which depends on data (it can be printed)"
+        )
 
     def __reduce__(self) -> Any:
         return Text, (self.loc,)
@@ -67,7 +72,9 @@ class Text(str):
     startswith = endswith = find = rfind = index = rindex = count = refuse  # type: ignore[assignment]
 
 
-_stand_in = math.nan  # what such numbers are to code that looks at them as C does, but for a factor between 1 and 2
+_stand_in = (
+    math.nan
+)  # what such numbers are to code that looks at them as C does, but for a factor between 1 and 2
 _made = itertools.count()
 
 
@@ -75,7 +82,13 @@ def _standing_for(value: Any) -> float:
     """What such a number is to C: not-a-number, or numbers that differ, but for one value."""
     if _stand_in != _stand_in:
         return _stand_in
-    return _stand_in * (1 + zlib.crc32(f"{getattr(value, 'name', '')} {next(_made) if value is None else ''}".encode()) / (1 << 32))
+    return _stand_in * (
+        1
+        + zlib.crc32(
+            f"{getattr(value, 'name', '')} {next(_made) if value is None else ''}".encode()
+        )
+        / (1 << 32)
+    )
 
 
 class DataNumber(float):
@@ -85,12 +98,14 @@ class DataNumber(float):
     value: Any
     follower: Follower | None
 
-    def __new__(cls, loc: str = "", value: Any = None, follower: Follower | None = None) -> "DataNumber":
+    def __new__(
+        cls, loc: str = "", value: Any = None, follower: Follower | None = None
+    ) -> DataNumber:
         self = super().__new__(cls, _standing_for(value))
         self.loc, self.value, self.follower = loc if isinstance(loc, str) else "", value, follower
         return self
 
-    def __deepcopy__(self, memo: Any) -> "DataNumber":
+    def __deepcopy__(self, memo: Any) -> DataNumber:
         return self
 
     def __reduce__(self) -> Any:
@@ -98,8 +113,10 @@ class DataNumber(float):
 
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         at = f"{self.loc}: " if self.loc else ""
-        raise DataDependent(f"{at}what the program does next depends on data: a number that Tensor.item() gave is compared, or made into another kind of number "
-                            "(it can be printed and computed with; what depends on it can be written with tensors: torch.where, torch.clamp)")
+        raise DataDependent(
+            f"{at}what the program does next depends on data: a number that Tensor.item() gave is compared, or made into another kind of number "
+            "(it can be printed and computed with; what depends on it can be written with tensors: torch.where, torch.clamp)"
+        )
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The result of a function that is not followed."""
@@ -107,29 +124,44 @@ class DataNumber(float):
             return NotImplemented  # a tensor computes with it itself
         return DataNumber(self.loc, None, self.follower)
 
-    def followed(self, make: Callable[..., Any], *others: Any) -> "DataNumber":
+    def followed(self, make: Callable[..., Any], *others: Any) -> DataNumber:
         """make(graph, this number's value, the others), as a number."""
         values = [x.value if type(x) is DataNumber else x for x in others]
-        known = self.follower is not None and self.value is not None and all(v is not None and not (isinstance(v, float) and not math.isfinite(v)) for v in values)
-        return DataNumber(self.loc, self.follower.computed(lambda g: make(g, self.value, *values)) if known and self.follower is not None else None, self.follower)
+        known = (
+            self.follower is not None
+            and self.value is not None
+            and all(
+                v is not None and not (isinstance(v, float) and not math.isfinite(v))
+                for v in values
+            )
+        )
+        return DataNumber(
+            self.loc,
+            self.follower.computed(lambda g: make(g, self.value, *values))
+            if known and self.follower is not None
+            else None,
+            self.follower,
+        )
 
     def text(self, spec: str = "") -> str:
         return Text(self.loc, float.__add__(self, 0.0))
 
     __array_ufunc__ = None  # numpy
-    __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
+    __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = (
+        __int__
+    ) = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
     as_integer_ratio = is_integer = hex = refuse  # type: ignore[assignment]
     __str__ = __repr__ = __format__ = text  # type: ignore[assignment]
     __hash__ = refuse  # type: ignore[assignment]
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed  # type: ignore[assignment]
 
-    def __pos__(self) -> "DataNumber":
+    def __pos__(self) -> DataNumber:
         return self
 
     conjugate = __pos__  # type: ignore[assignment]
     real = property(__pos__)  # type: ignore[assignment]
 
-    def __neg__(self) -> "DataNumber":
+    def __neg__(self) -> DataNumber:
         return self.followed(lambda g, a: ar.binary(g, "mul", a, -1))
 
     def __pow__(self, exponent: Any, modulus: None = None) -> Any:  # type: ignore[override]
@@ -144,7 +176,12 @@ def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
             self.refuse()
         if not isinstance(other, (int, float)):
             return NotImplemented  # a tensor computes with it itself
-        return self.followed((lambda g, a, b: ar.binary(g, op, b, a)) if swapped else (lambda g, a, b: ar.binary(g, op, a, b)), other)
+        return self.followed(
+            (lambda g, a, b: ar.binary(g, op, b, a))
+            if swapped
+            else (lambda g, a, b: ar.binary(g, op, a, b)),
+            other,
+        )
 
     return compute
 
@@ -153,7 +190,29 @@ for _name, _op in (("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "
     setattr(DataNumber, f"__{_name}__", _operator(_op, False))
     setattr(DataNumber, f"__r{_name}__", _operator(_op, True))
 
-_TAKES_A_TENSOR = frozenset({"mul", "multiply", "rmul", "imul", "div", "divide", "true_divide", "truediv", "rdiv", "rtruediv", "idiv", "itruediv", "add", "radd", "iadd", "sub", "subtract", "rsub", "isub"})
+_TAKES_A_TENSOR = frozenset(
+    {
+        "mul",
+        "multiply",
+        "rmul",
+        "imul",
+        "div",
+        "divide",
+        "true_divide",
+        "truediv",
+        "rdiv",
+        "rtruediv",
+        "idiv",
+        "itruediv",
+        "add",
+        "radd",
+        "iadd",
+        "sub",
+        "subtract",
+        "rsub",
+        "isub",
+    }
+)
 _SCALED = frozenset({"add", "add_", "sub", "sub_"})
 
 
@@ -162,13 +221,33 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     name = getattr(func, "__name__", "")
 
     def tensor(x: Any, dtype: torch.dtype | None = None) -> Any:
-        return x.follower.number_tensor(x.value, dtype or torch.get_default_dtype()) if type(x) is DataNumber and x.follower is not None else x
+        return (
+            x.follower.number_tensor(x.value, dtype or torch.get_default_dtype())
+            if type(x) is DataNumber and x.follower is not None
+            else x
+        )
 
-    if name == "tensor" and len(args) == 1 and type(args[0]) is DataNumber and not kwargs.get("requires_grad") and (kwargs.get("dtype") or torch.float32).is_floating_point:
+    if (
+        name == "tensor"
+        and len(args) == 1
+        and type(args[0]) is DataNumber
+        and not kwargs.get("requires_grad")
+        and (kwargs.get("dtype") or torch.float32).is_floating_point
+    ):
         return tensor(args[0], kwargs.get("dtype"))
-    if name.removeprefix("_foreach_").strip("_") in _TAKES_A_TENSOR and set(kwargs) <= {"alpha"} and len(args) == 2:
-        args = tuple([list(map(tensor, x)) if isinstance(x, (list, tuple)) else tensor(x) for x in args])
-        if type(kwargs.get("alpha")) is DataNumber and name in _SCALED and isinstance(args[1], torch.Tensor):
+    if (
+        name.removeprefix("_foreach_").strip("_") in _TAKES_A_TENSOR
+        and set(kwargs) <= {"alpha"}
+        and len(args) == 2
+    ):
+        args = tuple(
+            [list(map(tensor, x)) if isinstance(x, (list, tuple)) else tensor(x) for x in args]
+        )
+        if (
+            type(kwargs.get("alpha")) is DataNumber
+            and name in _SCALED
+            and isinstance(args[1], torch.Tensor)
+        ):
             scale = tensor(kwargs["alpha"])
             if isinstance(scale, torch.Tensor):
                 return func(args[0], args[1] * scale)
@@ -185,13 +264,49 @@ def holds_one(x: Any) -> bool:
 
 
 _ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors: Graph.finite
-_COMPUTED = frozenset({
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "degrees", "dist", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "fsum", "gamma", "hypot", "lgamma", "log", "log10",
-    "log1p", "log2", "pow", "radians", "sin", "sinh", "sumprod", "tan", "tanh"})  # the others refuse them
+_COMPUTED = frozenset(
+    {
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atan2",
+        "atanh",
+        "cbrt",
+        "cos",
+        "cosh",
+        "degrees",
+        "dist",
+        "erf",
+        "erfc",
+        "exp",
+        "exp2",
+        "expm1",
+        "fabs",
+        "fsum",
+        "gamma",
+        "hypot",
+        "lgamma",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "pow",
+        "radians",
+        "sin",
+        "sinh",
+        "sumprod",
+        "tan",
+        "tanh",
+    }
+)  # the others refuse them
 
 
 def _functions(module: Any) -> list[tuple[str, Callable[..., Any]]]:
-    return [(name, f) for name, f in vars(module).items() if not name.startswith("_") and callable(f)]
+    return [
+        (name, f) for name, f in vars(module).items() if not name.startswith("_") and callable(f)
+    ]
 
 
 def _first(operands: Any) -> DataNumber | None:
@@ -219,7 +334,11 @@ def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
             return functools.reduce(operator.mul, *args, *(kwargs.values() or (1,)))
         if name in _ANSWERS:
             follower, value = x.follower, x.value
-            known = follower is not None and value is not None and follower.computed(lambda g: g.definedness.finite(value)) is not None
+            known = (
+                follower is not None
+                and value is not None
+                and follower.computed(lambda g: g.definedness.finite(value)) is not None
+            )
             return _ANSWERS[name] if known else x.refuse()
         return x.computed() if name in _COMPUTED else x.refuse()
 
@@ -230,7 +349,12 @@ def _of_two(f: Callable[..., Any], follow: Callable[..., Any]) -> Callable[..., 
     """max or min, of a number that depends on data and other numbers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if len(args) > 1 and not kwargs and any(type(x) is DataNumber for x in args) and all(isinstance(x, (int, float)) for x in args):
+        if (
+            len(args) > 1
+            and not kwargs
+            and any(type(x) is DataNumber for x in args)
+            and all(isinstance(x, (int, float)) for x in args)
+        ):
             first = next(x for x in args if type(x) is DataNumber)
             others = [x for x in args if x is not first]
             return functools.reduce(lambda a, b: a.followed(follow, b), others, first)
@@ -253,10 +377,20 @@ def _standing_in(number: float) -> Iterator[None]:
 def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[None]:
     """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them. stand_in: what they are where nothing of this looks: where another number makes another program,
     something is decided by what depends on data."""
-    item, to_float, to_int, to_complex, to_list = torch.Tensor.item, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__complex__, torch.Tensor.tolist
+    item, to_float, to_int, to_complex, to_list = (
+        torch.Tensor.item,
+        torch.Tensor.__float__,
+        torch.Tensor.__int__,
+        torch.Tensor.__complex__,
+        torch.Tensor.tolist,
+    )
 
     def known(x: Any) -> Any:
-        return DataNumber(follower.where(), follower.taken(), follower) if type(x) is float and math.isnan(x) else x
+        return (
+            DataNumber(follower.where(), follower.taken(), follower)
+            if type(x) is float and math.isnan(x)
+            else x
+        )
 
     def as_float(self: torch.Tensor) -> float:
         x = to_float(self)
@@ -302,14 +436,20 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
     to_text = torch.Tensor.__repr__
 
     def as_text(self: torch.Tensor, **contents: Any) -> str:
-        return Text(follower.where(), _standing_for(None)) if follower.unknown_text(self) else to_text(self, **contents)
+        return (
+            Text(follower.where(), _standing_for(None))
+            if follower.unknown_text(self)
+            else to_text(self, **contents)
+        )
 
     to_array, to_numpy = torch.Tensor.__array__, torch.Tensor.numpy
 
     def numbers_asked_for(self: torch.Tensor) -> None:
         if isinstance(self, private.FakeTensor):
             at = follower.where()
-            raise DataDependent(f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done with that is not followed (what depends on data can be written with tensors)")
+            raise DataDependent(
+                f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done with that is not followed (what depends on data can be written with tensors)"
+            )
 
     def as_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         numbers_asked_for(self)
@@ -319,13 +459,28 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         numbers_asked_for(self)
         return to_array(self, *args, **kwargs)
 
-    methods = {"__repr__": as_text, "__bool__": as_bool, "is_nonzero": as_nonzero, "item": as_number, "numpy": as_numpy, "__array__": as_array, "__float__": as_float, "__int__": as_int, "__complex__": as_complex, "tolist": as_list}
+    methods = {
+        "__repr__": as_text,
+        "__bool__": as_bool,
+        "is_nonzero": as_nonzero,
+        "item": as_number,
+        "numpy": as_numpy,
+        "__array__": as_array,
+        "__float__": as_float,
+        "__int__": as_int,
+        "__complex__": as_complex,
+        "tolist": as_list,
+    }
     own = {name: vars(torch.Tensor)[name] for name in methods if name in vars(torch.Tensor)}
     try:
         for name, f in methods.items():
             setattr(torch.Tensor, name, f)
         with _standing_in(stand_in), changes() as undo:
-            replace_everywhere([(f, _of_numbers(name, f)) for name, f in _functions(math)] + [(f, _of_numbers("", f)) for _, f in _functions(cmath)], undo)
+            replace_everywhere(
+                [(f, _of_numbers(name, f)) for name, f in _functions(math)]
+                + [(f, _of_numbers("", f)) for _, f in _functions(cmath)],
+                undo,
+            )
             set_attribute(torch, "is_nonzero", as_nonzero, undo)
             for name, follow in (("max", ar.maximum), ("min", ar.minimum)):
                 set_attribute(builtins, name, _of_two(getattr(builtins, name), follow), undo)

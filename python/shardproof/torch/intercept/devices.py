@@ -10,13 +10,14 @@ import collections
 import contextlib
 import sys
 import types
-from typing import Any, Callable, Iterator, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .data_number import DataNumber, with_numbers
 from ..compat.refusals import fail
+from .data_number import DataNumber, with_numbers
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device is said to have; nothing is stored there
@@ -25,7 +26,12 @@ _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_
 
 def on_cpu(x: Any) -> Any:
     """A device as it is meant here."""
-    if isinstance(x, torch.device) and x.type == "cuda" or isinstance(x, str) and (x == "cuda" or x.startswith("cuda:")):
+    if (
+        isinstance(x, torch.device)
+        and x.type == "cuda"
+        or isinstance(x, str)
+        and (x == "cuda" or x.startswith("cuda:"))
+    ):
         return CPU
     return x
 
@@ -37,10 +43,21 @@ def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
         return torch.stack([stacked(y) for y in x]) if isinstance(x, (list, tuple)) else x.detach()
 
     def numbers(x: Any) -> bool:
-        return bool(x) and all(map(numbers, x)) if isinstance(x, (list, tuple)) else isinstance(x, torch.Tensor) and x.dim() == 0 and x.dtype.is_floating_point
+        return (
+            bool(x) and all(map(numbers, x))
+            if isinstance(x, (list, tuple))
+            else isinstance(x, torch.Tensor) and x.dim() == 0 and x.dtype.is_floating_point
+        )
 
     dtype = kwargs.get("dtype")
-    if len(args) != 1 or type(args[0]) not in (list, tuple) or kwargs.get("requires_grad") or dtype is not None and not dtype.is_floating_point or not numbers(args[0]):
+    if (
+        len(args) != 1
+        or type(args[0]) not in (list, tuple)
+        or kwargs.get("requires_grad")
+        or dtype is not None
+        and not dtype.is_floating_point
+        or not numbers(args[0])
+    ):
         return None
     return stacked(args[0]).to(dtype) if dtype is not None else stacked(args[0])
 
@@ -65,7 +82,9 @@ class OnCPU(TorchFunctionMode):
         super().__init__()
         self.devices = devices
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         try:
             return self._called(func, args, kwargs)
         except Exception as e:
@@ -99,8 +118,15 @@ class OnCPU(TorchFunctionMode):
         if type(kwargs.get("alpha")) is DataNumber:
             return with_numbers(func, args, kwargs)
         if "device" in kwargs:
-            asked = asked or type(kwargs["device"]) is int or on_cpu(kwargs["device"]) is not kwargs["device"]
-            kwargs = {**kwargs, "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"])}
+            asked = (
+                asked
+                or type(kwargs["device"]) is int
+                or on_cpu(kwargs["device"]) is not kwargs["device"]
+            )
+            kwargs = {
+                **kwargs,
+                "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"]),
+            }
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if not asked:
@@ -117,7 +143,7 @@ class _Nothing:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device, self.cuda_stream, self.stream_id = CPU, 0, 0
 
-    def __enter__(self) -> "_Nothing":
+    def __enter__(self) -> _Nothing:
         return self
 
     def __exit__(self, *args: Any) -> None:
@@ -145,7 +171,9 @@ def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
 
 def _seeding(devices: Devices) -> Callable[[int], None]:
     def seed(seed: int) -> None:
-        devices.device_seeded(int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random")  # torch.manual_seed seeds all devices
+        devices.device_seeded(
+            int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random"
+        )  # torch.manual_seed seeds all devices
         torch.default_generator.manual_seed(int(seed))
 
     return seed
@@ -156,22 +184,54 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 _ANSWERS: dict[str, Any] = {
-    "current_device": lambda: 0, "device_count": lambda: 1, "set_device": _nothing, "synchronize": _nothing, "empty_cache": _nothing, "reset_peak_memory_stats": _nothing,
-    "memory_allocated": lambda *a, **k: 0, "max_memory_allocated": lambda *a, **k: 0, "memory_reserved": lambda *a, **k: 0, "max_memory_reserved": lambda *a, **k: 0,
-    "memory_stats": lambda *a, **k: collections.Counter(), "reset_accumulated_memory_stats": _nothing, "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
-    "get_device_properties": lambda *a, **k: types.SimpleNamespace(name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1),
-    "get_device_name": lambda *a, **k: "cpu", "get_device_capability": lambda *a, **k: (9, 0), "is_current_stream_capturing": lambda: False, "current_stream": _Nothing, "default_stream": _Nothing,
-    "Stream": _Nothing, "Event": _Nothing, "stream": _Nothing, "device": _Nothing, "set_stream": _nothing,
-    "get_rng_state": _rng_state, "set_rng_state": _set_rng_state, "initial_seed": torch.initial_seed, "_lazy_init": _nothing, "init": _nothing,
-    "is_initialized": lambda: True, "_exchange_device": lambda *a: -1, "_maybe_exchange_device": lambda *a: -1, "default_generators": (torch.default_generator,),
+    "current_device": lambda: 0,
+    "device_count": lambda: 1,
+    "set_device": _nothing,
+    "synchronize": _nothing,
+    "empty_cache": _nothing,
+    "reset_peak_memory_stats": _nothing,
+    "memory_allocated": lambda *a, **k: 0,
+    "max_memory_allocated": lambda *a, **k: 0,
+    "memory_reserved": lambda *a, **k: 0,
+    "max_memory_reserved": lambda *a, **k: 0,
+    "memory_stats": lambda *a, **k: collections.Counter(),
+    "reset_accumulated_memory_stats": _nothing,
+    "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
+    "get_device_properties": lambda *a, **k: types.SimpleNamespace(
+        name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1
+    ),
+    "get_device_name": lambda *a, **k: "cpu",
+    "get_device_capability": lambda *a, **k: (9, 0),
+    "is_current_stream_capturing": lambda: False,
+    "current_stream": _Nothing,
+    "default_stream": _Nothing,
+    "Stream": _Nothing,
+    "Event": _Nothing,
+    "stream": _Nothing,
+    "device": _Nothing,
+    "set_stream": _nothing,
+    "get_rng_state": _rng_state,
+    "set_rng_state": _set_rng_state,
+    "initial_seed": torch.initial_seed,
+    "_lazy_init": _nothing,
+    "init": _nothing,
+    "is_initialized": lambda: True,
+    "_exchange_device": lambda *a: -1,
+    "_maybe_exchange_device": lambda *a: -1,
+    "default_generators": (torch.default_generator,),
 }
 
 
 @contextlib.contextmanager
 def as_cpu(devices: Devices) -> Iterator[None]:
-    """"cuda" is the CPU inside; where there is a GPU, too."""
+    """ "cuda" is the CPU inside; where there is a GPU, too."""
     answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices))}
-    undo = [(module, name, getattr(module, name)) for module in (torch.cuda, torch.cuda.random) for name in answers if hasattr(module, name)]
+    undo = [
+        (module, name, getattr(module, name))
+        for module in (torch.cuda, torch.cuda.random)
+        for name in answers
+        if hasattr(module, name)
+    ]
     # torch.random.fork_rng() asks the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
     for module, name, _ in undo:

@@ -10,21 +10,24 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..compat.private import changes, group_ranks, replace_everywhere
 from ..distributed.collectives import NotSent
+from ..distributed.mailbox import Mailbox, MissingMetadata
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
-            raise NotSent("a tensor is given to other ranks inside of a Python object (all_gather_object and the like), which is not followed")
+            raise NotSent(
+                "a tensor is given to other ranks inside of a Python object (all_gather_object and the like), which is not followed"
+            )
         return NotImplemented
 
 
@@ -42,7 +45,9 @@ class _Objects:
     def __init__(self, mailbox: Mailbox, rank: int, next_call: Callable[[str], str]) -> None:
         self.mailbox, self.rank, self.next_call = mailbox, rank, next_call
 
-    def meet(self, group: Any, name: str, giving: list[tuple[Any, Any]], taken: list[tuple[int, Any]]) -> list[Any]:
+    def meet(
+        self, group: Any, name: str, giving: list[tuple[Any, Any]], taken: list[tuple[int, Any]]
+    ) -> list[Any]:
         """One call. giving: (key, object); taken: (rank, key). All members wait for each other, as far as the order of collectives is concerned."""
         call = self.next_call(f"objects of {_members(group)}")
         for key, given in giving:
@@ -60,43 +65,88 @@ class _Objects:
     def all_gather(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         members = _members(group)
         if self.rank in members:
-            object_list[:len(members)] = self.meet(group, "all_gather_object", [(None, obj)], [(r, None) for r in members])
+            object_list[: len(members)] = self.meet(
+                group, "all_gather_object", [(None, obj)], [(r, None) for r in members]
+            )
 
-    def gather(self, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None, group_dst: int | None = None) -> None:
+    def gather(
+        self,
+        obj: Any,
+        object_gather_list: list[Any] | None = None,
+        dst: int | None = None,
+        group: Any = None,
+        group_dst: int | None = None,
+    ) -> None:
         members = _members(group)
         if self.rank not in members:
             return
         here = self._root(group, dst, group_dst) == self.rank
-        taken = self.meet(group, "gather_object", [(None, obj)], [(r, None) for r in members] if here else [])
+        taken = self.meet(
+            group, "gather_object", [(None, obj)], [(r, None) for r in members] if here else []
+        )
         if here:
             if object_gather_list is None:
-                raise ValueError("Argument object_gather_list must be specified on destination rank.")  # as torch says
-            object_gather_list[:len(members)] = taken
+                raise ValueError(
+                    "Argument object_gather_list must be specified on destination rank."
+                )  # as torch says
+            object_gather_list[: len(members)] = taken
 
-    def broadcast(self, object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None) -> None:
+    def broadcast(
+        self,
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+    ) -> None:
         if self.rank not in _members(group):
             return
         root = self._root(group, src, group_src)
-        given = self.meet(group, "broadcast_object_list", [(None, list(object_list))] if root == self.rank else [], [(root, None)])[0]
+        given = self.meet(
+            group,
+            "broadcast_object_list",
+            [(None, list(object_list))] if root == self.rank else [],
+            [(root, None)],
+        )[0]
         if len(given) != len(object_list):
-            raise RuntimeError(f"broadcast_object_list: rank {root} gives {len(given)} objects, rank {self.rank} takes {len(object_list)}")
+            raise RuntimeError(
+                f"broadcast_object_list: rank {root} gives {len(given)} objects, rank {self.rank} takes {len(object_list)}"
+            )
         if root != self.rank:
             object_list[:] = given
 
-    def scatter(self, scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, src: int | None = None, group: Any = None, group_src: int | None = None) -> None:
+    def scatter(
+        self,
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        src: int | None = None,
+        group: Any = None,
+        group_src: int | None = None,
+    ) -> None:
         members = _members(group)
         if self.rank not in members:
             return
         root = self._root(group, src, group_src)
         giving = list(zip(members, scatter_object_input_list or [])) if root == self.rank else []
-        scatter_object_output_list[0] = self.meet(group, "scatter_object_list", giving, [(root, self.rank)])[0]
+        scatter_object_output_list[0] = self.meet(
+            group, "scatter_object_list", giving, [(root, self.rank)]
+        )[0]
 
 
 @contextlib.contextmanager
-def objects_exchanged(mailbox: Mailbox, rank: int, next_call: Callable[[str], str]) -> Iterator[None]:
+def objects_exchanged(
+    mailbox: Mailbox, rank: int, next_call: Callable[[str], str]
+) -> Iterator[None]:
     """These are in the place of torch's. next_call: the how-manieth call of a name this is."""
     ours = _Objects(mailbox, rank, next_call)
     with changes() as undo:
-        replace_everywhere([(c10d.all_gather_object, ours.all_gather), (c10d.gather_object, ours.gather), (c10d.broadcast_object_list, ours.broadcast),
-                            (c10d.scatter_object_list, ours.scatter)], undo)
+        replace_everywhere(
+            [
+                (c10d.all_gather_object, ours.all_gather),
+                (c10d.gather_object, ours.gather),
+                (c10d.broadcast_object_list, ours.broadcast),
+                (c10d.scatter_object_list, ours.scatter),
+            ],
+            undo,
+        )
         yield

@@ -17,17 +17,21 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from ..distributed.mailbox import Mailbox, MissingMetadata
-from ..trace.initial_buffers import Beginning
-from ..terms.labels import Ignorable
 from ..distributed.mesh import Mesh
-from ..trace.record import CaptureError, Recording, Step, record
+from ..terms.labels import Ignorable
+from ..trace.initial_state import InitialState
+from ..trace.record import record
+from ..trace.recording import CaptureError, Recording, Step
 
-SINGLE = -1        # in the place of a rank: the single device
-MOST_SECONDS = 60  # that a recording takes beyond ten times of what the same step took in this process
+SINGLE = -1  # in the place of a rank: the single device
+MOST_SECONDS = (
+    60  # that a recording takes beyond ten times of what the same step took in this process
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Request:
     classes: Mapping[str, int]
     mailbox: Mailbox
     stand_in: float = math.nan
-    beginning: Beginning = Beginning()
+    initial_state: InitialState = InitialState()
     ignorable: Ignorable = dataclasses.field(default_factory=dict)
 
 
@@ -59,7 +63,7 @@ def fork() -> int:
         return os.fork()
 
 
-class Apart:
+class IsolatedRecorder:
     """The process that forks others. To be made before anything is recorded, and closed."""
 
     def __init__(self, steps: Mapping[bool, tuple[Step, Mesh]]) -> None:
@@ -77,7 +81,7 @@ class Apart:
                 os._exit(0)
         theirs.close()
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> IsolatedRecorder:
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -104,7 +108,9 @@ class Apart:
         limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._asked)
         try:
             if not self._ours.poll(max(0.0, limit - time.monotonic())):
-                raise Overrun(f"rank {self._asked[0]}: recording it in a process of its own did not end")
+                raise Overrun(
+                    f"rank {self._asked[0]}: recording it in a process of its own did not end"
+                )
             self._ours.recv()
         except (Overrun, EOFError, OSError) as e:
             self._end()
@@ -125,13 +131,21 @@ class Apart:
 
 
 def _raised(kind: str, text: str, peer: int = -1) -> Exception:
-    return MissingMetadata(text, peer) if kind == "missing" else CaptureError(text) if kind == "capture" else Failed(text)
+    return (
+        MissingMetadata(text, peer)
+        if kind == "missing"
+        else CaptureError(text)
+        if kind == "capture"
+        else Failed(text)
+    )
 
 
 class _Server:
     """In the forked process."""
 
-    def __init__(self, steps: Mapping[bool, tuple[Step, Mesh]], requests: Connection, folder: str) -> None:
+    def __init__(
+        self, steps: Mapping[bool, tuple[Step, Mesh]], requests: Connection, folder: str
+    ) -> None:
         self.steps, self.requests, self.folder = steps, requests, folder
         self.running: set[int] = set()
 
@@ -165,18 +179,33 @@ class _Server:
             return
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            nowhere = os.open(os.devnull, os.O_WRONLY)  # what the step prints it prints where it is recorded with the others
+            nowhere = os.open(
+                os.devnull, os.O_WRONLY
+            )  # what the step prints it prints where it is recorded with the others
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             with open(f"{self.folder}/{request.rank}", "wb") as f:
-                pickle.dump((_outcome(*self.steps[request.rank == SINGLE], request), request.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
+                pickle.dump(
+                    (_outcome(*self.steps[request.rank == SINGLE], request), request.mailbox),
+                    f,
+                    protocol=pickle.HIGHEST_PROTOCOL,
+                )
         finally:
             os._exit(0)
 
 
 def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any, ...]:
     try:
-        return record(step, mesh, max(request.rank, 0), request.classes, request.mailbox, stand_in=request.stand_in, beginning=request.beginning, ignorable=request.ignorable)
+        return record(
+            step,
+            mesh,
+            max(request.rank, 0),
+            request.classes,
+            request.mailbox,
+            stand_in=request.stand_in,
+            initial_state=request.initial_state,
+            ignorable=request.ignorable,
+        )
     except MissingMetadata as e:
         return "missing", str(e), e.peer
     except CaptureError as e:
@@ -185,4 +214,4 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
         return "failed", f"{type(e).__name__}: {e}"
 
 
-__all__ = ["SINGLE", "Apart", "Failed", "Overrun", "Request", "fork"]
+__all__ = ["SINGLE", "IsolatedRecorder", "Failed", "Overrun", "Request", "fork"]

@@ -14,22 +14,27 @@ import resource
 import sys
 import tempfile
 import time
-from typing import Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..compat.fake_answers import Answers
-from ..terms.assumptions import Assumption
-from .isolated_processes import SINGLE, Apart, Failed, Overrun, Request, fork
-from ..distributed.mesh import Alike, Mesh, Stretch
-from ..export.model_file import Model
+from ..distributed.mailbox import Mailbox, MissingMetadata
+from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..export.affine_programs import FEWEST, between
+from ..export.model_file import Model
 from ..export.rank_program import Program, program_of
-from ..trace.record import CaptureError, Facts, Hazard, Recording, Step, record
+from ..terms.assumptions import Assumption
+from ..trace.record import record
+from ..trace.recording import CaptureError, Facts, Hazard, Recording, Step
+from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request, fork
 
 UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
 MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
 LARGE = 1.37e30  # stands in for a number that depends on data: on a rank this, on the single device its negative
-ORDINARY = (0.37, 41.0, -3.1)  # others, as losses and norms may be: what is decided by an interval is decided by one of these
+ORDINARY = (
+    0.37,
+    41.0,
+    -3.1,
+)  # others, as losses and norms may be: what is decided by an interval is decided by one of these
 
 
 @dataclasses.dataclass
@@ -37,13 +42,24 @@ class Recorded:
     """Recordings of ranks. alike: where others are taken to be like them; moving: an axis along which others are taken to follow those evenly; beside: what was asked for beside them, None where that did not end."""
 
     sides: list[Recording]
-    alike: Alike
-    moving: str | None
+    rank_classes: RankClasses
+    affine_axis: str | None
     assumed: list[Assumption]
     beside: Recording | Exception | None = None
 
 
-def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints: bool, jobs: int, apart: Apart, beside: Request | None = None, keep_all: bool = False, may_move: bool = True) -> Recorded:
+def recorded_ranks(
+    step: Step,
+    mesh: Mesh,
+    model: Model,
+    ranks: str,
+    checkpoints: bool,
+    jobs: int,
+    isolated: IsolatedRecorder,
+    beside: Request | None = None,
+    keep_all: bool = False,
+    may_move: bool = True,
+) -> Recorded:
     """Recordings of the ranks.
 
     All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
@@ -53,7 +69,7 @@ def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     choose = _all if ranks == "all" else functools.partial(_classes, may_move=may_move)
-    together = _Recorder(step, mesh, model, checkpoints, jobs, apart, beside, keep_all=keep_all)
+    together = _Recorder(step, mesh, model, checkpoints, jobs, isolated, beside, keep_all=keep_all)
     found = None
     try:
         try:
@@ -68,7 +84,7 @@ def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
         return Recorded(*found, [UNLOOKED], together.beside)
-    alone = _Recorder(step, mesh, model, checkpoints, jobs, apart, alone=True)
+    alone = _Recorder(step, mesh, model, checkpoints, jobs, isolated, alone=True)
     found = choose(alone)
     alone.same_apart(found[0])
     return Recorded(*found, [], together.beside)
@@ -77,19 +93,38 @@ def recorded_ranks(step: Step, mesh: Mesh, model: Model, ranks: str, checkpoints
 class _Recorder:
     """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was. alone: each in a process of its own."""
 
-    def __init__(self, step: Step, mesh: Mesh, model: Model, checkpoints: bool, jobs: int, apart: Apart, asked_beside: Request | None = None, alone: bool = False, keep_all: bool = False) -> None:
-        self.step, self.mesh, self.model, self.checkpoints, self.jobs, self.apart, self.alone = step, mesh, model, checkpoints, jobs, apart, alone
+    def __init__(
+        self,
+        step: Step,
+        mesh: Mesh,
+        model: Model,
+        checkpoints: bool,
+        jobs: int,
+        isolated: IsolatedRecorder,
+        asked_beside: Request | None = None,
+        alone: bool = False,
+        keep_all: bool = False,
+    ) -> None:
+        self.step, self.mesh, self.model, self.checkpoints, self.jobs, self.isolated, self.alone = (
+            step,
+            mesh,
+            model,
+            checkpoints,
+            jobs,
+            isolated,
+            alone,
+        )
         self.asked_beside, self.keep_all = asked_beside, keep_all
         self.beside: Recording | Exception | None = None
         self.mailbox: Mailbox = {}
         self.answers = Answers()
-        self.ends_soon = False                # this process: what it leaves behind need not be collected, which takes a seventh of the time
+        self.ends_soon = False  # this process: what it leaves behind need not be collected, which takes a seventh of the time
         self.peak = _peak()
-        self.like: Facts | None = None        # of the first rank
-        self.seconds = 0.0                    # of the slowest recording
-        self.under_way: int | None = None     # rank that is being recorded
-        self.repeated: int | None = None      # a rank that was run again
-        self.early = False                    # what `look_ahead` asked for was not taken yet
+        self.like: Facts | None = None  # of the first rank
+        self.seconds = 0.0  # of the slowest recording
+        self.under_way: int | None = None  # rank that is being recorded
+        self.repeated: int | None = None  # a rank that was run again
+        self.early = False  # what `look_ahead` asked for was not taken yet
 
     def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
         while True:
@@ -114,12 +149,21 @@ class _Recorder:
             return self._given(self._taken([rank], math.nan)[rank])
         self.under_way = rank
         start = time.monotonic()
-        recording = record(self.step, self.mesh, rank, self.model.classes, self.mailbox, self.answers, beginning=self.model.beginning, ignorable=self.model.ignorable)
+        recording = record(
+            self.step,
+            self.mesh,
+            rank,
+            self.model.classes,
+            self.mailbox,
+            self.answers,
+            initial_state=self.model.initial_state,
+            ignorable=self.model.ignorable,
+        )
         self.seconds = max(self.seconds, time.monotonic() - start)
         peak = _peak()
         if not self.ends_soon or peak - self.peak > MOST_GARBAGE:
             gc.collect()  # models are cycles
-            gc.freeze()   # what was recorded is not, and stays
+            gc.freeze()  # what was recorded is not, and stays
             self.peak = peak
         self._made(recording)
         self.like = self.like or recording.facts
@@ -142,10 +186,26 @@ class _Recorder:
     def _ask(self, ranks: Sequence[int], stand_in: float) -> None:
         beside = [self.asked_beside] if self.asked_beside is not None else []
         self.asked_beside = None
-        self.apart.ask([*[Request(r, self.model.classes, self.mailbox, stand_in, self.model.beginning, self.model.ignorable) for r in ranks], *beside], self.jobs if self.alone else 1)
+        self.isolated.ask(
+            [
+                *[
+                    Request(
+                        r,
+                        self.model.classes,
+                        self.mailbox,
+                        stand_in,
+                        self.model.initial_state,
+                        self.model.ignorable,
+                    )
+                    for r in ranks
+                ],
+                *beside,
+            ],
+            self.jobs if self.alone else 1,
+        )
 
     def _take(self) -> dict[int, Recording | Exception]:
-        found = self.apart.take(self.mailbox, self.seconds)
+        found = self.isolated.take(self.mailbox, self.seconds)
         self.beside = found.pop(SINGLE, self.beside)
         return found
 
@@ -165,17 +225,27 @@ class _Recorder:
         """These ranks' recordings, by `jobs` processes. A share whose process fails is recorded by this one, which meets the error itself."""
         if self.alone:
             taken = self._taken(ranks, math.nan) if ranks else {}
-            return {r: self(r) if isinstance(what, MissingMetadata) else self._given(what) for r, what in taken.items()}
+            return {
+                r: self(r) if isinstance(what, MissingMetadata) else self._given(what)
+                for r, what in taken.items()
+            }
         found: dict[int, Recording] = {}
         if self.jobs == 1:
             return {r: self(r) for r in ranks}
-        shares = [list(ranks[k::self.jobs]) for k in range(self.jobs)]
-        folder = tempfile.mkdtemp(dir=self.apart.folder)
+        shares = [list(ranks[k :: self.jobs]) for k in range(self.jobs)]
+        folder = tempfile.mkdtemp(dir=self.isolated.folder)
         children: list[tuple[int, list[int], str]] = []
         try:
-            children += [(self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}") for k, share in enumerate(shares) if share]
+            children += [
+                (self._fork(share, f"{folder}/{k}"), share, f"{folder}/{k}")
+                for k, share in enumerate(shares)
+                if share
+            ]
         finally:
-            ended = [(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file) for pid, share, file in children]
+            ended = [
+                (os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), share, file)
+                for pid, share, file in children
+            ]
         for code, share, file in ended:
             if code == 0:
                 with open(file, "rb") as f:
@@ -192,20 +262,36 @@ class _Recorder:
         program: Program | None = side.program
         facts, like = side.facts, self.like
         uneven = any(len(_stretches(side, self.mesh, a)) > 1 for a in self.mesh.names)
-        return self.keep_all or program is None or bool(program.own_constants) or any(n.get("comm") in facts.built for n in program.nodes) or uneven or like is None or facts.moved != like.moved
+        return (
+            self.keep_all
+            or program is None
+            or bool(program.own_constants)
+            or any(n.get("comm") in facts.built for n in program.nodes)
+            or uneven
+            or like is None
+            or facts.moved != like.moved
+        )
 
     def _fork(self, ranks: Sequence[int], file: str) -> int:
         pid = fork()
         if pid == 0:
             try:
                 self.ends_soon, self.peak = True, _peak()
-                programs: dict[str, Program] = {}  # equal ones are one, and go through the file once
+                programs: dict[
+                    str, Program
+                ] = {}  # equal ones are one, and go through the file once
                 recordings = {}
                 for r in ranks:
                     side = self(r)
                     if side.program is not None:
                         like = programs.setdefault(side.program.text, side.program)
-                        side.program = dataclasses.replace(side.program, text=like.text, tensors=like.tensors, nodes=like.nodes, waits=like.waits)
+                        side.program = dataclasses.replace(
+                            side.program,
+                            text=like.text,
+                            tensors=like.tensors,
+                            nodes=like.nodes,
+                            waits=like.waits,
+                        )
                     recordings[r] = side.light(f"{file}.{r}" if self._needed_whole(side) else "")
                     del side
                 with open(file, "wb") as f:
@@ -225,20 +311,37 @@ class _Recorder:
     def _apart(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
         early = self._take() if self.early else {}
         self.early = False
-        known = {r: what for r, what in early.items() if not isinstance(what, MissingMetadata) and stand_in == LARGE}
+        known = {
+            r: what
+            for r, what in early.items()
+            if not isinstance(what, MissingMetadata) and stand_in == LARGE
+        }
         missing = [r for r in ranks if r not in known]
-        return {**known, **(self._taken(missing, stand_in) if missing or self.asked_beside is not None else {})}
+        return {
+            **known,
+            **(self._taken(missing, stand_in) if missing or self.asked_beside is not None else {}),
+        }
 
     def succeeds_apart(self, rank: int) -> bool:
         return isinstance(self._apart([rank], math.nan)[rank], Recording)
 
     def same_apart(self, sides: Sequence[Recording]) -> bool:
         """Whether ranks are the same in processes of their own. Raises CaptureError where they are, but not with another number in the place of those that depend on data."""
-        middle = sides[len(sides) // 2]  # stages of a pipeline between the first and the last may do what neither does
-        chosen = {s.rank: s for s in sides if s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated}
+        middle = sides[
+            len(sides) // 2
+        ]  # stages of a pipeline between the first and the last may do what neither does
+        chosen = {
+            s.rank: s
+            for s in sides
+            if s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated
+        }
         texts = {r: self._text(s) for r, s in chosen.items()}
         large = self._apart(list(chosen), LARGE)
-        differing = [r for r, text in texts.items() if not isinstance(other := large[r], Recording) or self._text(other) != text]
+        differing = [
+            r
+            for r, text in texts.items()
+            if not isinstance(other := large[r], Recording) or self._text(other) != text
+        ]
         if differing and not any(chosen[r].facts.gave_numbers for r in differing):
             return False
         plain = self._apart(differing, math.nan) if differing else {}
@@ -271,15 +374,19 @@ class _Recorder:
 
 def _peak() -> int:
     """The most memory that this process had so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def decided(who: str, side: Recording) -> CaptureError:
-    return CaptureError(f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.facts.gave_numbers} "
-                        "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)")
+    return CaptureError(
+        f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.facts.gave_numbers} "
+        "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)"
+    )
 
 
-def _all(recorded: _Recorder) -> tuple[list[Recording], Alike, str | None]:
+def _all(recorded: _Recorder) -> tuple[list[Recording], RankClasses, str | None]:
     world = recorded.mesh.world
     found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
     recorded.look_ahead(world - 1)
@@ -287,7 +394,9 @@ def _all(recorded: _Recorder) -> tuple[list[Recording], Alike, str | None]:
     return [found[r] for r in range(world)], {}, None
 
 
-def _classes(recorded: _Recorder, may_move: bool) -> tuple[list[Recording], Alike, str | None]:
+def _classes(
+    recorded: _Recorder, may_move: bool
+) -> tuple[list[Recording], RankClasses, str | None]:
     """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be. Where they are not, and sizes of shards tell at which
     coordinates programs change, the first, second and last of each stretch between are recorded, in the same way. Along all other axes every rank is; where those that are first along the others differ
     only in numbers that move evenly along one (the longest such axis), the first, second and last along it are.
@@ -312,7 +421,10 @@ def _classes(recorded: _Recorder, may_move: bool) -> tuple[list[Recording], Alik
 
     def ends(axis: str, stretches: Iterable[Stretch]) -> list[list[int]]:
         """Ranks of each stretch that have to do the same."""
-        return [[mesh.rank({axis: k}) for k in dict.fromkeys((low, min(low + 1, high - 1), high - 1))] for low, high in stretches]
+        return [
+            [mesh.rank({axis: k}) for k in dict.fromkeys((low, min(low + 1, high - 1), high - 1))]
+            for low, high in stretches
+        ]
 
     def same(axis: str, stretches: Sequence[Stretch]) -> bool:
         return all(text(r) == text(ranks[0]) for ranks in ends(axis, stretches) for r in ranks)
@@ -320,36 +432,66 @@ def _classes(recorded: _Recorder, may_move: bool) -> tuple[list[Recording], Alik
     def moves(axis: str) -> bool:
         first = [mesh.rank({axis: k}) for k in range(mesh.sizes[axis])]
         prepare(first)
-        return len({text(r) and str(found[r].strides) for r in first}) == 1 and between(len(first), {k: recorded.program(found[r]) for k, r in enumerate(first)}) is not None
+        return (
+            len({text(r) and str(found[r].strides) for r in first}) == 1
+            and between(len(first), {k: recorded.program(found[r]) for k, r in enumerate(first)})
+            is not None
+        )
 
     axes = [a for a in mesh.names if mesh.sizes[a] > 1]
     text(0)
     recorded.look_ahead(mesh.world - 1)
-    proposed: dict[str, list[Stretch]] = {a: [(0, mesh.sizes[a])] for a in axes if mesh.sizes[a] > 2}
+    proposed: dict[str, list[Stretch]] = {
+        a: [(0, mesh.sizes[a])] for a in axes if mesh.sizes[a] > 2
+    }
     prepare(r for a, stretches in proposed.items() for ranks in ends(a, stretches) for r in ranks)
-    alike: dict[str, Sequence[Stretch]] = {a: stretches for a, stretches in proposed.items() if same(a, stretches)}
-    further = {a: stretches for a in proposed if a not in alike and len(stretches := _stretches(found[0], mesh, a)) < mesh.sizes[a]}
+    rank_classes: dict[str, Sequence[Stretch]] = {
+        a: stretches for a, stretches in proposed.items() if same(a, stretches)
+    }
+    further = {
+        a: stretches
+        for a in proposed
+        if a not in rank_classes and len(stretches := _stretches(found[0], mesh, a)) < mesh.sizes[a]
+    }
     prepare(r for a, stretches in further.items() for ranks in ends(a, stretches) for r in ranks)
-    alike.update({a: stretches for a, stretches in further.items() if same(a, stretches)})
-    lows = {a: [low for low, _ in mesh.stretches(a, alike)] for a in axes}
-    long = sorted((a for a in axes if a not in alike and FEWEST < mesh.sizes[a] < math.prod(map(len, lows.values()))), key=lambda a: -mesh.sizes[a])
-    moving = next((a for a in long if moves(a)), None) if may_move else None
+    rank_classes.update({a: stretches for a, stretches in further.items() if same(a, stretches)})
+    lows = {a: [low for low, _ in mesh.stretches(a, rank_classes)] for a in axes}
+    long = sorted(
+        (
+            a
+            for a in axes
+            if a not in rank_classes and FEWEST < mesh.sizes[a] < math.prod(map(len, lows.values()))
+        ),
+        key=lambda a: -mesh.sizes[a],
+    )
+    affine_axis = next((a for a in long if moves(a)), None) if may_move else None
     every = [dict(zip(axes, at)) for at in itertools.product(*lows.values())]
-    firsts = [mesh.rank(at) for at in every if moving is None or at[moving] in (0, 1, mesh.sizes[moving] - 1) or not any(c for a, c in at.items() if a != moving)]
+    firsts = [
+        mesh.rank(at)
+        for at in every
+        if affine_axis is None
+        or at[affine_axis] in (0, 1, mesh.sizes[affine_axis] - 1)
+        or not any(c for a, c in at.items() if a != affine_axis)
+    ]
     last = {a: mesh.sizes[a] - 1 for a in axes}
-    checks = [mesh.rank({**last, a: high - 1}) for a, stretches in alike.items() for low, high in stretches if high - low > 1]
+    checks = [
+        mesh.rank({**last, a: high - 1})
+        for a, stretches in rank_classes.items()
+        for low, high in stretches
+        if high - low > 1
+    ]
     wanted = [*firsts, *checks, mesh.world - 1]
     prepare(wanted)
     for r in wanted:
         text(r)
-    return [found[r] for r in sorted(found)], alike, moving
+    return [found[r] for r in sorted(found)], rank_classes, affine_axis
 
 
 def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:
     """Where along an axis ranks have as many elements of all that DTensors cut along it: as many as the first rank, fewer, or none. A proposal."""
     edges = {0, mesh.sizes[axis]}
-    for mark in side.marks:
-        rows, chunk = mark.placement.chunks.get(axis, (0, 0))
+    for tracked in side.tracked:
+        rows, chunk = tracked.placement.chunks.get(axis, (0, 0))
         if chunk:
             edges |= {rows // chunk, -(-rows // chunk)}
     inside = sorted(e for e in edges if 0 <= e <= mesh.sizes[axis])

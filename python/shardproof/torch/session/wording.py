@@ -11,12 +11,15 @@ import dataclasses
 import json
 import re
 import textwrap
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from ...report import Report
 
 _MOST_CONDITIONS = 3  # named in one line, as `shardproof verify` does
-_FILES = re.compile(r"plan\s+\S.*?\s+(computes|does\s+not\s+compute)\s+what\s+model\s+.*?\s+says\b", re.DOTALL)
+_FILES = re.compile(
+    r"plan\s+\S.*?\s+(computes|does\s+not\s+compute)\s+what\s+model\s+.*?\s+says\b", re.DOTALL
+)
 _ADVICE = re.compile(r"\bto\s+accept:\s.*", re.DOTALL)
 
 
@@ -40,14 +43,24 @@ class Wording:
         before = head
         if not self.files:
             subject = f"{self.source} on mesh {self.mesh}"
-            head = _FILES.sub(lambda found: f"{subject} {found[1]} what {self.reference}", head, count=1)
+            head = _FILES.sub(
+                lambda found: f"{subject} {found[1]} what {self.reference}", head, count=1
+            )
         if not self.command and report.verdict == "CONDITIONAL":
             most = None if {"-v", "--verbose"} & set(arguments) else _MOST_CONDITIONS
             head = _ADVICE.sub(lambda _: f"to accept: {parameters(report.raw, most)}", head)
         if head != before:
             lines = before.rstrip("\n").split("\n")
             if len(lines) > 1:  # they were wrapped, to the longest of them at least
-                head = "\n".join(textwrap.wrap(" ".join(head.split()), max(map(len, lines)), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+                head = "\n".join(
+                    textwrap.wrap(
+                        " ".join(head.split()),
+                        max(map(len, lines)),
+                        subsequent_indent="  ",
+                        break_long_words=False,
+                        break_on_hyphens=False,
+                    )
+                )
             elif not gap:
                 head = head.rstrip("\n") + "\n"
         report.text = head + gap + rest
@@ -56,7 +69,15 @@ class Wording:
 def wording(steps: Sequence[Any], mesh: str, files: bool) -> Wording:
     """steps: as `verify` is given them, one or two."""
     single = source_of(steps[0])
-    return Wording(source_of(steps[-1]), mesh, "its single device computes" if len(steps) == 1 else f"{single} computes on a single device", files, getattr(steps[-1], "whole_script", False))
+    return Wording(
+        source_of(steps[-1]),
+        mesh,
+        "its single device computes"
+        if len(steps) == 1
+        else f"{single} computes on a single device",
+        files,
+        getattr(steps[-1], "whole_script", False),
+    )
 
 
 def source_of(step: Any) -> str:
@@ -67,7 +88,9 @@ def source_of(step: Any) -> str:
 
 def parameters(raw: dict[str, Any], most: int | None = None) -> str:
     """The parameters of `verify` that accept the conditions of a JSON report."""
-    risks = dict.fromkeys(a["name"] for a in raw["assumptions"] if a["class"] == "risk" and not a["accepted"])
+    risks = dict.fromkeys(
+        a["name"] for a in raw["assumptions"] if a["class"] == "risk" and not a["accepted"]
+    )
     found = [("accept", name) for name in risks]
     found += [("allow_uncompared", n["what"]) for n in raw["not_compared"] if not n["allowed"]]
     shown = found[:most]

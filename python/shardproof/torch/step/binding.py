@@ -9,7 +9,8 @@ import math
 import re
 import sys
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,9 +20,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import optimizer as optim
 
 from ..compat import private
+from ..compat.refusals import tried
 from ..intercept.data_number import DataNumber
 from .flat_parameters import Stretch, stretches
-from ..compat.refusals import tried
 
 # What is in a group of an optimizer's parameters and says nothing of the next step's numbers: parameters, steps that were made, and by which code it runs.
 NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
@@ -33,7 +34,11 @@ class Gone(Exception):
 
 
 def _is_number(v: Any) -> bool:
-    return isinstance(v, (torch.Tensor, DataNumber)) or isinstance(v, (bool, int, float)) and math.isfinite(v)
+    return (
+        isinstance(v, (torch.Tensor, DataNumber))
+        or isinstance(v, (bool, int, float))
+        and math.isfinite(v)
+    )
 
 
 def _named_now(root: nn.Module, clean: Callable[[str], str]) -> dict[str, torch.Tensor]:
@@ -50,7 +55,11 @@ def _being_made() -> bool:
     """Whether a module is under construction, which calls a part of it to see what shapes it gives, or a parametrization to check it."""
     f: Any = sys._getframe(2)
     while f is not None:
-        if f.f_code.co_name == "__init__" and f.f_code.co_varnames and isinstance(f.f_locals.get(f.f_code.co_varnames[0]), nn.Module):
+        if (
+            f.f_code.co_name == "__init__"
+            and f.f_code.co_varnames
+            and isinstance(f.f_locals.get(f.f_code.co_varnames[0]), nn.Module)
+        ):
             return True
         f = f.f_back
     return False
@@ -62,7 +71,9 @@ def _local(t: torch.Tensor) -> torch.Tensor:
 
 def _has_memory(t: torch.Tensor) -> bool:
     """Whether memory tells it from others: a parameter that is not made yet, or none of whose elements this rank has, has none."""
-    return not torch.nn.parameter.is_lazy(t) and t.layout == torch.strided and 0 not in _local(t).shape
+    return (
+        not torch.nn.parameter.is_lazy(t) and t.layout == torch.strided and 0 not in _local(t).shape
+    )
 
 
 class Listener(Protocol):
@@ -72,13 +83,17 @@ class Listener(Protocol):
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None: ...
 
-    def states(self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]) -> None: ...
+    def states(
+        self, optimizer: optim.Optimizer, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]
+    ) -> None: ...
 
     def fresh(self, optimizer: optim.Optimizer, why: str) -> None: ...
 
     def quiet(self) -> Any: ...
 
-    def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None: ...
+    def forward(
+        self, name: str, module: nn.Module, args: Any, output: Any, final: bool
+    ) -> None: ...
 
 
 class Binding:
@@ -94,31 +109,53 @@ class Binding:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.parameters: dict[str, nn.Parameter] = {}
-        self._places: dict[str, tuple[nn.Module, Callable[[str], str], str]] = {}  # of a parameter, and of each further name of it: the model, what names there are without wrappers, and its own
-        self._same: dict[str, str] = {}                # further names of parameters (tied ones) -> the first one
-        self._kept: list[tuple[nn.Module, Callable[[str], str]]] = []  # models, and what theirs is called without wrappers
-        self._buffers: dict[tuple[int, str], str] = {}             # module and what the buffer is there -> its name
+        self._places: dict[
+            str, tuple[nn.Module, Callable[[str], str], str]
+        ] = {}  # of a parameter, and of each further name of it: the model, what names there are without wrappers, and its own
+        self._same: dict[str, str] = {}  # further names of parameters (tied ones) -> the first one
+        self._kept: list[
+            tuple[nn.Module, Callable[[str], str]]
+        ] = []  # models, and what theirs is called without wrappers
+        self._buffers: dict[
+            tuple[int, str], str
+        ] = {}  # module and what the buffer is there -> its name
         self.shards: dict[str, dict[str, int]] = {}
         self.stretches: dict[str, list[Stretch]] = {}  # of parameters that lie in flat ones
         self.modules: dict[int, str] = {}
         self.optimizers: list[optim.Optimizer] = []
-        self._alone: dict[str, torch.Tensor] = {}      # what optimizers change that is no called module's
-        self._stepped: list[optim.Optimizer] = []      # those that hold no others
-        self._primed: list[optim.Optimizer] = []       # those whose state is an input
+        self._alone: dict[
+            str, torch.Tensor
+        ] = {}  # what optimizers change that is no called module's
+        self._stepped: list[optim.Optimizer] = []  # those that hold no others
+        self._primed: list[optim.Optimizer] = []  # those whose state is an input
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
         self._made: list[weakref.ref[nn.Parameter]] = []
-        self._lent: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # those that were called with what was computed in the place of parameters
-        self._inside: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()  # modules, and what they were made parts of
-        self._there: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()  # modules in the order in which they were made
+        self._lent: weakref.WeakSet[nn.Module] = (
+            weakref.WeakSet()
+        )  # those that were called with what was computed in the place of parameters
+        self._inside: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = (
+            weakref.WeakKeyDictionary()
+        )  # modules, and what they were made parts of
+        self._there: weakref.WeakKeyDictionary[nn.Module, int] = (
+            weakref.WeakKeyDictionary()
+        )  # modules in the order in which they were made
         self._counted = itertools.count()
-        self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()  # of models
-        self._models: list[tuple[weakref.ref[nn.Module], str, frozenset[str]]] = []  # those that no one has named, in the order in which they were made: prefixes, and names of what each has
-        self._taken: set[str] = set()                  # names with prefixes
-        self._partly: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models of which only parts were called, or used
-        self._read: dict[int, torch.Tensor] = {}       # leaves of autograd that were computed with
+        self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = (
+            weakref.WeakKeyDictionary()
+        )  # of models
+        self._models: list[
+            tuple[weakref.ref[nn.Module], str, frozenset[str]]
+        ] = []  # those that no one has named, in the order in which they were made: prefixes, and names of what each has
+        self._taken: set[str] = set()  # names with prefixes
+        self._partly: weakref.WeakSet[nn.Module] = (
+            weakref.WeakSet()
+        )  # models of which only parts were called, or used
+        self._read: dict[int, torch.Tensor] = {}  # leaves of autograd that were computed with
         self._owners: dict[int, weakref.ref[nn.Module]] | None = None  # of parameters, by id
-        self._not_kept: dict[int, nn.Module] | None = None  # memory of what models hold that are not taken in yet
+        self._not_kept: dict[int, nn.Module] | None = (
+            None  # memory of what models hold that are not taken in yet
+        )
         self.made_optimizers: list[optim.Optimizer] = []
         self.priming = False
         self.computing = False
@@ -138,8 +175,14 @@ class Binding:
             held = now[id(root)].get(path)
             if held is None and name not in self.stretches:
                 raise Gone(f"the model has no parameter {name!r} any more at the end of the step")
-            found[name] = p if held is None or name in self.stretches or id(held) in gathered else held
-        return {name: t for name, t in found.items() if name not in self._same or t is not found[self._same[name]]}
+            found[name] = (
+                p if held is None or name in self.stretches or id(held) in gathered else held
+            )
+        return {
+            name: t
+            for name, t in found.items()
+            if name not in self._same or t is not found[self._same[name]]
+        }
 
     def gathered(self) -> list[torch.Tensor]:
         """Whole parameters as FSDP2 has them."""
@@ -170,29 +213,52 @@ class Binding:
             for j, group in enumerate(o.param_groups):
                 for key, value in group.items():
                     if key not in NOT_COMPARED:
-                        parts = {f".{k}": v for k, v in enumerate(value)} if isinstance(value, (tuple, list)) else {"": value}
-                        found.update({f"optimizer{i}.groups.{j}.{key}{k}": v for k, v in parts.items() if _is_number(v)})
+                        parts = (
+                            {f".{k}": v for k, v in enumerate(value)}
+                            if isinstance(value, (tuple, list))
+                            else {"": value}
+                        )
+                        found.update(
+                            {
+                                f"optimizer{i}.groups.{j}.{key}{k}": v
+                                for k, v in parts.items()
+                                if _is_number(v)
+                            }
+                        )
         return found
 
-    def later_states(self, known: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[torch.Tensor, nn.Parameter]]:
+    def later_states(
+        self, known: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], tuple[torch.Tensor, nn.Parameter]]:
         """State that optimizers have by now of parameters of modules beside what is known (parameter, what it is): what they make in the step itself."""
         names = {id(p): n for n, p in self.parameters.items()}
         have = set(known)
-        return {(name, "." + key): (value, p) for o in self._primed for p, state in o.state.items() if (name := names.get(id(p))) is not None
-                for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step" and (name, "." + key) not in have}
+        return {
+            (name, "." + key): (value, p)
+            for o in self._primed
+            for p, state in o.state.items()
+            if (name := names.get(id(p))) is not None
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor) and key != "step" and (name, "." + key) not in have
+        }
 
     def other_states(self) -> Iterator[tuple[optim.Optimizer, str, Any]]:
         """State that is no tensor, of optimizers whose tensors of state are inputs: optimizer, name, and it."""
         names = {id(p): n for n, p in self.parameters.items()}
         for o in self._primed:
             for p, state in o.state.items():
-                for key, value in state.items() if isinstance(state, dict) and id(p) in names else ():
+                for key, value in (
+                    state.items() if isinstance(state, dict) and id(p) in names else ()
+                ):
                     if key != "step" and not isinstance(value, torch.Tensor):
                         yield o, f"state {key} of {names[id(p)]}", value
 
     def first_states(self) -> Iterator[tuple[optim.Optimizer, str, torch.Tensor, str, Any]]:
         """State of optimizers whose state was not made an input: optimizer, parameter and its name, what it is, and it."""
-        names = {**{id(p): n for n, p in self._alone.items()}, **{id(p): n for n, p in self.parameters.items()}}
+        names = {
+            **{id(p): n for n, p in self._alone.items()},
+            **{id(p): n for n, p in self.parameters.items()},
+        }
         for o in self._stepped:
             if not any(o is primed for primed in self._primed):
                 for p, state in o.state.items():
@@ -206,7 +272,12 @@ class Binding:
         self._kept.append((root, clean))
         self.listener.buffers({n: found for n, found in self.buffers().items() if n not in before})
 
-    def bind(self, root: nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None, called: str = "") -> None:
+    def bind(
+        self,
+        root: nn.Module,
+        shard: Mapping[str, Mapping[str, int]] | None = None,
+        called: str = "",
+    ) -> None:
         """Takes a model in: its parameters and buffers hold the step's inputs from here on. called: what their names begin with."""
         if any(root is r for r in self._roots):
             known = True
@@ -264,12 +335,16 @@ class Binding:
     @staticmethod
     def _clean(root: nn.Module) -> Callable[[str], str]:
         """What the names of a model's parameters and buffers are without wrappers."""
-        data_parallel = [f"{path}." if path else "" for path, m in root.named_modules() if isinstance(m, nn.parallel.DistributedDataParallel)]
+        data_parallel = [
+            f"{path}." if path else ""
+            for path, m in root.named_modules()
+            if isinstance(m, nn.parallel.DistributedDataParallel)
+        ]
 
         def clean(name: str) -> str:
             for path in reversed(data_parallel):
                 if name.startswith(f"{path}module."):
-                    name = path + name[len(path) + len("module."):]
+                    name = path + name[len(path) + len("module.") :]
             for wrapper in _WRAPPERS:
                 name = name.replace(wrapper, "")
             return name
@@ -284,7 +359,11 @@ class Binding:
         if before == given:
             return
         if before is not None and any(where is root for where, _, _ in self._places.values()):
-            raise ValueError(f"world.parameters(name={name!r}): the model was used before, as {before.removesuffix('.')!r}" if before else f"world.parameters(name={name!r}): the model was used before")
+            raise ValueError(
+                f"world.parameters(name={name!r}): the model was used before, as {before.removesuffix('.')!r}"
+                if before
+                else f"world.parameters(name={name!r}): the model was used before"
+            )
         for i, (model, prefix, names) in enumerate(self._models):
             if model() is root:
                 self._taken -= {prefix + n for n in names}
@@ -297,7 +376,9 @@ class Binding:
         if root not in self._prefixes:
             mine = {id(p) for p in root.parameters()}
             for model in self._made_models():
-                part = model is not root and mine.issuperset(map(id, model.parameters()))  # put together anew, under the names of the whole
+                part = model is not root and mine.issuperset(
+                    map(id, model.parameters())
+                )  # put together anew, under the names of the whole
                 if model not in self._prefixes and not part:
                     self._count(model, self._clean(model))
             if root not in self._prefixes:
@@ -305,10 +386,14 @@ class Binding:
         return self._prefixes[root]
 
     def _count(self, model: nn.Module, clean: Callable[[str], str], part: bool = False) -> None:
-        names = frozenset(clean(n) for n, _ in itertools.chain(model.named_parameters(), model.named_buffers()))
+        names = frozenset(
+            clean(n) for n, _ in itertools.chain(model.named_parameters(), model.named_buffers())
+        )
         prefixes = itertools.chain([""], (f"model{k}." for k in itertools.count(2)))
         if part and not self._taken.isdisjoint(names):
-            raise ValueError(f"several models have a parameter or buffer {min(self._taken & names)!r}, and one of them is a part of another model: world.parameters(model, name=\"...\") tells them apart")
+            raise ValueError(
+                f'several models have a parameter or buffer {min(self._taken & names)!r}, and one of them is a part of another model: world.parameters(model, name="...") tells them apart'
+            )
         prefix = next(p for p in prefixes if self._taken.isdisjoint(p + n for n in names))
         self._prefixes[model] = prefix
         self._models.append((weakref.ref(model), prefix, names))
@@ -318,7 +403,9 @@ class Binding:
         """The outermost modules of all that have parameters or buffers, in the order in which the first module of each was made."""
         found: dict[nn.Module, None] = {}
         for m in list(self._there):
-            if any(t is not None for t in itertools.chain(m._parameters.values(), m._buffers.values())):
+            if any(
+                t is not None for t in itertools.chain(m._parameters.values(), m._buffers.values())
+            ):
                 found.setdefault(self._outermost(m))
         return list(found)
 
@@ -351,7 +438,12 @@ class Binding:
             nn_module.register_module_parameter_registration_hook(self._parameter_made),
             nn_module.register_module_buffer_registration_hook(self._buffer_made),
         ]
-        unshard, pre_forward, set_state, make = FSDPModule.unshard, private.FSDPState._pre_forward, nn.Module.__setstate__, optim.Optimizer.__init__
+        unshard, pre_forward, set_state, make = (
+            FSDPModule.unshard,
+            private.FSDPState._pre_forward,
+            nn.Module.__setstate__,
+            optim.Optimizer.__init__,
+        )
         infer = LazyModuleMixin._infer_parameters
 
         def bind_whole(module: Any) -> None:
@@ -418,7 +510,11 @@ class Binding:
             p = torch._C._functorch.get_unwrapped(p)  # type: ignore[attr-defined]
         if isinstance(p, nn.Parameter):
             return True
-        return p.grad_fn is None and any(private.storage_key(q) == private.storage_key(p) for made in self._made if (q := made()) is not None and not isinstance(q, private.DTensor))
+        return p.grad_fn is None and any(
+            private.storage_key(q) == private.storage_key(p)
+            for made in self._made
+            if (q := made()) is not None and not isinstance(q, private.DTensor)
+        )
 
     def _registered(self, module: nn.Module, name: str, part: nn.Module | None) -> None:
         if part is not None:
@@ -429,7 +525,16 @@ class Binding:
         """The module that a module is a part of, of which that is a part, and so on: of several the first that it was made a part of."""
         seen = {part}
         while True:
-            outer = next((m for r in self._inside.get(part, ()) if (m := r()) is not None and m not in seen and any(q is part for q in m._modules.values())), None)
+            outer = next(
+                (
+                    m
+                    for r in self._inside.get(part, ())
+                    if (m := r()) is not None
+                    and m not in seen
+                    and any(q is part for q in m._modules.values())
+                ),
+                None,
+            )
             if outer is None:
                 return part
             part = outer
@@ -449,12 +554,20 @@ class Binding:
         for t in tensors:
             if isinstance(t, (list, tuple)):
                 self.reads(t)
-            elif isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf and id(t) not in self._read and (self.begun or self._owner(t) is None):
+            elif (
+                isinstance(t, torch.Tensor)
+                and t.requires_grad
+                and t.is_leaf
+                and id(t) not in self._read
+                and (self.begun or self._owner(t) is None)
+            ):
                 self._read[id(t)] = t
                 self._use(t)
 
     def _use(self, p: torch.Tensor) -> None:
-        if any(p is q for q in self.parameters.values()) or torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
+        if any(
+            p is q for q in self.parameters.values()
+        ) or torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
             return
         owner = self._owner(p)
         if owner is None or id(owner) in self.modules or _being_made():
@@ -466,9 +579,16 @@ class Binding:
 
     def _owner(self, p: torch.Tensor) -> nn.Module | None:
         if self._owners is None:
-            self._owners = {id(q): weakref.ref(m) for m in list(self._there) for q in m._parameters.values() if q is not None}
+            self._owners = {
+                id(q): weakref.ref(m)
+                for m in list(self._there)
+                for q in m._parameters.values()
+                if q is not None
+            }
         owner = self._owners.get(id(p), lambda: None)()
-        return owner if owner is not None and any(q is p for q in owner._parameters.values()) else None
+        return (
+            owner if owner is not None and any(q is p for q in owner._parameters.values()) else None
+        )
 
     def writes(self, tensors: Iterable[torch.Tensor], differentiated: bool) -> None:
         """An operator is about to write these after the step has its inputs: buffers, and parameters after a backward (before it they are being made)."""
@@ -479,13 +599,22 @@ class Binding:
                 self._not_kept = self._memory_of_others()
             module = self._not_kept.get(private.storage_key(_local(t)))
             if module is not None and not (differentiated and _being_made()):
-                holds = any(private.storage_key(_local(b)) == private.storage_key(_local(t)) for b in module._buffers.values() if b is not None)
+                holds = any(
+                    private.storage_key(_local(b)) == private.storage_key(_local(t))
+                    for b in module._buffers.values()
+                    if b is not None
+                )
                 if holds or differentiated:
                     self._change(module, parameters=not holds)
 
     def _memory_of_others(self) -> dict[int, nn.Module]:
-        return {private.storage_key(_local(t)): m for m in list(self._there) if id(m) not in self.modules
-                for t in itertools.chain(m._parameters.values(), m._buffers.values()) if t is not None and _has_memory(t)}
+        return {
+            private.storage_key(_local(t)): m
+            for m in list(self._there)
+            if id(m) not in self.modules
+            for t in itertools.chain(m._parameters.values(), m._buffers.values())
+            if t is not None and _has_memory(t)
+        }
 
     def _change(self, module: nn.Module, parameters: bool = False) -> None:
         """What a module holds that was never called is about to be changed."""
@@ -499,7 +628,9 @@ class Binding:
 
     def order(self) -> list[tuple[str, frozenset[str]]]:
         """Models that no one has named, in the order in which they were made: what their names begin with, and which these are. None whose parameters have the names of another one."""
-        holder = {id(p): self._places[n][0] for n, p in self.parameters.items() if n in self._places}
+        holder = {
+            id(p): self._places[n][0] for n, p in self.parameters.items() if n in self._places
+        }
 
         def elsewhere(model: nn.Module | None) -> bool:
             theirs = [holder.get(id(p)) for p in model.parameters()] if model is not None else []
@@ -510,7 +641,12 @@ class Binding:
     def left_alone(self) -> frozenset[str]:
         """Names in models that were made, and of which nothing was called, used or changed."""
         taken = {id(root) for root, _ in self._kept}
-        return frozenset(prefix + n for ref, prefix, names in self._models if id(ref()) not in taken for n in names)
+        return frozenset(
+            prefix + n
+            for ref, prefix, names in self._models
+            if id(ref()) not in taken
+            for n in names
+        )
 
     def only_used(self, name: str) -> bool:
         """Whether only parts of a parameter's model were called."""
@@ -531,7 +667,14 @@ class Binding:
 
     def idle_optimizers(self) -> list[optim.Optimizer]:
         """Those that have parameters to train and never stepped."""
-        return [o for o in self.made_optimizers if all(o is not d for d in self.optimizers) and any(p.requires_grad for group in getattr(o, "param_groups", ()) for p in group["params"])]
+        return [
+            o
+            for o in self.made_optimizers
+            if all(o is not d for d in self.optimizers)
+            and any(
+                p.requires_grad for group in getattr(o, "param_groups", ()) for p in group["params"]
+            )
+        ]
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if id(module) not in self.modules or module in self._lent:
@@ -541,7 +684,11 @@ class Binding:
                     self._partly.add(model)
                 self.bind(model)
                 self.computing = True
-            elif not self.stack and any(True for _ in module.buffers()) and all(module is not root for root, _ in self._kept):
+            elif (
+                not self.stack
+                and any(True for _ in module.buffers())
+                and all(module is not root for root, _ in self._kept)
+            ):
                 self._change(module)
         elif not self.stack:
             self.computing = True
@@ -561,21 +708,36 @@ class Binding:
         if self.priming or any(optimizer is o for o in self.optimizers):
             return
         self.optimizers.append(optimizer)
-        if any(isinstance(o, optim.Optimizer) for held in vars(optimizer).values() for o in (held if isinstance(held, (list, tuple)) else (held,))):
+        if any(
+            isinstance(o, optim.Optimizer)
+            for held in vars(optimizer).values()
+            for o in (held if isinstance(held, (list, tuple)) else (held,))
+        ):
             return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
         mine = [p for group in optimizer.param_groups for p in group["params"]]
         for p in mine:
             self._use(p)
         names = {id(p): n for n, p in self.parameters.items()}
-        alone = [p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())]
+        alone = [
+            p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())
+        ]
         self._alone.update({f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)})
         self._stepped.append(optimizer)
-        why = "it has parameters that are no module's" if any(id(p) not in names for p in mine) else self._not_primed(optimizer, mine)
+        why = (
+            "it has parameters that are no module's"
+            if any(id(p) not in names for p in mine)
+            else self._not_primed(optimizer, mine)
+        )
         if why:
             self.listener.fresh(optimizer, why)
             return
         self._primed.append(optimizer)
-        states = [(names[id(p)], key, value, p) for p in mine for key, value in optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)]
+        states = [
+            (names[id(p)], key, value, p)
+            for p in mine
+            for key, value in optimizer.state.get(p, {}).items()
+            if isinstance(value, torch.Tensor)
+        ]
         self.listener.states(optimizer, states)
 
     def _not_primed(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> str:
@@ -594,7 +756,11 @@ class Binding:
                 self._prime(optimizer, parameters)
         except private.DEPENDS_ON_DATA:
             why = "making it takes numbers of the data"
-        if any(isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step" for p in parameters for key, value in optimizer.state.get(p, {}).items()):
+        if any(
+            isinstance(value, torch.Tensor) and value.numel() == 1 < p.numel() and key != "step"
+            for p in parameters
+            for key, value in optimizer.state.get(p, {}).items()
+        ):
             why = "it keeps numbers of its own, which only steps before make"
         if why:
             for p in parameters:
@@ -605,7 +771,10 @@ class Binding:
         """One step with zero gradients and no learning rate makes the state, whose numbers are then the step's inputs."""
         self.priming = True
         gradients = [p.grad for p in parameters]
-        saved = [{k: group[k] for k in ("lr", "weight_decay") if k in group} for group in optimizer.param_groups]
+        saved = [
+            {k: group[k] for k in ("lr", "weight_decay") if k in group}
+            for group in optimizer.param_groups
+        ]
         try:
             with self.listener.quiet():
                 for p in parameters:

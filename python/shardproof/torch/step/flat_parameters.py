@@ -7,15 +7,16 @@ A stretch of a tensor's elements in row-major order is no box of it, but at most
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..compat import private
 from ..terms.graph import Graph
-from .tracked_tensors import Placement
 from ..terms.values import Filled, Shape, Value, numel
+from .tracked_tensors import Placement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +60,16 @@ def stretches(root: nn.Module, clean: Callable[[str], str]) -> dict[int, list[St
     found: dict[int, list[Stretch]] = {}
     for name, module in root.named_modules():
         for parameter, entries in private.flat_parameters(module):
-            found[id(parameter)] = [Stretch(clean(f"{name}.{key}" if name else key), shape, at, start, count) for key, shape, at, start, count in entries]
+            found[id(parameter)] = [
+                Stretch(clean(f"{name}.{key}" if name else key), shape, at, start, count)
+                for key, shape, at, start, count in entries
+            ]
     return found
 
 
-def given(g: Graph, parts: list[Stretch], suffix: str, size: int, kind: str, role: str) -> tuple[Value, list[tuple[str, Value, Placement]]]:
+def given(
+    g: Graph, parts: list[Stretch], suffix: str, size: int, kind: str, role: str
+) -> tuple[Value, list[tuple[str, Value, Placement]]]:
     """A flat tensor of inputs: its value, and (name, value, place) of each part. What lies between is padding, and zero."""
     marks: list[tuple[str, Value, Placement]] = []
     values: list[Value] = []
@@ -82,7 +88,9 @@ def given(g: Graph, parts: list[Stretch], suffix: str, size: int, kind: str, rol
     return g.cat(values, 0) if values else Filled(0, (0,)), marks
 
 
-def parts_of(g: Graph, parts: list[Stretch], suffix: str, flat: Value) -> list[tuple[str, Value, Placement]]:
+def parts_of(
+    g: Graph, parts: list[Stretch], suffix: str, flat: Value
+) -> list[tuple[str, Value, Placement]]:
     """(name, value, place) of each part of a flat tensor."""
     result = []
     for part in parts:
@@ -94,13 +102,20 @@ def parts_of(g: Graph, parts: list[Stretch], suffix: str, flat: Value) -> list[t
     return result
 
 
-def assign(t: torch.Tensor, parts: list[Stretch], whole: Callable[[str, Shape], torch.Tensor]) -> None:
+def assign(
+    t: torch.Tensor, parts: list[Stretch], whole: Callable[[str, Shape], torch.Tensor]
+) -> None:
     """Writes numbers into a flat tensor. whole: the tensor of that name."""
     for part in parts:
         if part.count:
-            t.view(-1)[part.at:part.at + part.count].copy_(whole(part.name, part.shape).flatten()[part.start:part.start + part.count])
+            t.view(-1)[part.at : part.at + part.count].copy_(
+                whole(part.name, part.shape).flatten()[part.start : part.start + part.count]
+            )
 
 
 def numbers(t: torch.Tensor, parts: list[Stretch]) -> list[tuple[str, Any]]:
     """(name, (shape, start, numbers)) of each part of a flat tensor."""
-    return [(p.name, (p.shape, p.start, t.detach().reshape(-1)[p.at:p.at + p.count].clone())) for p in parts]
+    return [
+        (p.name, (p.shape, p.start, t.detach().reshape(-1)[p.at : p.at + p.count].clone()))
+        for p in parts
+    ]

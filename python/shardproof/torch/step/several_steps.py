@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 
 def each(result: Any, keep: Callable[[Any, int], None]) -> Any:
@@ -33,8 +34,10 @@ def first_of(step: Callable[..., Any], count: int) -> Callable[..., Any]:
     def several(world: Any) -> Any:
         results = step(world)
         if not inspect.isgenerator(results):
-            raise TypeError(f"steps={count}: the step function returns one result; to have several "
-                            "steps verified it has to yield each step's result")
+            raise TypeError(
+                f"steps={count}: the step function returns one result; to have several "
+                "steps verified it has to yield each step's result"
+            )
         taken = 0
         for taken, result in zip(range(1, count + 1), results):  # noqa: B007
             yield result

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -22,28 +23,36 @@ class Placement:
     shard: dict[str, int] | None = None
     covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
     offset: tuple[int, ...] = ()
-    shape: Shape = ()                                              # of the DTensor
-    cut: list[str] = dataclasses.field(default_factory=list)       # those of them along which the DTensor's ranks have different elements
-    chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)  # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
+    shape: Shape = ()  # of the DTensor
+    cut: list[str] = dataclasses.field(
+        default_factory=list
+    )  # those of them along which the DTensor's ranks have different elements
+    chunks: dict[str, tuple[int, int]] = dataclasses.field(
+        default_factory=dict
+    )  # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
-    mean: list[str] | None = None                                  # axes to take the mean over; None: not said
-    unknown: str = ""                                              # why nothing can be said
-    shared: tuple[str, ...] = ()                                   # axes along which the ranks have just given each other what this is made of
-    summed: tuple[str, ...] = ()                                   # axes over which the loss is a sum: gradients of activations have then the model's scale
+    mean: list[str] | None = None  # axes to take the mean over; None: not said
+    unknown: str = ""  # why nothing can be said
+    shared: tuple[
+        str, ...
+    ] = ()  # axes along which the ranks have just given each other what this is made of
+    summed: tuple[
+        str, ...
+    ] = ()  # axes over which the loss is a sum: gradients of activations have then the model's scale
 
 
 @dataclasses.dataclass
-class Mark:
+class TrackedTensor:
     """One tensor of one rank (or of the single device) that has a name on both sides."""
 
-    role: str                # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
+    role: str  # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
     name: str
     value: Value
     placement: Placement
-    call: int = 0            # which call of a module
-    gradient: bool = False   # of an activation: its scale depends on how the loss is averaged
-    module: str = ""         # whose operand or result it is
-    kind: str = "results"    # of an output: how the report's "Compared" line counts it
+    call: int = 0  # which call of a module
+    gradient: bool = False  # of an activation: its scale depends on how the loss is averaged
+    module: str = ""  # whose operand or result it is
+    kind: str = "results"  # of an output: how the report's "Compared" line counts it
 
 
 def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
@@ -81,9 +90,18 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
     key = (id(t.device_mesh), t.placements, t.shape, t._local_tensor.shape)
     known = recorder.placed.get(key)
     if known is None:
-        known = recorder.placed[key] = (_placed(recorder, t), t.device_mesh)  # the mesh is kept, so that its id stays its own
+        known = recorder.placed[key] = (
+            _placed(recorder, t),
+            t.device_mesh,
+        )  # the mesh is kept, so that its id stays its own
     found = known[0]
-    return dataclasses.replace(found, covered=list(found.covered), cut=list(found.cut), partial=list(found.partial), mean=None if found.mean is None else list(found.mean))
+    return dataclasses.replace(
+        found,
+        covered=list(found.covered),
+        cut=list(found.cut),
+        partial=list(found.partial),
+        mean=None if found.mean is None else list(found.mean),
+    )
 
 
 def _placed(recorder: Any, t: Any) -> Placement:
@@ -112,7 +130,9 @@ def _placed(recorder: Any, t: Any) -> Placement:
     return result
 
 
-def _chunk(ways: Sequence[int], placements: Sequence[Any], shape: Shape, cutting: int) -> tuple[int, int]:
+def _chunk(
+    ways: Sequence[int], placements: Sequence[Any], shape: Shape, cutting: int
+) -> tuple[int, int]:
     """Of the placement with that number, which cuts a dimension into so many chunks (torch.chunk's): how many elements of it there are to cut, on the first rank of those that cut it before, and how
     many the first rank gets. A strided placement (FSDP's, of what others have cut) comes after all others."""
     dim = placements[cutting].dim

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Mapping, Protocol, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,11 +16,28 @@ from ..distributed.mesh import Mesh
 class Backend(Protocol):
     """Who runs the step: the recorder, or real processes."""
 
-    def input(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, shard: Mapping[str, int], box: list[tuple[int, int]], high: int | None) -> torch.Tensor: ...
+    def input(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        shard: Mapping[str, int],
+        box: list[tuple[int, int]],
+        high: int | None,
+    ) -> torch.Tensor: ...
 
-    def output(self, name: str, tensor: torch.Tensor, shard: Mapping[str, int] | None, mean: Sequence[str] | None, total: Sequence[str]) -> None: ...
+    def output(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        shard: Mapping[str, int] | None,
+        mean: Sequence[str] | None,
+        total: Sequence[str],
+    ) -> None: ...
 
-    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]], name: str) -> None: ...
+    def parameters(
+        self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]], name: str
+    ) -> None: ...
 
 
 class World:
@@ -45,12 +63,18 @@ class World:
         from torch.distributed.device_mesh import init_device_mesh
 
         if self._device_mesh is None:
-            self._device_mesh = init_device_mesh("cpu", tuple(self._mesh.sizes.values()), mesh_dim_names=self._mesh.names)
+            self._device_mesh = init_device_mesh(
+                "cpu", tuple(self._mesh.sizes.values()), mesh_dim_names=self._mesh.names
+            )
         wanted = axes or self._mesh.names
         for axis in wanted:
             if axis not in self.sizes:
                 raise KeyError(f"the mesh has no axis {axis!r}: {', '.join(self._mesh.names)}")
-        return self._device_mesh if tuple(wanted) == self._mesh.names else self._device_mesh[tuple(wanted) if len(wanted) > 1 else wanted[0]]
+        return (
+            self._device_mesh
+            if tuple(wanted) == self._mesh.names
+            else self._device_mesh[tuple(wanted) if len(wanted) > 1 else wanted[0]]
+        )
 
     def group(self, *axes: str) -> dist.ProcessGroup:
         """The process group of the ranks that differ from this one in these axes only."""
@@ -59,7 +83,15 @@ class World:
             mesh = mesh._flatten()
         return mesh.get_group()
 
-    def input(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, shard: Mapping[str, int] | None = None, high: int | None = None) -> torch.Tensor:
+    def input(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+        *,
+        shard: Mapping[str, int] | None = None,
+        high: int | None = None,
+    ) -> torch.Tensor:
         """A tensor of the batch. shape: of the whole batch; shard: which axis cuts which dimension. Returns this rank's part.
 
         high: integers are drawn below it when the step is run on real processes.
@@ -71,19 +103,42 @@ class World:
             if axis in shard:
                 dim = shard[axis] % len(size)
                 if size[dim] % self.sizes[axis]:
-                    raise ValueError(f"input {name!r}: dimension {dim} of size {size[dim]} cannot be cut into {self.sizes[axis]} equal parts along {axis!r}")
+                    raise ValueError(
+                        f"input {name!r}: dimension {dim} of size {size[dim]} cannot be cut into {self.sizes[axis]} equal parts along {axis!r}"
+                    )
                 size[dim] //= self.sizes[axis]
                 low[dim] += size[dim] * self.coordinates[axis]
         unknown = set(shard) - set(self._mesh.names)
         if unknown and not self.single:
             raise KeyError(f"input {name!r}: the mesh has no axis {', '.join(sorted(unknown))}")
-        return self._backend.input(name, tuple(int(n) for n in shape), dtype, shard, [(a, a + n) for a, n in zip(low, size)], high)
+        return self._backend.input(
+            name,
+            tuple(int(n) for n in shape),
+            dtype,
+            shard,
+            [(a, a + n) for a, n in zip(low, size)],
+            high,
+        )
 
-    def output(self, name: str, tensor: torch.Tensor, *, shard: Mapping[str, int] | None = None, mean: Sequence[str] | None = None, sum: Sequence[str] = ()) -> None:
+    def output(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        *,
+        shard: Mapping[str, int] | None = None,
+        mean: Sequence[str] | None = None,
+        sum: Sequence[str] = (),
+    ) -> None:
         """A result beside what the step returns. mean, sum: axes over which the ranks' values make the model's; shard: axes that cut dimensions."""
         self._backend.output(name, tensor, shard, mean, sum)
 
-    def parameters(self, model: torch.nn.Module, shard: Mapping[str, Mapping[str, int]] | None = None, *, name: str = "") -> torch.nn.Module:
+    def parameters(
+        self,
+        model: torch.nn.Module,
+        shard: Mapping[str, Mapping[str, int]] | None = None,
+        *,
+        name: str = "",
+    ) -> torch.nn.Module:
         """Says where parameters that are no DTensors lie: regular expression of the name -> {axis: dimension}; the first that matches counts. Returns the model.
 
         A model whose parameters are DTensors or whole needs no call: it is found at its first forward.

@@ -5,18 +5,31 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from . import assumptions
-from . import tables
+from . import assumptions, tables
 from .causal_masks import hide
 from .constants import FOLD_LIMIT, as_fraction, number
-from .nodes import MOVES_HERE
 from .graph import Graph
+from .nodes import MOVES_HERE
 from .signs import never_negative
-from .values import Complex, Filled, Hidden, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import (
+    Complex,
+    Filled,
+    Hidden,
+    Known,
+    Named,
+    Pick,
+    Poison,
+    Poisoned,
+    Shape,
+    Table,
+    Unsupported,
+    Value,
+    numel,
+)
 
 _FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
 
@@ -51,7 +64,9 @@ def _broadcast(*shapes: Shape) -> Shape:
     return tuple(torch.broadcast_shapes(*shapes))
 
 
-def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, alpha: float | int = 1) -> Value:
+def binary(
+    g: Graph, op: str, a: Value | float | int, b: Value | float | int, alpha: float | int = 1
+) -> Value:
     """add, sub, mul or div with broadcasting; for the first two b is multiplied by alpha."""
     a, b = lift(a), lift(b)
     check(a, b)
@@ -78,7 +93,13 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
         if op == "sub":
             return g.expand(with_scalar(g, "add", negate(g, b), a.fill), shape)
         return g.expand(with_scalar(g, "mul", reciprocal(g, b), a.fill), shape)
-    if op == "mul" and isinstance(a, Named) and a.square is not None and isinstance(b, Named) and b.name == a.name:
+    if (
+        op == "mul"
+        and isinstance(a, Named)
+        and a.square is not None
+        and isinstance(b, Named)
+        and b.name == a.name
+    ):
         return a.square
     if isinstance(a, Known) and a.kind != "real" and getattr(b, "kind", "") in ("real", "bool"):
         a = Known(a.data.double())
@@ -87,7 +108,13 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
     a, b = _as_real(g, a, b), _as_real(g, b, a)
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
-            if isinstance(x, Named) and x.kind == "real" and isinstance(keep, Table) and tables.keeps_rows(keep, x.shape) and shape == x.shape:
+            if (
+                isinstance(x, Named)
+                and x.kind == "real"
+                and isinstance(keep, Table)
+                and tables.keeps_rows(keep, x.shape)
+                and shape == x.shape
+            ):
                 kept = g.one(op, [x, g.named(keep)], shape)
                 kept.masked = (x, g.reshape(keep, shape[:-1]))  # type: ignore[assignment]
                 return kept
@@ -99,7 +126,11 @@ def binary(g: Graph, op: str, a: Value | float | int, b: Value | float | int, al
 
 def _as_real(g: Graph, v: Value, other: Value) -> Value:
     """Integers that are classes, or were computed from them, with reals: they become reals first."""
-    t = tables.table_of(g, v) if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real" else None
+    t = (
+        tables.table_of(g, v)
+        if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real"
+        else None
+    )
     return Table(t.source, t.entries.double(), t.low, t.shape) if t is not None else v
 
 
@@ -110,9 +141,15 @@ def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
         if a.of_class is None or b.of_class is None:
             ones = _every_class(g, ids)
             if ones is not None:
-                a, b = (v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b))
+                a, b = (
+                    v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b)
+                )
     result = g.one(op, [a, b], shape)
-    if ids is not None and ids.shape == shape and (op in ("add", "sub", "mul") or b.of_class is None):
+    if (
+        ids is not None
+        and ids.shape == shape
+        and (op in ("add", "sub", "mul") or b.of_class is None)
+    ):
         result.of_class = ids
     return result
 
@@ -136,11 +173,18 @@ def _hidden(g: Graph, v: Value) -> Value:
         return Hidden(Filled(0, v.shape), Filled(0, v.shape))
     if isinstance(v, Known) and v.hides():
         hidden = torch.isneginf(v.data)
-        return Hidden(Known(torch.where(hidden, torch.zeros_like(v.data), v.data)), Known((~hidden).double()))
+        return Hidden(
+            Known(torch.where(hidden, torch.zeros_like(v.data), v.data)), Known((~hidden).double())
+        )
     if isinstance(v, Table) and v.kind == "real" and bool(torch.isneginf(v.entries).any()):
         hidden = torch.isneginf(v.entries)
-        rest = Table(v.source, torch.where(hidden, torch.zeros_like(v.entries), v.entries), v.low, v.shape)
-        return Hidden(rest if bool((rest.entries != 0).any()) else Filled(0, v.shape), Table(v.source, (~hidden).double(), v.low, v.shape))
+        rest = Table(
+            v.source, torch.where(hidden, torch.zeros_like(v.entries), v.entries), v.low, v.shape
+        )
+        return Hidden(
+            rest if bool((rest.entries != 0).any()) else Filled(0, v.shape),
+            Table(v.source, (~hidden).double(), v.low, v.shape),
+        )
     return v
 
 
@@ -152,7 +196,9 @@ def _with_hidden(g: Graph, op: str, a: Value, b: Value) -> Value:
         return Hidden(binary(g, op, b.source, a), b.keep)
     if op not in ("add", "sub") or op == "sub" and isinstance(b, Hidden):
         raise Unsupported(f"{op} of minus infinities")
-    source = binary(g, op, a.source if isinstance(a, Hidden) else a, b.source if isinstance(b, Hidden) else b)
+    source = binary(
+        g, op, a.source if isinstance(a, Hidden) else a, b.source if isinstance(b, Hidden) else b
+    )
     keeps = [v.keep for v in (a, b) if isinstance(v, Hidden)]
     keep = keeps[0] if len(keeps) == 1 else binary(g, "mul", *keeps)
     keep = g.reshape(keep, (1,) * (len(source.shape) - len(keep.shape)) + keep.shape)
@@ -167,7 +213,10 @@ def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> 
         return g.expand(x, shape)
     if isinstance(x, Hidden):
         kept = binary(g, "mul", x.keep, Known((~hidden).double()))
-        return Hidden(g.expand(x.source, shape), g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape))
+        return Hidden(
+            g.expand(x.source, shape),
+            g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape),
+        )
     return hide(g, x, hidden, shape)
 
 
@@ -196,7 +245,12 @@ def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
         x, y = a.fill, b.fill
         if op == "div" and y == 0:
             raise Unsupported("a constant is divided by zero")
-        r = {"add": lambda: x + y, "sub": lambda: x - y, "mul": lambda: x * y, "div": lambda: x / y}[op]()
+        r = {
+            "add": lambda: x + y,
+            "sub": lambda: x - y,
+            "mul": lambda: x * y,
+            "div": lambda: x / y,
+        }[op]()
         return Filled(number(r), shape, kind)
     if numel(shape) > FOLD_LIMIT:
         raise Unsupported("a constant tensor that is too large to be computed")
@@ -221,16 +275,28 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
         p, q, root = exact
         if op == "div":
             p, q = q, p
-        g.assume(assumptions.fraction(x, f"{'sqrt(' if root else ''}{exact[0]}/{exact[1]}{')' if root else ''}"))
+        g.assume(
+            assumptions.fraction(
+                x, f"{'sqrt(' if root else ''}{exact[0]}/{exact[1]}{')' if root else ''}"
+            )
+        )
         if not root:
             return _scale(g, a, p, q)
         if a.square is not None:
             return g.root(_scale(g, g.named(a.square), p, q))
-        factor = g.root(g.one("div", [Filled(p, ())], (), {"scalar": q})) if q != 1 else g.one("sqrt", [Filled(p, ())], ())
+        factor = (
+            g.root(g.one("div", [Filled(p, ())], (), {"scalar": q}))
+            if q != 1
+            else g.one("sqrt", [Filled(p, ())], ())
+        )
         return g.one("mul", [a, factor], a.shape)
-    if exact is not None and not exact[2]:  # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
+    if (
+        exact is not None and not exact[2]
+    ):  # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
         g.assume(assumptions.fraction(x, f"{exact[0]}/{exact[1]}"))
-        return g.one(op, [a, g.one("div", [Filled(exact[0], ())], (), {"scalar": exact[1]})], a.shape)
+        return g.one(
+            op, [a, g.one("div", [Filled(exact[0], ())], (), {"scalar": exact[1]})], a.shape
+        )
     result = g.one(op, [a], a.shape, {"scalar": number(x)})
     if op in ("mul", "div"):
         result.of_class = a.of_class
@@ -256,8 +322,13 @@ def _complex(g: Graph, op: str, a: Value, b: Value) -> Value:
     if op == "div":
         if not isinstance(b, Complex):
             return Complex(binary(g, op, ar, b), binary(g, op, ai, b))
-        return binary(g, "div", _complex(g, "mul", a, Complex(br, negate(g, bi))), _squared_length(g, b))
-    return Complex(binary(g, "sub", binary(g, "mul", ar, br), binary(g, "mul", ai, bi)), binary(g, "add", binary(g, "mul", ar, bi), binary(g, "mul", ai, br)))
+        return binary(
+            g, "div", _complex(g, "mul", a, Complex(br, negate(g, bi))), _squared_length(g, b)
+        )
+    return Complex(
+        binary(g, "sub", binary(g, "mul", ar, br), binary(g, "mul", ai, bi)),
+        binary(g, "add", binary(g, "mul", ar, bi), binary(g, "mul", ai, br)),
+    )
 
 
 def _squared_length(g: Graph, a: Complex) -> Value:
@@ -265,9 +336,23 @@ def _squared_length(g: Graph, a: Complex) -> Value:
 
 
 _UNARY = {
-    "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "silu": torch.nn.functional.silu, "relu": torch.relu, "square": torch.square, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf, "floor": torch.floor, "ceil": torch.ceil,
-    "round": torch.round, "trunc": torch.trunc,
+    "neg": torch.neg,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu,
+    "relu": torch.relu,
+    "square": torch.square,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "erf": torch.erf,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "round": torch.round,
+    "trunc": torch.trunc,
 }
 _STEPS = ("floor", "ceil", "round", "trunc")  # their values are whole numbers
 
@@ -289,7 +374,10 @@ def unary(g: Graph, op: str, a: Value) -> Value:
             return Complex(unary(g, op, a.real), unary(g, op, a.imag))
         if op == "exp":
             length = unary(g, "exp", a.real)
-            return Complex(binary(g, "mul", length, unary(g, "cos", a.imag)), binary(g, "mul", length, unary(g, "sin", a.imag)))
+            return Complex(
+                binary(g, "mul", length, unary(g, "cos", a.imag)),
+                binary(g, "mul", length, unary(g, "sin", a.imag)),
+            )
         raise Unsupported(f"{op} of complex numbers")
     if isinstance(a, Hidden) and op == "exp":
         return exp_of_hidden(g, a)
@@ -330,7 +418,9 @@ def _difference(g: Graph, n: Named) -> tuple[Value, Value] | None:
 def _exp(g: Graph, n: Named) -> Value:
     """exp of a log-softmax is the softmax; of the logarithm of s it is s, and exp(x - log s) is exp(x) / s."""
     if n.node is not None and n.node["op"] == "log_softmax":
-        return g.one("softmax", [g.value_of(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"]))
+        return g.one(
+            "softmax", [g.value_of(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"])
+        )
     difference = _difference(g, n)
     if difference is not None:
         total = of_logarithm(g, difference[1])
@@ -366,18 +456,26 @@ def of_logarithm(g: Graph, v: Value, depth: int = 24) -> Value | None:
         found = [p for p in parts if p is not None]
         if len(found) < len(parts):
             return None
-        return _of_difference(g, *found) if difference is not None else _moved_alike(g, v, found)
+        return _of_difference(g, *found) if difference is not None else _moved_likewise(g, v, found)
     return None
 
 
 def _of_difference(g: Graph, a: Value, b: Value) -> Value:
     """log a - log b is the logarithm of a / b, which is c where b is a / c and a is not 0."""
-    if isinstance(b, Named) and b.node is not None and b.node["op"] == "div" and len(b.node["in"]) == 2 and isinstance(a, Named) and b.node["in"][0] == a.name and positive(g, a):
+    if (
+        isinstance(b, Named)
+        and b.node is not None
+        and b.node["op"] == "div"
+        and len(b.node["in"]) == 2
+        and isinstance(a, Named)
+        and b.node["in"][0] == a.name
+        and positive(g, a)
+    ):
         return g.value_of(b.node["in"][1], "real")
     return binary(g, "div", a, b)
 
 
-def _moved_alike(g: Graph, v: Named, parts: list[Value]) -> Value:
+def _moved_likewise(g: Graph, v: Named, parts: list[Value]) -> Value:
     """Other values in the places that a node moves its operands to."""
     assert v.node is not None
     op, attrs = v.node["op"], v.node.get("attrs", {})
@@ -387,7 +485,11 @@ def _moved_alike(g: Graph, v: Named, parts: list[Value]) -> Value:
         return g.permute(parts[0], attrs["dims"])
     if op == "slice":
         return g.slice(parts[0], attrs["dim"], attrs["start"], attrs["stop"], attrs.get("step", 1))
-    return {"view": g.reshape, "expand": g.expand}[op](parts[0], v.shape) if op != "identity" else parts[0]
+    return (
+        {"view": g.reshape, "expand": g.expand}[op](parts[0], v.shape)
+        if op != "identity"
+        else parts[0]
+    )
 
 
 def positive(g: Graph, v: Value, depth: int = 24) -> bool:
@@ -402,9 +504,16 @@ def positive(g: Graph, v: Value, depth: int = 24) -> bool:
     if op == "sum" and isinstance(operands[0], Named):
         inner = operands[0].node
         scores = g.producer(inner["in"][0]) if inner is not None and inner["op"] == "exp" else None
-        if scores is not None and scores["op"] == "apply_mask" and reduced_dims(operands[0].shape, v.node.get("attrs", {}).get("dim")) == [len(operands[0].shape) - 1]:
+        if (
+            scores is not None
+            and scores["op"] == "apply_mask"
+            and reduced_dims(operands[0].shape, v.node.get("attrs", {}).get("dim"))
+            == [len(operands[0].shape) - 1]
+        ):
             return g.definedness.has_a_value(g.value_of(scores["in"][0], "real"))
-    return (op in MOVES_HERE or op in ("add", "mul", "div") and len(operands) == 2 or op == "sum") and all(positive(g, x, depth - 1) for x in operands)
+    return (
+        op in MOVES_HERE or op in ("add", "mul", "div") and len(operands) == 2 or op == "sum"
+    ) and all(positive(g, x, depth - 1) for x in operands)
 
 
 def negate(g: Graph, a: Value) -> Value:
@@ -452,7 +561,11 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
     if exponent == 2:
         return g.one("mul", [n, n], n.shape)
     if not isinstance(exponent, int) and not float(exponent * 2).is_integer():
-        return power(g, g.root(n), 2 * exponent) if float(exponent * 16).is_integer() else _fractional_power(g, n, exponent)
+        return (
+            power(g, g.root(n), 2 * exponent)
+            if float(exponent * 16).is_integer()
+            else _fractional_power(g, n, exponent)
+        )
     if abs(exponent) > MOST_POWER:
         raise Unsupported(f"the power {exponent}")
     return g.one("pow", [n], n.shape, {"scalar": exponent})
@@ -466,7 +579,11 @@ def _fractional_power(g: Graph, a: Named, exponent: float) -> Value:
     if not math.isfinite(exponent):
         raise Unsupported(f"the power {exponent}")
     positive = _by_logarithm(g, a, exponent)
-    return positive if exponent < 0 else g.one("where", [step(g, a), positive, unary(g, "sqrt", a)], a.shape)
+    return (
+        positive
+        if exponent < 0
+        else g.one("where", [step(g, a), positive, unary(g, "sqrt", a)], a.shape)
+    )
 
 
 def step(g: Graph, a: Value) -> Value:
@@ -503,10 +620,14 @@ def minimum(g: Graph, a: Value | float, b: Value | float) -> Value:
 def reduced_dims(shape: Shape, dims: int | Sequence[int] | None) -> list[int]:
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(len(shape)))
-    return sorted({d % len(shape) if shape else 0 for d in ([dims] if isinstance(dims, int) else dims)})
+    return sorted(
+        {d % len(shape) if shape else 0 for d in ([dims] if isinstance(dims, int) else dims)}
+    )
 
 
-def reduce(g: Graph, op: str, a: Value, dims: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
+def reduce(
+    g: Graph, op: str, a: Value, dims: int | Sequence[int] | None = None, keepdim: bool = False
+) -> Value:
     """sum, mean, amax or amin over dimensions (None: all)."""
     check(a)
     if a.shape == ():
@@ -543,17 +664,34 @@ def reduce(g: Graph, op: str, a: Value, dims: int | Sequence[int] | None = None,
 def matmul(g: Graph, a: Value, b: Value) -> Value:
     check(a, b)
     if isinstance(a, Complex) or isinstance(b, Complex):
-        (p, q), (r, s) = ((v.real, v.imag) if isinstance(v, Complex) else (v, Filled(0, v.shape)) for v in (a, b))
-        return Complex(binary(g, "sub", matmul(g, p, r), matmul(g, q, s)), binary(g, "add", matmul(g, p, s), matmul(g, q, r)))
-    if is_constant(a) and is_constant(b) and numel(a.shape) * (b.shape[-1] if b.shape else 1) < FOLD_LIMIT:
+        (p, q), (r, s) = (
+            (v.real, v.imag) if isinstance(v, Complex) else (v, Filled(0, v.shape)) for v in (a, b)
+        )
+        return Complex(
+            binary(g, "sub", matmul(g, p, r), matmul(g, q, s)),
+            binary(g, "add", matmul(g, p, s), matmul(g, q, r)),
+        )
+    if (
+        is_constant(a)
+        and is_constant(b)
+        and numel(a.shape) * (b.shape[-1] if b.shape else 1) < FOLD_LIMIT
+    ):
         return Known(torch.matmul(g.data(a).double(), g.data(b).double()))
     if len(a.shape) > 1 and len(b.shape) > 1:
-        shape = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])) + (a.shape[-2], b.shape[-1])
+        shape = tuple(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])) + (
+            a.shape[-2],
+            b.shape[-1],
+        )
     else:
-        shape = tuple(torch.empty(a.shape, device="meta").matmul(torch.empty(b.shape, device="meta")).shape)
+        shape = tuple(
+            torch.empty(a.shape, device="meta").matmul(torch.empty(b.shape, device="meta")).shape
+        )
     if 0 in shape or 0 in a.shape:
         return Filled(0, shape)
-    if any(isinstance(x, Filled) and x.fill == 0 and g.definedness.times_zero_is_zero(y) for x, y in ((a, b), (b, a))):
+    if any(
+        isinstance(x, Filled) and x.fill == 0 and g.definedness.times_zero_is_zero(y)
+        for x, y in ((a, b), (b, a))
+    ):
         return Filled(0, shape)
     product = g.one("matmul", [g.named(a), g.named(b)], shape)
     g.factors[product.name] = a, b
@@ -574,7 +712,12 @@ def are_real(*values: Value) -> bool:
 def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
     """a where the condition (0 or 1) is 1, else b: reals, of which the one that is not chosen need not be a number."""
     a, b = (Filled(float(v.fill), v.shape) if isinstance(v, Filled) else v for v in (a, b))
-    return g.expand(g.one("where", [condition, a, b], torch.broadcast_shapes(condition.shape, a.shape, b.shape)), shape)
+    return g.expand(
+        g.one(
+            "where", [condition, a, b], torch.broadcast_shapes(condition.shape, a.shape, b.shape)
+        ),
+        shape,
+    )
 
 
 def taken(g: Graph, x: Value, hot: Value, dims: Sequence[int]) -> Value:
@@ -582,7 +725,9 @@ def taken(g: Graph, x: Value, hot: Value, dims: Sequence[int]) -> Value:
     if g.definedness.has_a_value(x) or not isinstance(x, Named) or not are_real(x):
         g.definedness.both_have_values(x)
         return reduce(g, "sum", binary(g, "mul", x, hot), dims)
-    return reduce(g, "sum", one_of(g, hot, x, Filled(0, ()), torch.broadcast_shapes(x.shape, hot.shape)), dims)
+    return reduce(
+        g, "sum", one_of(g, hot, x, Filled(0, ()), torch.broadcast_shapes(x.shape, hot.shape)), dims
+    )
 
 
 def along(g: Graph, x: Value, dim: int, w: Value) -> Value:
@@ -608,14 +753,22 @@ def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
 def _attended(g: Graph, grad: Value, y: Value, dim: int) -> Value | None:
     """sum(grad * y) along the last dimension where grad is w @ v^T, and y @ v was computed before: sum(w * (y @ v)) along theirs."""
     product = (grad.base or grad) if isinstance(grad, Named) else None
-    if product is None or product.name not in g.factors or dim % len(y.shape) != len(y.shape) - 1 or numel(product.shape) != numel(y.shape) or product.shape[-1:] != y.shape[-1:]:
+    if (
+        product is None
+        or product.name not in g.factors
+        or dim % len(y.shape) != len(y.shape) - 1
+        or numel(product.shape) != numel(y.shape)
+        or product.shape[-1:] != y.shape[-1:]
+    ):
         return None
     w, right = g.factors[product.name]
     if len(w.shape) < 2 or len(right.shape) < 2:
         return None
     v = transposed(g, right)
     base = right.base if isinstance(right, Named) else None
-    if base is not None and base.shape[-2:] == right.shape[-2:]:  # only dimensions in front of the matrices were joined
+    if (
+        base is not None and base.shape[-2:] == right.shape[-2:]
+    ):  # only dimensions in front of the matrices were joined
         v = g.reshape(transposed(g, base), v.shape)
     out = g.made("matmul", [g.reshape(y, product.shape), v])
     if out is None or out.shape != w.shape:

@@ -30,12 +30,27 @@ def causal(g: Graph, rows: int, columns: int, offset: int) -> Value:
 
 def hide(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Value:
     """x, which has no minus infinities, with minus infinity where `hidden`: what attention does not see."""
-    mask = _blocks(g, hidden.reshape(hidden.shape[-2:])) if hidden.dim() >= 2 and hidden.numel() == hidden.shape[-1] * hidden.shape[-2] and not isinstance(x, (Filled, Known)) else None
-    closed = bool(hidden.expand(torch.broadcast_shapes(hidden.shape, shape[-1:])).all(-1).any()) or hidden.dim() > 1 and bool(hidden.all(-2).any())
+    mask = (
+        _blocks(g, hidden.reshape(hidden.shape[-2:]))
+        if hidden.dim() >= 2
+        and hidden.numel() == hidden.shape[-1] * hidden.shape[-2]
+        and not isinstance(x, (Filled, Known))
+        else None
+    )
+    closed = (
+        bool(hidden.expand(torch.broadcast_shapes(hidden.shape, shape[-1:])).all(-1).any())
+        or hidden.dim() > 1
+        and bool(hidden.all(-2).any())
+    )
     if mask is None or len(shape) < 2:
-        return Hidden(g.expand(x, shape), Known((~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))))
+        return Hidden(
+            g.expand(x, shape),
+            Known(
+                (~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))
+            ),
+        )
     if len(shape) <= 4:
-        mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
+        mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2) :])
     result = g.one("apply_mask", [g.expand(x, shape), mask], shape)
     if closed:
         g.definedness.closed.add(result.name)
@@ -80,7 +95,10 @@ def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch
         for j in range(1, most + 1):
             if n % k or m % j or (k > 1 or j > 1) and (n // k == 1 or m // j == 1):
                 continue
-            blocks = [[(_kind_of_block(h), h) for h in rows.split(m // j, 1)] for rows in hidden.split(n // k, 0)]
+            blocks = [
+                [(_kind_of_block(h), h) for h in rows.split(m // j, 1)]
+                for rows in hidden.split(n // k, 0)
+            ]
             if all(kind is not None for row in blocks for kind, _ in row):
                 return blocks  # type: ignore[return-value]
     return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Protocol, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -14,7 +15,7 @@ from . import assumptions
 from .values import Filled, Known, Named, Shape, Unsupported, Value
 
 LITERAL_LIMIT = 4096  # elements of a constant with two values, or of a mask, that is written out
-ROUNDINGS = 4         # units in the last place by which a constant that was computed may be off
+ROUNDINGS = 4  # units in the last place by which a constant that was computed may be off
 FOLD_LIMIT = 1 << 24  # elements of a constant that is computed here
 
 
@@ -26,7 +27,9 @@ def number(x: Any) -> int | float:
         return x
     x = float(x)
     if math.isnan(x):
-        raise Unsupported("a number that depends on data (or is no number) is used in a computation")
+        raise Unsupported(
+            "a number that depends on data (or is no number) is used in a computation"
+        )
     if math.isinf(x):
         return x
     return int(x) if x == int(x) and abs(x) < 1e15 else x
@@ -38,15 +41,26 @@ def as_fraction(x: float) -> tuple[int, int, bool] | None:
     if isinstance(x, int) or not math.isfinite(x) or x == 0:
         return None
     near = Fraction(x).limit_denominator(1 << 18)
-    if near.numerator and abs(float(near) - x) <= ROUNDINGS * math.ulp(x):  # 0.7 / 12 and half of 0.7 / 6 are two doubles
+    if near.numerator and abs(float(near) - x) <= ROUNDINGS * math.ulp(
+        x
+    ):  # 0.7 / 12 and half of 0.7 / 6 are two doubles
         q = near.denominator
         for prime in (2, 5):
             while q % prime == 0:
                 q //= prime
-        return (near.numerator, near.denominator, False) if (q != 1 or float(near) != x) and abs(near.numerator) < 1 << 20 else None
+        return (
+            (near.numerator, near.denominator, False)
+            if (q != 1 or float(near) != x) and abs(near.numerator) < 1 << 20
+            else None
+        )
     if x > 0:
         near = Fraction(x * x).limit_denominator(1 << 12)
-        if near.numerator and near.numerator < 1 << 16 and math.sqrt(near) == x and len(repr(x)) > 12:
+        if (
+            near.numerator
+            and near.numerator < 1 << 16
+            and math.sqrt(near) == x
+            and len(repr(x)) > 12
+        ):
             return near.numerator, near.denominator, True
     return None
 
@@ -60,9 +74,17 @@ class Builder(Protocol):
 
     tensors: dict[str, dict[str, Any]]
 
-    def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named: ...
+    def declare(
+        self, name: str, shape: Shape, kind: str = "real", role: str | None = None
+    ) -> Named: ...
 
-    def one(self, op: str, operands: Sequence[Value | None], shape: Shape, attrs: dict[str, Any] | None = None) -> Named: ...
+    def one(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        shape: Shape,
+        attrs: dict[str, Any] | None = None,
+    ) -> Named: ...
 
     def expand(self, v: Value, shape: Sequence[int]) -> Value: ...
 
@@ -94,11 +116,21 @@ class Constants:
         if not math.isfinite(v.fill):
             raise Unsupported("an infinity or not-a-number is used as a number")
         key = (v.fill, v.shape, v.kind)
-        if key not in self._fills and v.kind == "real" and (q := self._divisor([v.fill])) is not None:
-            self._fills[key] = self._graph.expand(self._graph.one("div", [Filled(round(v.fill * q), ())], (), {"scalar": q}), v.shape)  # type: ignore[assignment]
+        if (
+            key not in self._fills
+            and v.kind == "real"
+            and (q := self._divisor([v.fill])) is not None
+        ):
+            self._fills[key] = self._graph.expand(
+                self._graph.one("div", [Filled(round(v.fill * q), ())], (), {"scalar": q}), v.shape
+            )  # type: ignore[assignment]
         if key not in self._fills:
             name = f"%const.{len(self._fills)}"
-            self._graph.tensors[name] = {"shape": list(v.shape), "kind": "constant", "value": int(v.fill) if v.kind != "real" else number(v.fill)}
+            self._graph.tensors[name] = {
+                "shape": list(v.shape),
+                "kind": "constant",
+                "value": int(v.fill) if v.kind != "real" else number(v.fill),
+            }
             if v.kind != "real":
                 self._graph.tensors[name]["dtype"] = "int64"
             self._fills[key] = Named(name, v.shape, v.kind)
@@ -123,33 +155,49 @@ class Constants:
         if data.dtype == torch.bool:
             data = data.to(torch.int64)
         if data.is_floating_point() and not bool(torch.isfinite(data).all()):
-            raise Unsupported("a constant tensor with infinities or not-a-numbers is used as numbers")
-        alike = self._known.setdefault((v.kind == "real", v.shape), [])
-        for tensor, other in alike:
+            raise Unsupported(
+                "a constant tensor with infinities or not-a-numbers is used as numbers"
+            )
+        equal = self._known.setdefault((v.kind == "real", v.shape), [])
+        for tensor, other in equal:
             if torch.equal(data.double(), other.double()):
                 return tensor
         if data.untyped_storage().nbytes() > data.numel() * data.element_size():
-            data = data.clone(memory_format=torch.contiguous_format)  # not the memory that it is a part of
+            data = data.clone(
+                memory_format=torch.contiguous_format
+            )  # not the memory that it is a part of
         name = f"%known.{sum(map(len, self._known.values()))}"
-        if data.numel() <= LITERAL_LIMIT and (v.kind != "real" or bool((data == data.round()).all()) or len(torch.unique(data)) <= 2):
+        if data.numel() <= LITERAL_LIMIT and (
+            v.kind != "real" or bool((data == data.round()).all()) or len(torch.unique(data)) <= 2
+        ):
             q = self._divisor(torch.unique(data).tolist()) if v.kind == "real" else None
-            tensor = self._graph.declare(name, v.shape, v.kind, "constant")  # a mask, positions or counts: what is proved may depend on the numbers
-            self._graph.tensors[name]["value"] = _numbers((data if q is None else (data * q).round()).tolist())
+            tensor = self._graph.declare(
+                name, v.shape, v.kind, "constant"
+            )  # a mask, positions or counts: what is proved may depend on the numbers
+            self._graph.tensors[name]["value"] = _numbers(
+                (data if q is None else (data * q).round()).tolist()
+            )
             if q is not None:
                 tensor = self._graph.one("div", [tensor], v.shape, {"scalar": q})
-            alike.append((tensor, data))
+            equal.append((tensor, data))
             return tensor
         tensor = self._graph.declare(name, v.shape, v.kind, "input")
-        alike.append((tensor, data))
+        equal.append((tensor, data))
         self.declared.append((name, data))
         return tensor
 
     def _divisor(self, numbers: Sequence[float]) -> int | None:
         """A whole number by which constants are whole numbers, where their decimals do not say them exactly (as_fraction); None: there is none."""
         found = {x: as_fraction(x) for x in map(float, numbers)}
-        if len(found) > 2 or not any(found.values()) or any(f is not None and f[2] for f in found.values()):
+        if (
+            len(found) > 2
+            or not any(found.values())
+            or any(f is not None and f[2] for f in found.values())
+        ):
             return None
-        q = math.lcm(*(f[1] if f is not None else Fraction(repr(x)).denominator for x, f in found.items()))
+        q = math.lcm(
+            *(f[1] if f is not None else Fraction(repr(x)).denominator for x, f in found.items())
+        )
         if q > 1 << 30:
             return None
         for x, f in found.items():

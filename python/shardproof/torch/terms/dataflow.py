@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, Iterable, Mapping
+from typing import Any
 
 from .nodes import MOVES, Nodes
 from .values import Named, Value
@@ -23,7 +24,9 @@ def reduced_over(g: Nodes, v: Value) -> set[str]:
         operands = [n for n in node["in"] if n is not None]
         if node["op"] == "add":  # a bias is added to the sum
             operands = [n for n in operands if not _is_given(g, n)]
-        elif node["op"] not in MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+        elif node["op"] not in MOVES and not (
+            node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1
+        ):
             break
         if not operands or node["op"] == "add" and len(operands) > 1:
             break
@@ -47,7 +50,9 @@ def shared_over(g: Nodes, v: Value) -> tuple[str, ...]:
     while node is not None and node["in"] and node["in"][0] is not None:
         if node["op"] in ("all_gather", "all_reduce"):
             found.update(dict.fromkeys(node.get("group", ())))
-        elif node["op"] not in MOVES and not (node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1):
+        elif node["op"] not in MOVES and not (
+            node["op"] in ("mul", "div", "neg") and len(node["in"]) == 1
+        ):
             break
         if node["op"] == "cat" and len(node["in"]) > 1 or node["op"] == "recv":
             break
@@ -61,19 +66,33 @@ def reduced_last(g: Nodes, values: Iterable[Value], sizes: Mapping[str, int]) ->
     for v in values:
         name, factor = v.name if isinstance(v, Named) else "", Fraction(1)
         node = g.producer(name)
-        while node is not None and node["in"] and node["in"][0] is not None and (node["op"] in MOVES or node["op"] in ("mul", "div") and len(node["in"]) == 1):
+        while (
+            node is not None
+            and node["in"]
+            and node["in"][0] is not None
+            and (node["op"] in MOVES or node["op"] in ("mul", "div") and len(node["in"]) == 1)
+        ):
             by = Fraction(node["attrs"]["scalar"]) if node["op"] in ("mul", "div") else Fraction(1)
             factor *= 1 / by if node["op"] == "div" else by
             node = g.producer(node["in"][0])
-        if node is not None and node["op"] == "all_reduce" and node["attrs"]["reduce"] == "sum" and factor * math.prod(sizes[a] for a in node.get("group", ())) != 1:
+        if (
+            node is not None
+            and node["op"] == "all_reduce"
+            and node["attrs"]["reduce"] == "sum"
+            and factor * math.prod(sizes[a] for a in node.get("group", ())) != 1
+        ):
             found.update(node.get("group", ()))
     return found
 
 
-def reduced_next(g: Nodes, names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, tuple[list[str], bool]]:
+def reduced_next(
+    g: Nodes, names: Iterable[str], sizes: Mapping[str, int]
+) -> dict[str, tuple[list[str], bool]]:
     """For tensors that an all_reduce takes, also divided by its ranks: the axes over which they are added up, and whether the ranks' mean is taken (before or after)."""
     wanted = set(names)
-    divided: dict[str, tuple[str, dict[str, Any]]] = {}  # by what a factor makes of it: the tensor, and the node
+    divided: dict[
+        str, tuple[str, dict[str, Any]]
+    ] = {}  # by what a factor makes of it: the tensor, and the node
     made: dict[str, tuple[str, list[str]]] = {}
     found: dict[str, tuple[list[str], bool]] = {}
 
@@ -87,7 +106,10 @@ def reduced_next(g: Nodes, names: Iterable[str], sizes: Mapping[str, int]) -> di
             name, by = divided.get(source, (source, None))
             ranks = math.prod(sizes[a] for a in node["group"])
             if name in wanted and name not in found:
-                found[name] = (list(node["group"]), by is not None and divides(by, ranks) or node["attrs"]["reduce"] == "mean")
+                found[name] = (
+                    list(node["group"]),
+                    by is not None and divides(by, ranks) or node["attrs"]["reduce"] == "mean",
+                )
                 made[node["out"][0]] = (name, list(node["group"]))
         elif node["op"] in ("div", "mul") and len(node["in"]) == 1:
             if source in wanted and source not in found:

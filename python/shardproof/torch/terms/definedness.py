@@ -11,13 +11,62 @@ from .signs import never_negative
 from .values import Filled, Hidden, Ignored, Known, Named, Pick, Table, Unsupported, Value
 
 # What these give of minus infinities has none; where a row has nothing else it is no number at all.
-_FINITE = frozenset({"exp", "softmax", "sigmoid", "tanh", "relu", "relu_backward", "cross_entropy_backward"})
+_FINITE = frozenset(
+    {"exp", "softmax", "sigmoid", "tanh", "relu", "relu_backward", "cross_entropy_backward"}
+)
 
 # Operators whose results are numbers where their operands are.
-_TOTAL = frozenset({
-    "view", "permute", "slice", "expand", "cat", "identity", "recv", "broadcast", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "add", "sub", "mul", "neg", "matmul", "exp", "sigmoid", "tanh",
-    "silu", "relu", "relu_backward", "gelu", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "sum", "mean", "amax", "amin", "softmax", "log_softmax", "one_hot", "embedding", "embedding_backward",
-    "layer_norm", "rms_norm", "cross_entropy", "cross_entropy_backward", "softmax_backward", "silu_backward", "gelu_backward"})
+_TOTAL = frozenset(
+    {
+        "view",
+        "permute",
+        "slice",
+        "expand",
+        "cat",
+        "identity",
+        "recv",
+        "broadcast",
+        "all_gather",
+        "all_reduce",
+        "reduce_scatter",
+        "all_to_all",
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "matmul",
+        "exp",
+        "sigmoid",
+        "tanh",
+        "silu",
+        "relu",
+        "relu_backward",
+        "gelu",
+        "sin",
+        "cos",
+        "erf",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "softmax",
+        "log_softmax",
+        "one_hot",
+        "embedding",
+        "embedding_backward",
+        "layer_norm",
+        "rms_norm",
+        "cross_entropy",
+        "cross_entropy_backward",
+        "softmax_backward",
+        "silu_backward",
+        "gelu_backward",
+    }
+)
 
 
 class Definedness:
@@ -44,7 +93,14 @@ class Definedness:
         self._has_value: dict[str, bool] = {}
 
     def forget(self) -> None:
-        for names in (self.opaque, self.hiding, self.closed, self.masked_by_data, self.brought, self._has_value):
+        for names in (
+            self.opaque,
+            self.hiding,
+            self.closed,
+            self.masked_by_data,
+            self.brought,
+            self._has_value,
+        ):
             names.clear()
 
     def note(self, node: Node, communicates: bool) -> None:
@@ -85,12 +141,25 @@ class Definedness:
                 self._has_value[at] = True
             else:
                 attrs = node.get("attrs", {})
-                plain = node["op"] in _TOTAL or node["op"] == "div" and len(node["in"]) == 1 or node["op"] == "pow" and attrs.get("scalar", -1) in (1, 2, 3, 4) or self._of_what_is_not_negative(node)
-                missing = [n for n in node["in"] if n is not None and n not in self._has_value] if plain else []
+                plain = (
+                    node["op"] in _TOTAL
+                    or node["op"] == "div"
+                    and len(node["in"]) == 1
+                    or node["op"] == "pow"
+                    and attrs.get("scalar", -1) in (1, 2, 3, 4)
+                    or self._of_what_is_not_negative(node)
+                )
+                missing = (
+                    [n for n in node["in"] if n is not None and n not in self._has_value]
+                    if plain
+                    else []
+                )
                 if missing:
                     todo += missing
                     continue
-                self._has_value[at] = plain and all(self._has_value[n] for n in node["in"] if n is not None)
+                self._has_value[at] = plain and all(
+                    self._has_value[n] for n in node["in"] if n is not None
+                )
             todo.pop()
         return self._has_value[name]
 
@@ -102,7 +171,13 @@ class Definedness:
         if node["op"] == "sqrt" and never_negative(self._nodes, self._nodes.value_of(of, "real")):
             return True
         made = self._nodes.producer(of)
-        return made is not None and made["op"] == "add" and len(made["in"]) == 1 and made["attrs"].get("scalar", 0) > 0 and never_negative(self._nodes, self._nodes.value_of(made["in"][0], "real"))
+        return (
+            made is not None
+            and made["op"] == "add"
+            and len(made["in"]) == 1
+            and made["attrs"].get("scalar", 0) > 0
+            and never_negative(self._nodes, self._nodes.value_of(made["in"][0], "real"))
+        )
 
     def times_zero_is_zero(self, v: Value) -> bool:
         """Whether zero times the value is zero, whatever the inputs are: not where it may be no number."""
@@ -119,8 +194,14 @@ class Definedness:
 
     def finite(self, v: Value) -> Value:
         """The value, of which the program is told that it is no infinity and not not-a-number. Raises Unsupported where it may be one: attention's scores are minus infinity where they are masked."""
-        if isinstance(v, Hidden) or isinstance(v, Named) and (v.name in self.hiding or v.name in self.closed):
-            raise Unsupported("it is asked whether masked scores, or what is computed with them, are infinite or not-a-number")
+        if (
+            isinstance(v, Hidden)
+            or isinstance(v, Named)
+            and (v.name in self.hiding or v.name in self.closed)
+        ):
+            raise Unsupported(
+                "it is asked whether masked scores, or what is computed with them, are infinite or not-a-number"
+            )
         if isinstance(v, Named) and v.name in self.masked_by_data:
             self._nodes.assume(assumptions.EACH_ROW_SEEN)
         if isinstance(v, Named) and v.name in self.brought:

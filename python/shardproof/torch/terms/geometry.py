@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -27,14 +27,21 @@ class Geometry:
         """(stride, size, dimension) of the dimensions that move, largest stride first."""
         known: list[tuple[int, int, int]] | None = self.__dict__.get("_packed")
         if known is None:
-            known = self.__dict__["_packed"] = sorted(((t, n, i) for i, (n, t) in enumerate(zip(self.size, self.stride)) if n != 1), key=lambda d: (-d[0], d[2]))
+            known = self.__dict__["_packed"] = sorted(
+                ((t, n, i) for i, (n, t) in enumerate(zip(self.size, self.stride)) if n != 1),
+                key=lambda d: (-d[0], d[2]),
+            )
         return known
 
     def span(self) -> tuple[int, int]:
         """The first element and one past the last."""
         known: tuple[int, int] | None = self.__dict__.get("_span")
         if known is None:
-            end = self.offset if 0 in self.size else self.offset + 1 + sum((n - 1) * t for n, t in zip(self.size, self.stride))
+            end = (
+                self.offset
+                if 0 in self.size
+                else self.offset + 1 + sum((n - 1) * t for n, t in zip(self.size, self.stride))
+            )
             known = self.__dict__["_span"] = (self.offset, end)
         return known
 
@@ -81,9 +88,11 @@ class Place:
     sizes: list[int]
     starts: list[int]
     stops: list[int]
-    order: list[int]     # refined dimensions in the order of the view's refined dimensions; those that are not listed have extent 1
+    order: list[
+        int
+    ]  # refined dimensions in the order of the view's refined dimensions; those that are not listed have extent 1
     expanded: list[int]  # positions (in the view's refined dimensions) that repeat (stride 0)
-    view: list[int]      # sizes of the view's refined dimensions, repeats included
+    view: list[int]  # sizes of the view's refined dimensions, repeats included
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -113,12 +122,12 @@ def locate(seg: Geometry, want: Geometry) -> Place | None:
             if t % ct or cn % (t // ct):
                 return None
             inner = t // ct
-            cells[k: k + 1] = [[t, cn // inner], [ct, inner]]
+            cells[k : k + 1] = [[t, cn // inner], [ct, inner]]
             cn = cn // inner
         if n > cn:  # the view's dimension goes on in the next larger cell
             if k == 0 or cells[k - 1][0] != t * cn or n % cn:
                 return None
-            target[i: i + 1] = [[t * cn, n // cn], [t, cn]]
+            target[i : i + 1] = [[t * cn, n // cn], [t, cn]]
             continue
         i += 1
     # 2. where the view starts, in mixed radix
@@ -136,7 +145,14 @@ def locate(seg: Geometry, want: Geometry) -> Place | None:
         return None
     index = {t: k for k, (t, _) in enumerate(cells)}
     order = [index[t] for t, _ in target if t]
-    return Place([n for _, n in cells], starts, stops, order, [j for j, (t, _) in enumerate(target) if t == 0], [n for _, n in target])
+    return Place(
+        [n for _, n in cells],
+        starts,
+        stops,
+        order,
+        [j for j, (t, _) in enumerate(target) if t == 0],
+        [n for _, n in target],
+    )
 
 
 def _cell(cells: list[list[int]], stride: int) -> int | None:
@@ -166,7 +182,9 @@ def stretches_of(at: Geometry) -> tuple[Geometry, list[int]] | None:
             cells.append([n, t])
     if len(cells) == len(packed):
         return None
-    return Geometry(tuple(n for n, _ in cells), tuple(t for _, t in cells), at.offset), [i for _, _, i in packed]
+    return Geometry(tuple(n for n, _ in cells), tuple(t for _, t in cells), at.offset), [
+        i for _, _, i in packed
+    ]
 
 
 def same_places(a: Geometry, b: Geometry) -> bool:
@@ -176,7 +194,10 @@ def same_places(a: Geometry, b: Geometry) -> bool:
 def interleaved(a: Geometry, b: Geometry) -> bool:
     """Two strided views that share a span and no element: columns of one matrix, real and imaginary parts. By what is left of positions when multiples of one of the strides are taken away."""
     pa, pb = a.packed(), b.packed()
-    return any(_apart(_left(pa, a.offset, m), _left(pb, b.offset, m), m) for m in sorted({t for t, _, _ in (*pa, *pb) if t > 1}, reverse=True))
+    return any(
+        _disjoint(_left(pa, a.offset, m), _left(pb, b.offset, m), m)
+        for m in sorted({t for t, _, _ in (*pa, *pb) if t > 1}, reverse=True)
+    )
 
 
 def _left(packed: list[tuple[int, int, int]], offset: int, m: int) -> tuple[int, int]:
@@ -185,7 +206,7 @@ def _left(packed: list[tuple[int, int, int]], offset: int, m: int) -> tuple[int,
     return low, low + 1 + sum((n - 1) * t for t, n, _ in packed if t % m)
 
 
-def _apart(a: tuple[int, int], b: tuple[int, int], m: int) -> bool:
+def _disjoint(a: tuple[int, int], b: tuple[int, int], m: int) -> bool:
     return a[1] <= m and b[1] <= m and (a[1] <= b[0] or b[1] <= a[0])
 
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -13,7 +14,22 @@ from .definedness import Definedness
 from .integer_inputs import IntegerInputs
 from .nodes import Nodes
 from .signs import never_negative
-from .values import Complex, Filled, Hidden, Ignored, Known, Named, Pick, Poison, Poisoned, Shape, Table, Unsupported, Value, numel
+from .values import (
+    Complex,
+    Filled,
+    Hidden,
+    Ignored,
+    Known,
+    Named,
+    Pick,
+    Poison,
+    Poisoned,
+    Shape,
+    Table,
+    Unsupported,
+    Value,
+    numel,
+)
 
 # How values of a class become values of the graph. Modules that know such a class enter it here:
 # they need the graph, which therefore cannot import them.
@@ -70,11 +86,22 @@ class Graph(Nodes):
         raise Unsupported("a complex tensor is used as a whole")
 
     # ---- nodes ----
-    def emit(self, op: str, operands: Sequence[Value | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None = None, kind: str = "real",
-             **fields: Any) -> list[Named | None]:
+    def emit(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        shapes: Sequence[Shape | None],
+        attrs: dict[str, Any] | None = None,
+        kind: str = "real",
+        **fields: Any,
+    ) -> list[Named | None]:
         """One node; a shape None is a result that is not wanted. Equal calls are made once, unless they communicate (`fields`)."""
         ins = [None if v is None else self.named(v).name for v in operands]
-        key = (op, tuple(ins), repr(sorted((attrs or {}).items())), tuple(s is None for s in shapes)) if not fields else None
+        key = (
+            (op, tuple(ins), repr(sorted((attrs or {}).items())), tuple(s is None for s in shapes))
+            if not fields
+            else None
+        )
         if key is not None and key in self._seen:
             return self._seen[key]
         node, results = self.append(op, ins, shapes, attrs, kind, fields)
@@ -83,7 +110,15 @@ class Graph(Nodes):
             self._seen[key] = results
         return results
 
-    def one(self, op: str, operands: Sequence[Value | None], shape: Shape, attrs: dict[str, Any] | None = None, kind: str = "real", **fields: Any) -> Named:
+    def one(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        shape: Shape,
+        attrs: dict[str, Any] | None = None,
+        kind: str = "real",
+        **fields: Any,
+    ) -> Named:
         result = self.emit(op, operands, [shape], attrs, kind, **fields)[0]
         assert result is not None
         return result
@@ -107,7 +142,9 @@ class Graph(Nodes):
         if isinstance(v, Complex):
             return Complex(self.reshape(v.real, to), self.reshape(v.imag, to))
         if isinstance(v, Hidden):
-            return Hidden(self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to))
+            return Hidden(
+                self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to)
+            )
         if isinstance(v, Ignored):
             return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
@@ -149,9 +186,13 @@ class Graph(Nodes):
         if isinstance(v, Complex):
             return Complex(self.permute(v.real, dims), self.permute(v.imag, dims))
         if isinstance(v, Hidden):
-            return Hidden(self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims))
+            return Hidden(
+                self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims)
+            )
         if isinstance(v, Ignored):
-            return Ignored(self.permute(v.source, dims), self.permute(v.keep, dims), v.other, v.zeros)
+            return Ignored(
+                self.permute(v.source, dims), self.permute(v.keep, dims), v.other, v.zeros
+            )
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
@@ -171,21 +212,37 @@ class Graph(Nodes):
         dim %= len(v.shape)
         if start == 0 and stop >= v.shape[dim] and step == 1:
             return v
-        shape = v.shape[:dim] + (len(range(start, stop, step)),) + v.shape[dim + 1:]
+        shape = v.shape[:dim] + (len(range(start, stop, step)),) + v.shape[dim + 1 :]
         if isinstance(v, Filled):
             return Filled(v.fill, shape, v.kind)
         if isinstance(v, Known):
-            return v.once(("slice", dim, start, stop, step), lambda data: data[(slice(None),) * dim + (slice(start, stop, step),)])
+            return v.once(
+                ("slice", dim, start, stop, step),
+                lambda data: data[(slice(None),) * dim + (slice(start, stop, step),)],
+            )
         if isinstance(v, Complex):
-            return Complex(self.slice(v.real, dim, start, stop, step), self.slice(v.imag, dim, start, stop, step))
+            return Complex(
+                self.slice(v.real, dim, start, stop, step),
+                self.slice(v.imag, dim, start, stop, step),
+            )
         if isinstance(v, Hidden):
-            return Hidden(self.slice(v.source, dim, start, stop, step), self.slice(self.expand(v.keep, v.shape), dim, start, stop, step))
+            return Hidden(
+                self.slice(v.source, dim, start, stop, step),
+                self.slice(self.expand(v.keep, v.shape), dim, start, stop, step),
+            )
         if isinstance(v, Ignored):
-            return self.ignored(self.slice(v.source, dim, start, stop, step), self._one_number(self.slice(v.keep, dim, start, stop, step)), v.other, v.zeros)
+            return self.ignored(
+                self.slice(v.source, dim, start, stop, step),
+                self._one_number(self.slice(v.keep, dim, start, stop, step)),
+                v.other,
+                v.zeros,
+            )
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
-            return Table(self.slice(self._expand_source(v), dim, start, stop, step), v.entries, v.low, shape)  # type: ignore[arg-type]
+            return Table(
+                self.slice(self._expand_source(v), dim, start, stop, step), v.entries, v.low, shape
+            )  # type: ignore[arg-type]
         if 0 in shape:
             return Filled(0, shape, self.named(v).kind)
         n = self.named(v)
@@ -255,14 +312,26 @@ class Graph(Nodes):
             if isinstance(v, Poison):
                 return Poison(shape, v.reason)
         first = values[0]
-        if all(isinstance(v, Filled) and v.fill == first.fill and v.kind == first.kind for v in values if isinstance(first, Filled)) and isinstance(first, Filled):
+        if all(
+            isinstance(v, Filled) and v.fill == first.fill and v.kind == first.kind
+            for v in values
+            if isinstance(first, Filled)
+        ) and isinstance(first, Filled):
             return Filled(first.fill, shape, first.kind)
         if all(isinstance(v, Complex) for v in values):
-            return Complex(self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim))  # type: ignore[attr-defined]
-        if all(isinstance(v, (Filled, Known)) for v in values) and numel(tuple(shape)) <= FOLD_LIMIT:
+            return Complex(
+                self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim)
+            )  # type: ignore[attr-defined]
+        if (
+            all(isinstance(v, (Filled, Known)) for v in values)
+            and numel(tuple(shape)) <= FOLD_LIMIT
+        ):
             key = (dim, *map(id, values))
             if key not in self._joined:
-                self._joined[key] = (Known(torch.cat([self.data(v) for v in values], dim)), values)  # the parts are kept, so that their ids stay their own
+                self._joined[key] = (
+                    Known(torch.cat([self.data(v) for v in values], dim)),
+                    values,
+                )  # the parts are kept, so that their ids stay their own
             return self._joined[key][0]
         ignored = self._ignored(values, dim)
         if ignored is not None:
@@ -275,24 +344,59 @@ class Graph(Nodes):
             return joined
         if all(isinstance(v, Table) for v in values):
             a = values[0]
-            if all(v.low == a.low and v.kind == a.kind and torch.equal(v.entries, a.entries) for v in values):  # type: ignore[attr-defined]
+            if all(
+                v.low == a.low and v.kind == a.kind and torch.equal(v.entries, a.entries)
+                for v in values
+            ):  # type: ignore[attr-defined]
                 source = self.cat([self._expand_source(v) for v in values], dim)  # type: ignore[arg-type]
                 return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
         ns = [self.named(v) for v in values]
-        if any(n.kind == "real" for n in ns):  # masks of data are zeros and ones, so that those of constants have to be, too
+        if any(
+            n.kind == "real" for n in ns
+        ):  # masks of data are zeros and ones, so that those of constants have to be, too
             ns = [self.named(self._as_real(v)) for v in values]
         kinds = {n.kind for n in ns}
-        return self.one("cat", ns, tuple(shape), {"dim": dim}, kinds.pop() if len(kinds) == 1 else "real" if "real" in kinds else "int")
+        return self.one(
+            "cat",
+            ns,
+            tuple(shape),
+            {"dim": dim},
+            kinds.pop() if len(kinds) == 1 else "real" if "real" in kinds else "int",
+        )
 
     def _ignored(self, values: Sequence[Value], dim: int) -> Value | None:
         """Labels beside a number that is no class; None where there is no such number."""
-        values = [self._of_classes(v) for v in values] if not all(isinstance(v, Table) for v in values) else values
-        others = {v.other if isinstance(v, Ignored) else int(v.fill) for v in values if isinstance(v, Ignored) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0}
-        if len(others) != 1 or not any(isinstance(v, (Ignored, Named)) for v in values) or any(getattr(v, "kind", "") != "int" for v in values):
+        values = (
+            [self._of_classes(v) for v in values]
+            if not all(isinstance(v, Table) for v in values)
+            else values
+        )
+        others = {
+            v.other if isinstance(v, Ignored) else int(v.fill)
+            for v in values
+            if isinstance(v, Ignored) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0
+        }
+        if (
+            len(others) != 1
+            or not any(isinstance(v, (Ignored, Named)) for v in values)
+            or any(getattr(v, "kind", "") != "int" for v in values)
+        ):
             return None
         other = others.pop()
-        parts = [(v.source, v.keep) if isinstance(v, Ignored) else (Filled(0, v.shape, "int"), Filled(0, v.shape)) if isinstance(v, Filled) and v.fill == other else (v, Filled(1, v.shape)) for v in values]
-        return self.ignored(self.cat([source for source, _ in parts], dim), self.cat([keep for _, keep in parts], dim), other, all(v.zeros for v in values if isinstance(v, Ignored)))
+        parts = [
+            (v.source, v.keep)
+            if isinstance(v, Ignored)
+            else (Filled(0, v.shape, "int"), Filled(0, v.shape))
+            if isinstance(v, Filled) and v.fill == other
+            else (v, Filled(1, v.shape))
+            for v in values
+        ]
+        return self.ignored(
+            self.cat([source for source, _ in parts], dim),
+            self.cat([keep for _, keep in parts], dim),
+            other,
+            all(v.zeros for v in values if isinstance(v, Ignored)),
+        )
 
     def _of_classes(self, v: Value) -> Value:
         """A table of classes of which some are replaced by one number below 0 as such; anything else as it is."""
@@ -300,7 +404,11 @@ class Graph(Nodes):
             return v
         counts = v.entries == torch.arange(len(v.entries))
         others = v.entries[~counts].unique().tolist()
-        return Ignored(self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0]) if len(others) == 1 and others[0] < 0 else v
+        return (
+            Ignored(self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0])
+            if len(others) == 1 and others[0] < 0
+            else v
+        )
 
     @staticmethod
     def ignored(source: Value, keep: Value, other: int, zeros: bool) -> Value:
@@ -330,7 +438,12 @@ class Graph(Nodes):
             if not isinstance(v, Named) or v.node is None or v.node["op"] != "slice":
                 return None
             a = v.node["attrs"]
-            if a["dim"] != dim or a["start"] != at or "step" in a or (source is not None and v.node["in"][0] != source):
+            if (
+                a["dim"] != dim
+                or a["start"] != at
+                or "step" in a
+                or (source is not None and v.node["in"][0] != source)
+            ):
                 return None
             source, at = v.node["in"][0], a["stop"]
         whole = self.value_of(source, values[0].kind)  # type: ignore[arg-type, attr-defined]
@@ -342,7 +455,11 @@ class Graph(Nodes):
         if isinstance(v, Known):
             return v.data
         assert isinstance(v, Filled)
-        return torch.full(v.shape, v.fill, dtype={"int": torch.int64, "bool": torch.bool}.get(v.kind, torch.float64))
+        return torch.full(
+            v.shape,
+            v.fill,
+            dtype={"int": torch.int64, "bool": torch.bool}.get(v.kind, torch.float64),
+        )
 
     def root(self, square: Value) -> Value:
         """The square root; squaring it gives the operand back, where that is known not to be negative."""

@@ -24,7 +24,10 @@ def with_constants(g: Graph, function: Function, a: Value, b: Value, shape: Shap
         constants = y.data.unsqueeze(-1)
         holds = function(constants, t.entries) if flip else function(t.entries, constants)
         hot = tables.one_hot(g, g.named(g.expand(t.source, t.shape)), t.low, t.low + len(t.entries))
-        return g.expand(ar.reduce(g, "sum", ar.binary(g, "mul", hot, Known(holds.to(torch.float64))), [-1]), shape)
+        return g.expand(
+            ar.reduce(g, "sum", ar.binary(g, "mul", hot, Known(holds.to(torch.float64))), [-1]),
+            shape,
+        )
     return None
 
 
@@ -59,11 +62,15 @@ def real(g: Graph, v: Table | Pick) -> Value:
     two_numbers = bool(((numbers == least) | (numbers == most)).all())
     if len(runs) > MOST_WINDOWS:
         if v.low < 0:
-            raise Unsupported(f"a function of classes below 0 with more than {MOST_WINDOWS} windows")
+            raise Unsupported(
+                f"a function of classes below 0 with more than {MOST_WINDOWS} windows"
+            )
         g.assume(assumptions.CLASSES)
         rows = torch.cat([torch.zeros(v.low, dtype=torch.float64), numbers]).reshape(-1, 1)
         ids = g.named(v.source)
-        return g.expand(g.reshape(g.one("embedding", [ids, Known(rows)], ids.shape + (1,)), ids.shape), v.shape)
+        return g.expand(
+            g.reshape(g.one("embedding", [ids, Known(rows)], ids.shape + (1,)), ids.shape), v.shape
+        )
     outside = runs[0][0] == 0 or runs[-1][1] == len(v.entries)
     zero_runs = _windows((v.entries.to(torch.float64) == runs[0][2]).logical_not())
     if outside and len(zero_runs) < len(runs) and two_numbers:
@@ -125,13 +132,22 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
     ids = g.reshape(g.expand(v.index.source, v.index.shape), v.index.shape)
     total: Value = Filled(0, shape)
     if stop > start:
-        if not 0 <= start + shift and stop + shift <= width:
+        if not start + shift >= 0 and stop + shift <= width:
             raise Unsupported("an index outside of the table")
         g.assume(assumptions.CLASSES)
         if v.table:
             part = g.slice(source, 0, start + shift, stop + shift)
-            attrs = {} if (start + low, stop + low) == (0, len(index)) and low == 0 else {"start": start + low, "stop": stop + low}
-            total = g.one("embedding", [g.named(ids), g.named(part)], g.named(ids).shape + source.shape[1:], attrs or None)
+            attrs = (
+                {}
+                if (start + low, stop + low) == (0, len(index)) and low == 0
+                else {"start": start + low, "stop": stop + low}
+            )
+            total = g.one(
+                "embedding",
+                [g.named(ids), g.named(part)],
+                g.named(ids).shape + source.shape[1:],
+                attrs or None,
+            )
         else:
             part = g.slice(source, -1, start + shift, stop + shift)
             total = ar.taken(g, part, tables.one_hot(g, ids, start + low, stop + low), [-1])
@@ -151,7 +167,9 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
                 weight = g.reshape(weight, weight.shape + (1,))
             total = ar.binary(g, "add", total, ar.binary(g, "mul", weight, row))
     if bool((v.offset != 0).any()):
-        total = ar.binary(g, "add", total, real(g, Table(v.index.source, v.offset, low, v.index.shape)))
+        total = ar.binary(
+            g, "add", total, real(g, Table(v.index.source, v.offset, low, v.index.shape))
+        )
     return g.expand(g.reshape(total, shape) if total.shape != shape else total, shape)
 
 

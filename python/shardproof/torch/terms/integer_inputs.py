@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -24,7 +25,10 @@ class IntegerOrigins:
     most: int = -1
 
     def add(self, constants: torch.Tensor) -> None:
-        self.least, self.most = min(self.least, int(constants.min())), max(self.most, int(constants.max()))
+        self.least, self.most = (
+            min(self.least, int(constants.min())),
+            max(self.most, int(constants.max())),
+        )
 
 
 class IntegerInputs:
@@ -66,7 +70,13 @@ class IntegerInputs:
                 found.add(next(data for known, data in self._constants if known == name))
             elif entry.get("kind") == "input" or node is not None and node["op"] == "moe_gate":
                 found.origins[name] = None
-            elif "kind" in entry or node is None or node["op"] not in MOVES or not node["in"] or None in node["in"]:
+            elif (
+                "kind" in entry
+                or node is None
+                or node["op"] not in MOVES
+                or not node["in"]
+                or None in node["in"]
+            ):
                 return None
             else:
                 todo += [n for n in node["in"] if n not in seen]

@@ -19,14 +19,15 @@ import contextlib
 import dataclasses
 import enum
 import sys
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch.nn.functional as F
 
-from . import arithmetic as ar
-from . import tables
 from ..compat.private import changes, current_node, replace_everywhere
 from ..compat.user_code import short_name
+from . import arithmetic as ar
+from . import tables
 from .graph import Graph
 from .values import Ignored, Named, Table, Value
 
@@ -36,7 +37,7 @@ DEFAULT = -100  # torch's ignore_index
 class Names(enum.IntEnum):
     """Who names an ignored label."""
 
-    NOBODY = 0   # it is the default of a loss
+    NOBODY = 0  # it is the default of a loss
     LIBRARY = 1  # an installed package
     PROGRAM = 2  # the program itself
 
@@ -58,7 +59,11 @@ def _who() -> Names:
     while frame is not None:
         file = frame.f_code.co_filename
         if _user_file(file):
-            return Names.LIBRARY if "site-packages" in file or "dist-packages" in file else Names.PROGRAM
+            return (
+                Names.LIBRARY
+                if "site-packages" in file or "dist-packages" in file
+                else Names.PROGRAM
+            )
         frame = frame.f_back
     return Names.NOBODY
 
@@ -74,9 +79,13 @@ def ignored_labels_named(g: Graph) -> Iterator[None]:
     def naming(f: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             frame: Any = sys._getframe(1)
-            said = ("ignore_index" in kwargs or len(args) > 4) and _user_file(frame.f_code.co_filename)
+            said = ("ignore_index" in kwargs or len(args) > 4) and _user_file(
+                frame.f_code.co_filename
+            )
             before = g.integers.label_names
-            g.integers.label_names = _who() if said else before if before is not None else Names.NOBODY
+            g.integers.label_names = (
+                _who() if said else before if before is not None else Names.NOBODY
+            )
             try:
                 return f(*args, **kwargs)
             finally:
@@ -95,7 +104,11 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: boo
     source = labels.source if isinstance(labels, Table) else labels
     of = g.integers.origins_of(source) if isinstance(source, Named) else None
     for origin in of.origins if of is not None else ():
-        if origin.startswith("%") or origin in g.integers.ignorable or 0 <= ignore < g.integers.ranges.get(origin, 0):
+        if (
+            origin.startswith("%")
+            or origin in g.integers.ignorable
+            or 0 <= ignore < g.integers.ranges.get(origin, 0)
+        ):
             continue  # drawn, known already, or a class like others
         names = g.integers.label_names
         if names is None:  # outside of a loss
@@ -106,7 +119,9 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: boo
         before = g.integers.labelled.get(origin)
         if before is not None:
             first = met if by_loss and not before.by_loss else before
-            met = dataclasses.replace(first, names=max(met.names, before.names), window=met.window and before.window)
+            met = dataclasses.replace(
+                first, names=max(met.names, before.names), window=met.window and before.window
+            )
         g.integers.labelled[origin] = met
 
 
@@ -119,8 +134,15 @@ def bounded(g: Graph, labels: Named) -> None:
 def may_be_ignored(g: Graph, valid: Names | None) -> dict[str, Met]:
     """The inputs of the single device that are classes or ignored. valid: None, or those that nobody but this one names are classes."""
     known = {**g.integers.ranges, **g.integers.chosen_from}
-    return {name: met for name, met in g.integers.labelled.items()
-            if name in known and name not in g.integers.indexing and not (met.window and name in g.integers.bounded) and (met.names > Names.NOBODY or name not in g.integers.ranges) and (valid is None or met.names > valid)}
+    return {
+        name: met
+        for name, met in g.integers.labelled.items()
+        if name in known
+        and name not in g.integers.indexing
+        and not (met.window and name in g.integers.bounded)
+        and (met.names > Names.NOBODY or name not in g.integers.ranges)
+        and (valid is None or met.names > valid)
+    }
 
 
 def input_of(g: Graph, name: str, classes: Named) -> Value:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from . import assumptions
 from .values import Filled, Named, Shape, Value
@@ -38,7 +39,9 @@ class Nodes:
         self._producers.clear()
         self._indexed = 0
 
-    def declare(self, name: str, shape: Shape, kind: str = "real", role: str | None = None) -> Named:
+    def declare(
+        self, name: str, shape: Shape, kind: str = "real", role: str | None = None
+    ) -> Named:
         """A tensor that no node makes. role: `input`, `parameter` or `constant`. Raises ValueError for a name that exists."""
         if name in self.tensors:
             raise ValueError(f"{name} is declared twice")
@@ -50,7 +53,15 @@ class Nodes:
         self.tensors[name] = entry
         return Named(name, shape, kind)
 
-    def append(self, op: str, ins: list[str | None], shapes: Sequence[Shape | None], attrs: dict[str, Any] | None, kind: str, fields: Mapping[str, Any]) -> tuple[Node, list[Named | None]]:
+    def append(
+        self,
+        op: str,
+        ins: list[str | None],
+        shapes: Sequence[Shape | None],
+        attrs: dict[str, Any] | None,
+        kind: str,
+        fields: Mapping[str, Any],
+    ) -> tuple[Node, list[Named | None]]:
         """Enters a node; the node and its results. A shape None is a result that is not wanted."""
         results: list[Named | None] = []
         node: Node = {"op": op, "in": ins, "out": []}
@@ -74,7 +85,7 @@ class Nodes:
 
     def producer(self, name: str) -> Node | None:
         """The node that makes a tensor; None for an input, a parameter or a constant."""
-        for node in self.nodes[self._indexed:]:
+        for node in self.nodes[self._indexed :]:
             for out in node["out"]:
                 if out is not None:
                     self._producers[out] = node

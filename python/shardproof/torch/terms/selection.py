@@ -21,7 +21,9 @@ def greater(g: Graph, a: Any, b: Any) -> Value:
 
 def nonzero(g: Graph, a: Value) -> Value:
     """1 where a is not 0. What is 0 or 1 is itself."""
-    if isinstance(a, Named) and (a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"):
+    if isinstance(a, Named) and (
+        a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"
+    ):
         return a
     return ar.binary(g, "add", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 
@@ -34,7 +36,11 @@ def as_numbers(m: Value) -> Value:
     """A mask as ones and zeros."""
     if isinstance(m, Known):
         return Known(m.data.double())
-    return Table(m.source, m.entries.double(), m.low, m.shape) if isinstance(m, Table) and m.entries.dtype == torch.bool else m
+    return (
+        Table(m.source, m.entries.double(), m.low, m.shape)
+        if isinstance(m, Table) and m.entries.dtype == torch.bool
+        else m
+    )
 
 
 def at_least(g: Graph, a: Any, b: Any) -> Value:
@@ -54,19 +60,41 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             return ar.masked(g, x, hidden, shape)
         if isinstance(y, Filled) and y.fill == -math.inf and not isinstance(x, Hidden):
             keep = complement(g, mask) if flip else mask
-            return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
+            return Hidden(
+                g.expand(x, shape),
+                g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape),
+            )
     ar.check(mask, a, b)
     condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
         if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
             keep = g.expand(complement(g, mask) if flip else mask, shape)
-            if y.fill == 0 and x.zeros and ar.is_constant(keep) and ar.is_constant(x.keep) and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0):
+            if (
+                y.fill == 0
+                and x.zeros
+                and ar.is_constant(keep)
+                and ar.is_constant(x.keep)
+                and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0)
+            ):
                 return g.expand(x.source, shape)
             if y.fill == x.other:
-                return Ignored(g.expand(x.source, shape), ar.binary(g, "mul", g.expand(x.keep, shape), keep), x.other)
-        if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
-            return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
+                return Ignored(
+                    g.expand(x.source, shape),
+                    ar.binary(g, "mul", g.expand(x.keep, shape), keep),
+                    x.other,
+                )
+        if (
+            isinstance(y, Filled)
+            and y.kind == "int"
+            and getattr(x, "kind", "") == "int"
+            and isinstance(x, (Named, Table))
+        ):
+            return Ignored(
+                g.expand(x, shape),
+                g.expand(complement(g, mask) if flip else mask, shape),
+                int(y.fill),
+            )
     if not (g.definedness.has_a_value(a) and g.definedness.has_a_value(b)) and ar.are_real(a, b):
         return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
     # Both are numbers, so that products with ones and zeros are the same, of which more is known.
@@ -75,4 +103,9 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
         return g.expand(ar.binary(g, "mul", a, mask), shape)
     if isinstance(a, Filled) and a.fill == 0:
         return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
-    return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
+    return g.expand(
+        ar.binary(
+            g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))
+        ),
+        shape,
+    )

@@ -14,7 +14,11 @@ _NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_ho
 
 def _is_step(node: dict[str, Any] | None) -> bool:
     """Of what `step` makes: a number where something is above 0, else 0."""
-    return node is not None and node["op"] == "relu_backward" and str(node["in"][0]).startswith("%const.")
+    return (
+        node is not None
+        and node["op"] == "relu_backward"
+        and str(node["in"][0]).startswith("%const.")
+    )
 
 
 def _where_positive(g: Nodes, x: str, by: str) -> bool:
@@ -25,11 +29,30 @@ def _where_positive(g: Nodes, x: str, by: str) -> bool:
     of = g.producer(node["in"][1])
     if node["in"][1] == x or of is None or of["in"] != [x]:
         return node["in"][1] == x
-    return of["op"] == "add" and of["attrs"]["scalar"] <= 0 or of["op"] == "sub" and of["attrs"]["scalar"] >= 0
+    return (
+        of["op"] == "add"
+        and of["attrs"]["scalar"] <= 0
+        or of["op"] == "sub"
+        and of["attrs"]["scalar"] >= 0
+    )
 
 
 _COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-_KEEPS_SIGN = ("view", "permute", "slice", "expand", "cat", "identity", "sum", "mean", "amax", "amin", "add", "mul", "div")  # of what this rank has: others may send anything
+_KEEPS_SIGN = (
+    "view",
+    "permute",
+    "slice",
+    "expand",
+    "cat",
+    "identity",
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "add",
+    "mul",
+    "div",
+)  # of what this rank has: others may send anything
 
 
 def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) -> bool:
@@ -46,23 +69,50 @@ def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) 
     op, attrs = node["op"], node.get("attrs", {})
     if op == "where":
         condition, x, y = node["in"]
-        return (_where_positive(g, x, condition) or never_negative(g, g.value_of(x, "real"), depth - 1, on_ranks)) and never_negative(g, g.value_of(y, "real"), depth - 1, on_ranks)
+        return (
+            _where_positive(g, x, condition)
+            or never_negative(g, g.value_of(x, "real"), depth - 1, on_ranks)
+        ) and never_negative(g, g.value_of(y, "real"), depth - 1, on_ranks)
     if _is_step(node):
         return g.tensors[node["in"][0]]["value"] >= 0
-    if op == "mul" and len(node["in"]) == 2 and (_where_positive(g, *node["in"]) or _where_positive(g, *reversed(node["in"]))):
+    if (
+        op == "mul"
+        and len(node["in"]) == 2
+        and (_where_positive(g, *node["in"]) or _where_positive(g, *reversed(node["in"])))
+    ):
         return True
-    if op == "add" and len(node["in"]) == 1 and attrs.get("scalar", 0) >= 1:  # 1 less what is 0 or 1
+    if (
+        op == "add" and len(node["in"]) == 1 and attrs.get("scalar", 0) >= 1
+    ):  # 1 less what is 0 or 1
         inner = g.producer(node["in"][0])
         step = g.producer(inner["in"][0]) if inner is not None and inner["op"] == "neg" else None
         if step is not None and _is_step(step):
             return bool(g.tensors[step["in"][0]]["value"] == 1)
     if op == "log" and depth > 1:  # of 1 and what is never negative
         inner = g.producer(node["in"][0])
-        return inner is not None and inner["op"] == "add" and len(inner["in"]) == 1 and inner["attrs"].get("scalar", 0) >= 1 and never_negative(g, g.value_of(inner["in"][0], "real"), depth - 2, on_ranks)
-    if op in _NEVER_NEGATIVE or op == "mul" and len(node["in"]) == 2 and node["in"][0] == node["in"][1]:
+        return (
+            inner is not None
+            and inner["op"] == "add"
+            and len(inner["in"]) == 1
+            and inner["attrs"].get("scalar", 0) >= 1
+            and never_negative(g, g.value_of(inner["in"][0], "real"), depth - 2, on_ranks)
+        )
+    if (
+        op in _NEVER_NEGATIVE
+        or op == "mul"
+        and len(node["in"]) == 2
+        and node["in"][0] == node["in"][1]
+    ):
         return True
     if on_ranks and op in _COMBINES and node["in"]:
         g.assume(assumptions.NON_NEGATIVE_PARTS)
-    elif op not in _KEEPS_SIGN or attrs.get("scalar", 0) < 0 or attrs.get("alpha", 1) < 0 or not node["in"]:
+    elif (
+        op not in _KEEPS_SIGN
+        or attrs.get("scalar", 0) < 0
+        or attrs.get("alpha", 1) < 0
+        or not node["in"]
+    ):
         return False
-    return all(never_negative(g, g.value_of(name, "real"), depth - 1, on_ranks) for name in node["in"])
+    return all(
+        never_negative(g, g.value_of(name, "real"), depth - 1, on_ranks) for name in node["in"]
+    )

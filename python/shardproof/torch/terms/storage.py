@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .geometry import Geometry, Place, Segment, contiguous, interleaved, locate, positions_of, same_places, stretches_of
+from .geometry import (
+    Geometry,
+    Place,
+    Segment,
+    contiguous,
+    interleaved,
+    locate,
+    positions_of,
+    same_places,
+    stretches_of,
+)
 from .graph import Graph
 from .values import Complex, Filled, Named, Poison, Reason, Unsupported, Value, numel
 
@@ -22,9 +32,11 @@ class Storage:
     def __init__(self, keep: Any) -> None:
         self.keep = keep  # the real storage: its address names this one as long as it lives
         self.segments: list[Segment] = []
-        self.freed = False    # given back once
-        self.pending: dict[object, tuple[int, int, str]] = {}  # asynchronous operators that were not waited for: the elements that they write, and what they are
-        self.sent: dict[object, tuple[int, int, str]] = {}     # of these the elements that they read
+        self.freed = False  # given back once
+        self.pending: dict[
+            object, tuple[int, int, str]
+        ] = {}  # asynchronous operators that were not waited for: the elements that they write, and what they are
+        self.sent: dict[object, tuple[int, int, str]] = {}  # of these the elements that they read
         self._cache: dict[Geometry, Value] = {}
 
     def being_sent(self, at: Geometry) -> str | None:
@@ -41,7 +53,9 @@ class Storage:
         """Forgets what lies inside a dense view."""
         low, high = at.span()
         self._cache.clear()
-        self.segments = [s for s in self.segments if not (low <= s.at.span()[0] and s.at.span()[1] <= high)]
+        self.segments = [
+            s for s in self.segments if not (low <= s.at.span()[0] and s.at.span()[1] <= high)
+        ]
 
     def write(self, g: Graph, value: Value, at: Geometry, loc: str) -> None:
         """Replaces the elements of the view."""
@@ -52,27 +66,51 @@ class Storage:
         base = value.base if isinstance(value, Named) else None
         if base is not None and at == contiguous(at.size, at.offset):
             value, at = base, contiguous(base.shape, at.offset)  # the shape it was made in
-        touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1] and not interleaved(s.at, at)]
-        hidden = [s for s in touched if at.is_dense() and low <= s.at.span()[0] and s.at.span()[1] <= high or same_places(s.at, at)]
+        touched = [
+            s
+            for s in self.segments
+            if s.at.span()[0] < high and low < s.at.span()[1] and not interleaved(s.at, at)
+        ]
+        hidden = [
+            s
+            for s in touched
+            if at.is_dense()
+            and low <= s.at.span()[0]
+            and s.at.span()[1] <= high
+            or same_places(s.at, at)
+        ]
         left = [s for s in touched if s not in hidden]
         if not left:
             self.segments = [s for s in self.segments if s not in hidden] + [Segment(value, at)]
             return
-        if len(left) == 1 and len(left[0].at.size) == 1 and numel(at.size) > 1 and not isinstance(left[0].value, Poison) and self._write_parts(g, value, at, left, hidden, loc):
+        if (
+            len(left) == 1
+            and len(left[0].at.size) == 1
+            and numel(at.size) > 1
+            and not isinstance(left[0].value, Poison)
+            and self._write_parts(g, value, at, left, hidden, loc)
+        ):
             return  # a stretch of a flat buffer of several tensors: they stay apart
         if len(left) == 1 and not isinstance(left[0].value, Poison):
             old = left[0]
             place = locate(old.at, at)
             if place is not None and not place.expanded:
                 new = update(g, old, place, value, at)
-                self.segments = [s for s in self.segments if s not in hidden and s is not old] + [Segment(new, old.at)]
+                self.segments = [s for s in self.segments if s not in hidden and s is not old] + [
+                    Segment(new, old.at)
+                ]
                 return
         if self._write_parts(g, value, at, left, hidden, loc):
             return
         if len(left) == 1 and not hidden and _write_one_by_one(g, self, left[0], value, at):
             return
-        reason = Reason("a write to a view that overlaps earlier ones in a way that is not understood", loc)
-        self.segments = [Segment(Poison(s.value.shape, reason), s.at) if s in touched else s for s in self.segments]
+        reason = Reason(
+            "a write to a view that overlaps earlier ones in a way that is not understood", loc
+        )
+        self.segments = [
+            Segment(Poison(s.value.shape, reason), s.at) if s in touched else s
+            for s in self.segments
+        ]
         self.segments.append(Segment(Poison(value.shape, reason), at))
 
     def cut_in(self, g: Graph, value: Value, at: Geometry, loc: str) -> None:
@@ -83,9 +121,19 @@ class Storage:
         if not self._write_parts(g, value, at, touched, [], loc):
             self.write(g, value, at, loc)
 
-    def _write_parts(self, g: Graph, value: Value, at: Geometry, left: list[Segment], hidden: list[Segment], loc: str) -> bool:
+    def _write_parts(
+        self,
+        g: Graph,
+        value: Value,
+        at: Geometry,
+        left: list[Segment],
+        hidden: list[Segment],
+        loc: str,
+    ) -> bool:
         """A dense write over pieces of dense segments: what is covered is cut off from them."""
-        if at != contiguous(at.size, at.offset) or not all(s.at == contiguous(s.at.size, s.at.offset) for s in left):
+        if at != contiguous(at.size, at.offset) or not all(
+            s.at == contiguous(s.at.size, s.at.offset) for s in left
+        ):
             return False
         low, high = at.span()
         rest = [s for s in self.segments if s not in hidden and s not in left]
@@ -95,7 +143,9 @@ class Storage:
             if a < low:
                 rest.append(Segment(g.slice(flat, 0, 0, low - a), contiguous((low - a,), a)))
             if high < b:
-                rest.append(Segment(g.slice(flat, 0, high - a, b - a), contiguous((b - high,), high)))
+                rest.append(
+                    Segment(g.slice(flat, 0, high - a, b - a), contiguous((b - high,), high))
+                )
         self.segments = rest + [Segment(value, at)]
         return True
 
@@ -126,7 +176,13 @@ class Storage:
                     packed = [at.size[i] for i in order]
                     v = g.permute(g.reshape(whole, packed), [order.index(i) for i in sorted(order)])
                     return g.reshape(v, at.size)
-            if found is None and numel(at.size) <= FEW and touched[0].at.span()[0] <= low and high <= touched[0].at.span()[1] and not isinstance(touched[0].value, Poison):
+            if (
+                found is None
+                and numel(at.size) <= FEW
+                and touched[0].at.span()[0] <= low
+                and high <= touched[0].at.span()[1]
+                and not isinstance(touched[0].value, Poison)
+            ):
                 return _one_by_one(g, touched[0], at)
         if len(touched) > 1:
             return self._join(g, touched, at, loc)
@@ -134,7 +190,13 @@ class Storage:
             if isinstance(s.value, Poison):
                 return Poison(at.size, s.value.reason)
         covered = touched and touched[0].at.span()[0] <= low and high <= touched[0].at.span()[1]
-        text = "memory that was never written is read" if not touched else "a view that is not understood" if covered else "memory of which a part was never written is read"
+        text = (
+            "memory that was never written is read"
+            if not touched
+            else "a view that is not understood"
+            if covered
+            else "memory of which a part was never written is read"
+        )
         return Poison(at.size, Reason(text, loc, hazard=not touched and not self.freed))
 
     def _join(self, g: Graph, touched: list[Segment], at: Geometry, loc: str) -> Value:
@@ -157,7 +219,9 @@ class Storage:
                 continue
             pieces = []
             for a, b in zip(bounds[:-1], bounds[1:]):
-                part = Geometry(at.size[:dim] + (b - a,) + at.size[dim + 1:], at.stride, at.offset + a * t)
+                part = Geometry(
+                    at.size[:dim] + (b - a,) + at.size[dim + 1 :], at.stride, at.offset + a * t
+                )
                 piece = self._read(g, part, loc)
                 if isinstance(piece, Poison):
                     break
@@ -165,24 +229,56 @@ class Storage:
             else:
                 return g.cat(pieces, dim)
         for dim, (n, t) in enumerate(zip(at.size, at.stride)):
-            for wide in sorted({u // t for s in touched for u, _, _ in s.at.packed()[-1:] if t > 0 and u % t == 0}):
-                if 1 < wide <= min(n, FEW) and n % wide == 0:  # segments that take turns: real and imaginary parts
-                    turns = [self._read(g, Geometry(at.size[:dim] + (n // wide,) + at.size[dim + 1:], at.stride[:dim] + (t * wide,) + at.stride[dim + 1:], at.offset + k * t), loc) for k in range(wide)]
+            for wide in sorted(
+                {u // t for s in touched for u, _, _ in s.at.packed()[-1:] if t > 0 and u % t == 0}
+            ):
+                if (
+                    1 < wide <= min(n, FEW) and n % wide == 0
+                ):  # segments that take turns: real and imaginary parts
+                    turns = [
+                        self._read(
+                            g,
+                            Geometry(
+                                at.size[:dim] + (n // wide,) + at.size[dim + 1 :],
+                                at.stride[:dim] + (t * wide,) + at.stride[dim + 1 :],
+                                at.offset + k * t,
+                            ),
+                            loc,
+                        )
+                        for k in range(wide)
+                    ]
                     if not any(isinstance(v, Poison) for v in turns):
-                        return g.reshape(g.cat([g.reshape(v, (*v.shape[:dim + 1], 1, *v.shape[dim + 1:])) for v in turns], dim + 1), at.size)
+                        return g.reshape(
+                            g.cat(
+                                [
+                                    g.reshape(v, (*v.shape[: dim + 1], 1, *v.shape[dim + 1 :]))
+                                    for v in turns
+                                ],
+                                dim + 1,
+                            ),
+                            at.size,
+                        )
         packed = at.packed()
         sizes = tuple(n for _, n, _ in packed)
-        if len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride:  # one stretch, whatever the order of the dimensions
+        if (
+            len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride
+        ):  # one stretch, whatever the order of the dimensions
             flat = self._read(g, contiguous((numel(sizes),), at.offset), loc)
             if not isinstance(flat, Poison):
                 order = [i for _, _, i in packed]
-                return g.reshape(g.permute(g.reshape(flat, sizes), [order.index(i) for i in sorted(order)]), at.size)
+                return g.reshape(
+                    g.permute(g.reshape(flat, sizes), [order.index(i) for i in sorted(order)]),
+                    at.size,
+                )
         return Poison(at.size, Reason("memory of which a part was never written is read", loc))
 
     def pieces(self, g: Graph, at: Geometry) -> list[Segment] | None:
         """The segments that make up a dense view, each inside it, in order; None if they do not cover it exactly."""
         low, high = at.span()
-        inside = sorted((s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1]), key=lambda s: s.at.offset)
+        inside = sorted(
+            (s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1]),
+            key=lambda s: s.at.offset,
+        )
         if any(s.at.span()[0] < low or s.at.span()[1] > high for s in inside):
             return None
         return inside if sum(numel(s.at.size) for s in inside) == high - low else None
@@ -192,7 +288,14 @@ def _write_one_by_one(g: Graph, storage: Storage, s: Segment, value: Value, at: 
     """The same, written."""
     base, end = s.at.span()
     low, high = at.span()
-    if numel(at.size) > FEW or not s.at.is_dense() or low < base or high > end or isinstance(s.value, Poison) or isinstance(value, Poison):
+    if (
+        numel(at.size) > FEW
+        or not s.at.is_dense()
+        or low < base
+        or high > end
+        or isinstance(s.value, Poison)
+        or isinstance(value, Poison)
+    ):
         return False
     positions = positions_of(at, base)
     if len(set(positions)) < len(positions):
@@ -207,7 +310,9 @@ def _write_one_by_one(g: Graph, storage: Storage, s: Segment, value: Value, at: 
         last = p + 1
     if last < end - base:
         parts.append(g.slice(flat, 0, last, end - base))
-    storage.segments = [x for x in storage.segments if x is not s] + [Segment(g.cat(parts, 0), contiguous((end - base,), base))]
+    storage.segments = [x for x in storage.segments if x is not s] + [
+        Segment(g.cat(parts, 0), contiguous((end - base,), base))
+    ]
     return True
 
 
@@ -307,4 +412,6 @@ def unpair(g: Graph, v: Value) -> Value:
         return Poison(v.shape + (2,), v.reason)
     if not isinstance(v, Complex):
         raise Unsupported("a real value is written to a complex tensor")
-    return g.cat([g.reshape(v.real, v.shape + (1,)), g.reshape(v.imag, v.shape + (1,))], len(v.shape))
+    return g.cat(
+        [g.reshape(v.real, v.shape + (1,)), g.reshape(v.imag, v.shape + (1,))], len(v.shape)
+    )

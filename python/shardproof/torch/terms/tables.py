@@ -7,7 +7,7 @@ classes and become operators (`embedding` and `one_hot` with a window) where num
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 
@@ -27,14 +27,27 @@ def table_of(g: Graph, v: Value) -> Table | None:
         if of is not None and of.origins and of.least >= 0:
             g.integers.tabulated.update(of.origins)
             if all(name in g.integers.classes for name in of.origins):
-                return Table(v, torch.arange(max(of.most + 1, *(g.integers.classes[name] for name in of.origins))), 0, v.shape)
+                return Table(
+                    v,
+                    torch.arange(
+                        max(of.most + 1, *(g.integers.classes[name] for name in of.origins))
+                    ),
+                    0,
+                    v.shape,
+                )
     return None
 
 
 def note_classes(g: Graph, v: Value, count: int) -> None:
     """An integer tensor is used to choose among `count` rows or classes."""
     of = g.integers.origins_of(v) if isinstance(v, Named) else None
-    for origin in of.origins if of is not None else [v.reason.asks] if isinstance(v, Poison) and v.reason.asks else ():
+    for origin in (
+        of.origins
+        if of is not None
+        else [v.reason.asks]
+        if isinstance(v, Poison) and v.reason.asks
+        else ()
+    ):
         g.integers.chosen_from[origin] = min(count, g.integers.chosen_from.get(origin, count))
 
 
@@ -64,7 +77,15 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
         if t is not None:
             if source is not None and _root(g, t.source) != _root(g, source):
                 return None
-            source, low, classes = (t.source if source is None or len(t.source.shape) >= len(source.shape) else source), t.low, len(t.entries)
+            source, low, classes = (
+                (
+                    t.source
+                    if source is None or len(t.source.shape) >= len(source.shape)
+                    else source
+                ),
+                t.low,
+                len(t.entries),
+            )
         elif not isinstance(v, Filled):
             return None
     if source is None:
@@ -76,7 +97,9 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
 
 def _scalar(v: Value) -> torch.Tensor:
     assert isinstance(v, Filled)
-    return torch.tensor(v.fill, dtype=torch.float64 if isinstance(v.fill, float) else None)  # PyTorch's own choice would round it
+    return torch.tensor(
+        v.fill, dtype=torch.float64 if isinstance(v.fill, float) else None
+    )  # PyTorch's own choice would round it
 
 
 def _root(g: Graph, source: Named) -> tuple[str, Shape]:
@@ -99,7 +122,11 @@ def _root(g: Graph, source: Named) -> tuple[str, Shape]:
 
 def keeps_rows(t: Table, shape: Shape) -> bool:
     """Whether the table keeps whole rows of a tensor of that shape and sets the others to zero."""
-    return len(t.shape) == len(shape) > 1 and t.shape == shape[:-1] + (1,) and bool(((t.entries == 0) | (t.entries == 1)).all())
+    return (
+        len(t.shape) == len(shape) > 1
+        and t.shape == shape[:-1] + (1,)
+        and bool(((t.entries == 0) | (t.entries == 1)).all())
+    )
 
 
 def same_source(g: Graph, a: Table, b: Table) -> bool:
@@ -120,12 +147,27 @@ def one_hot(g: Graph, source: Value, start: int, stop: int) -> Named:
 
 def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
     """Arithmetic that stays a table or a pick; None: it does not."""
-    functions: dict[str, Function] = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
-    integers = any(isinstance(v, Table) or (isinstance(v, Named) and v.kind == "int") for v in (a, b))
+    functions: dict[str, Function] = {
+        "add": torch.add,
+        "sub": torch.sub,
+        "mul": torch.mul,
+        "div": torch.div,
+    }
+    integers = any(
+        isinstance(v, Table) or (isinstance(v, Named) and v.kind == "int") for v in (a, b)
+    )
     if integers and not (isinstance(a, Pick) or isinstance(b, Pick)):
-        if isinstance(a, Table) and not isinstance(b, (Table, Filled)) and not (isinstance(b, Named) and b.kind == "int"):
+        if (
+            isinstance(a, Table)
+            and not isinstance(b, (Table, Filled))
+            and not (isinstance(b, Named) and b.kind == "int")
+        ):
             return None
-        if isinstance(b, Table) and not isinstance(a, (Table, Filled)) and not (isinstance(a, Named) and a.kind == "int"):
+        if (
+            isinstance(b, Table)
+            and not isinstance(a, (Table, Filled))
+            and not (isinstance(a, Named) and a.kind == "int")
+        ):
             return None
         return apply(g, functions[op], [a, b], shape)
     if isinstance(a, Pick) and isinstance(b, Filled):
@@ -144,7 +186,9 @@ def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
 
 def _scales(g: Graph, t: Table, v: Pick) -> bool:
     """Whether the table has, once broadcast to the pick, one number for each thing that was picked."""
-    if t.shape == v.index.shape + (1,) * (len(v.shape) - len(v.index.shape)) and same_rows(g, t, v.index):
+    if t.shape == v.index.shape + (1,) * (len(v.shape) - len(v.index.shape)) and same_rows(
+        g, t, v.index
+    ):
         return True  # mask[..., None] of the very indices
     return same_source(g, v.index, t) and not (v.table and not _per_row(t, v))
 
@@ -160,7 +204,14 @@ def _pick_with(a: Pick, op: str, x: torch.Tensor, shape: Shape) -> Pick | None:
     if op in ("add", "sub"):
         if a.table:
             return None
-        return Pick(a.source, a.index, a.scale, a.offset + x if op == "add" else a.offset - x, a.table, shape)
+        return Pick(
+            a.source,
+            a.index,
+            a.scale,
+            a.offset + x if op == "add" else a.offset - x,
+            a.table,
+            shape,
+        )
     if op == "div":
         if bool((x == 0).any()):
             return None

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -48,7 +49,9 @@ class Named(Value):
 
     __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked", "of_class")
 
-    def __init__(self, name: str, shape: Any, kind: str = "real", node: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, shape: Any, kind: str = "real", node: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(shape)
         self.name, self.kind, self.node = name, kind, node
         self.base: Named | None = None
@@ -168,9 +171,23 @@ class Pick(Value):
     __slots__ = ("source", "index", "rows", "scale", "offset", "table")
     kind = "real"
 
-    def __init__(self, source: Value, index: Table, scale: torch.Tensor, offset: torch.Tensor, table: bool, shape: Any) -> None:
+    def __init__(
+        self,
+        source: Value,
+        index: Table,
+        scale: torch.Tensor,
+        offset: torch.Tensor,
+        table: bool,
+        shape: Any,
+    ) -> None:
         super().__init__(shape)
-        self.source, self.index, self.scale, self.offset, self.table = source, index, scale, offset, table
+        self.source, self.index, self.scale, self.offset, self.table = (
+            source,
+            index,
+            scale,
+            offset,
+            table,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,15 +12,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from ..compat import private
-from ..terms.graph import Graph
 from ..distributed.mesh import Mesh
-from .randomness import Draw
+from ..terms.graph import Graph
 from ..terms.values import Complex, Filled, Known, Named, Value
+from .randomness import Draw
 
 _SAME_FOR_ALL = (
     "all_reduce",

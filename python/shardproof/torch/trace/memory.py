@@ -14,11 +14,21 @@ import torch
 
 from ..compat import private
 from ..terms import arithmetic
-from ..terms.geometry import Geometry, as_real, geometry_of
 from ..terms.constants import FOLD_LIMIT, number
+from ..terms.geometry import Geometry, as_real, geometry_of
 from ..terms.graph import Graph
 from ..terms.storage import Storage, pair, unpair
-from ..terms.values import Complex, Filled, Known, Poison, Poisoned, Reason, Unsupported, Value, kind_of
+from ..terms.values import (
+    Complex,
+    Filled,
+    Known,
+    Poison,
+    Poisoned,
+    Reason,
+    Unsupported,
+    Value,
+    kind_of,
+)
 
 
 def shortest(x: float, dtype: torch.dtype) -> float:
@@ -47,7 +57,15 @@ def constant(data: torch.Tensor) -> Value:
     first = data.reshape(-1)[0]
     if data.numel() == 1 or bool(data.reshape(-1)[-1] == first) and bool((data == first).all()):
         x = first.item()
-        return Filled(number(shortest(x, data.dtype) if kind == "real" and not math.isnan(x) else x), data.shape, kind) if not (isinstance(x, float) and math.isnan(x)) else Known(data)
+        return (
+            Filled(
+                number(shortest(x, data.dtype) if kind == "real" and not math.isnan(x) else x),
+                data.shape,
+                kind,
+            )
+            if not (isinstance(x, float) and math.isnan(x))
+            else Known(data)
+        )
     return Known(data)
 
 
@@ -59,9 +77,15 @@ class Memory:
         self.g = Graph()
         self.storages: dict[int, Storage] = {}
         self.mode: Any = None  # of the fake tensors of this recording
-        self.hazards: dict[str, str] = {}  # what the program does that no order of its communication makes right, and where
-        self._under_way: dict[object, list[Storage]] = {}  # by the token of an asynchronous operator what it reads and writes
-        self._stands_for: dict[object, object] = {}  # a token, and that of the operator of whose result the tensor is a copy
+        self.hazards: dict[
+            str, str
+        ] = {}  # what the program does that no order of its communication makes right, and where
+        self._under_way: dict[
+            object, list[Storage]
+        ] = {}  # by the token of an asynchronous operator what it reads and writes
+        self._stands_for: dict[
+            object, object
+        ] = {}  # a token, and that of the operator of whose result the tensor is a copy
         self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
 
     def where(self) -> str:
@@ -76,9 +100,21 @@ class Memory:
             if not isinstance(t, private.FakeTensor) and t.device.type != "meta":
                 self._adopt(s, t)
             elif isinstance(t, private.FakeTensor) and t.fake_mode is not self.mode is not None:
-                whole = (t.untyped_storage().nbytes() // t.element_size() * (2 if t.is_complex() else 1),)
-                self._put(s, Poison(whole, Reason("a tensor that was made while another rank was recorded (or in an earlier call of sp.verify) and was kept, in a global or a cache", self.where())),
-                          Geometry(whole, (1,), 0), False)
+                whole = (
+                    t.untyped_storage().nbytes() // t.element_size() * (2 if t.is_complex() else 1),
+                )
+                self._put(
+                    s,
+                    Poison(
+                        whole,
+                        Reason(
+                            "a tensor that was made while another rank was recorded (or in an earlier call of sp.verify) and was kept, in a global or a cache",
+                            self.where(),
+                        ),
+                    ),
+                    Geometry(whole, (1,), 0),
+                    False,
+                )
         return s
 
     def _adopt(self, s: Storage, t: torch.Tensor) -> None:
@@ -88,11 +124,23 @@ class Memory:
             size = tuple(plain.shape)
             if plain.numel() > FOLD_LIMIT:
                 s.segments = []
-                value: Value = Poison(size, Reason("a large tensor that was made before the step", self.where()))
+                value: Value = Poison(
+                    size, Reason("a large tensor that was made before the step", self.where())
+                )
             elif not plain.is_complex() and plain.is_floating_point() and bool(plain.isnan().any()):
-                value = Poison(size, Reason("a tensor made of not-a-number, which a number that depends on data is here (Tensor.item())", self.where()))
+                value = Poison(
+                    size,
+                    Reason(
+                        "a tensor made of not-a-number, which a number that depends on data is here (Tensor.item())",
+                        self.where(),
+                    ),
+                )
             else:
-                value = constant(plain.clone().contiguous() if not plain.is_complex() else plain.clone().resolve_conj().contiguous())
+                value = constant(
+                    plain.clone().contiguous()
+                    if not plain.is_complex()
+                    else plain.clone().resolve_conj().contiguous()
+                )
             geometry = Geometry(size, tuple(plain.stride()), plain.storage_offset())
         self._put(s, value, geometry, t.is_complex())
 
@@ -100,9 +148,15 @@ class Memory:
         if is_complex:
             at, value = as_real(at), unpair(self.g, value)
         if s.sent and (name := s.being_sent(at)) is not None:
-            self.hazards.setdefault(f"a buffer that an asynchronous {name} still sends is written before its wait", self.g.loc)
+            self.hazards.setdefault(
+                f"a buffer that an asynchronous {name} still sends is written before its wait",
+                self.g.loc,
+            )
         if s.pending and (name := s.unfinished(at)) is not None:
-            self.hazards.setdefault(f"a buffer that an asynchronous {name} still writes is written before its wait", self.g.loc)
+            self.hazards.setdefault(
+                f"a buffer that an asynchronous {name} still writes is written before its wait",
+                self.g.loc,
+            )
         s.write(self.g, value, at, self.g.loc)
 
     @staticmethod
@@ -133,7 +187,14 @@ class Memory:
         s = self._storage(t)
         at = self.geometry(t)
         if s.pending and (name := s.unfinished(as_real(at) if t.is_complex() else at)) is not None:
-            return Poison(t.shape, Reason(f"the result of an asynchronous {name} is read before its wait", self.g.loc, hazard=True))
+            return Poison(
+                t.shape,
+                Reason(
+                    f"the result of an asynchronous {name} is read before its wait",
+                    self.g.loc,
+                    hazard=True,
+                ),
+            )
         try:
             if t.is_complex():
                 return self._complex(s.read(self.g, as_real(at), self.g.loc), t.is_conj())
@@ -170,7 +231,11 @@ class Memory:
                 raise Unsupported("a write to a conjugate view")
             if not t.is_complex() and isinstance(value, Complex):
                 raise Unsupported("a complex value is written to a real tensor")
-            if kind_of(t.dtype) in ("int", "bool") and getattr(value, "kind", "") != kind_of(t.dtype) and isinstance(value, (Filled, Known)):
+            if (
+                kind_of(t.dtype) in ("int", "bool")
+                and getattr(value, "kind", "") != kind_of(t.dtype)
+                and isinstance(value, (Filled, Known))
+            ):
                 value = self._to_integer(value, t.dtype)
             if t.is_complex() and not isinstance(value, (Complex, Poison)):
                 value = Complex(value, Filled(0, value.shape))
@@ -182,7 +247,11 @@ class Memory:
     @staticmethod
     def _to_integer(value: Filled | Known, dtype: torch.dtype) -> Value:
         if isinstance(value, Filled):
-            return Filled(int(value.fill) if dtype != torch.bool else int(value.fill != 0), value.shape, kind_of(dtype))
+            return Filled(
+                int(value.fill) if dtype != torch.bool else int(value.fill != 0),
+                value.shape,
+                kind_of(dtype),
+            )
         return Known(value.data.to(dtype))
 
     def _reason(self, e: Exception) -> Reason:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..terms.graph import Graph
 from ..terms.liveness import live
@@ -40,7 +41,11 @@ class Call:
         """Of what it is a function."""
         if not self.lead:
             return "its whole arguments"
-        return "each element" if all(len(v.shape) == self.lead for v in (*self.operands, *self.results)) else f"each position of the first {self.lead} dimension{'s' if self.lead > 1 else ''} of its arguments"
+        return (
+            "each element"
+            if all(len(v.shape) == self.lead for v in (*self.operands, *self.results))
+            else f"each position of the first {self.lead} dimension{'s' if self.lead > 1 else ''} of its arguments"
+        )
 
     def arguments(self) -> dict[str, Named]:
         return {argument(self.label, i): v for i, v in enumerate(self.operands)}
@@ -56,7 +61,15 @@ class Calls:
         self._count: collections.Counter[str] = collections.Counter()
         self._before: dict[tuple[str, tuple[str, ...]], Call] = {}
 
-    def call(self, function: str, name: str, path: str, operands: Sequence[Value], outs: Sequence[Any], lead: int) -> list[Value | None]:
+    def call(
+        self,
+        function: str,
+        name: str,
+        path: str,
+        operands: Sequence[Value],
+        outs: Sequence[Any],
+        lead: int,
+    ) -> list[Value | None]:
         """The results, for tensors `outs`. Raises Poisoned and Unsupported for operands that are no tensors of the graph."""
         given = [self.g.named(v) for v in operands]
         key = (function, tuple(v.name for v in given))
@@ -64,17 +77,32 @@ class Calls:
             where = f"{name}{' of ' + path if path else ''}"
             label = f"{where}.{self._count[where]}"
             self._count[where] += 1
-            results = [self.g.declare(result(label, i), tuple(t.shape), "int" if kind_of(t.dtype) in ("int", "bool") else "real", "input") for i, t in enumerate(outs)]
+            results = [
+                self.g.declare(
+                    result(label, i),
+                    tuple(t.shape),
+                    "int" if kind_of(t.dtype) in ("int", "bool") else "real",
+                    "input",
+                )
+                for i, t in enumerate(outs)
+            ]
             self._before[key] = Call(function, self.g.loc, label, given, results, lead)
             self.made.append(self._before[key])
             self.g.definedness.opaque.update(v.name for v in results)
-            for names in (self.g.definedness.hiding, self.g.definedness.closed, self.g.definedness.masked_by_data, self.g.definedness.brought):
+            for names in (
+                self.g.definedness.hiding,
+                self.g.definedness.closed,
+                self.g.definedness.masked_by_data,
+                self.g.definedness.brought,
+            ):
                 if any(v.name in names for v in given):
                     names.update(v.name for v in results)
         return list(self._before[key].results)
 
 
-def followed(g: Graph, calls: Sequence[Call], wanted: Sequence[str], keep: Sequence[int]) -> tuple[list[dict[str, Any]], list[Call]]:
+def followed(
+    g: Graph, calls: Sequence[Call], wanted: Sequence[str], keep: Sequence[int]
+) -> tuple[list[dict[str, Any]], list[Call]]:
     """The nodes that make what is wanted and the arguments of the calls that this needs; these calls."""
     needed: list[Call] = []
     while True:
@@ -99,12 +127,20 @@ class Ancestors:
         todo = [name]
         while todo:
             at = todo[-1]
-            operands = [n for n in self.producers[at]["in"] if n is not None] if at in self.producers and at not in self.shared else []
+            operands = (
+                [n for n in self.producers[at]["in"] if n is not None]
+                if at in self.producers and at not in self.shared
+                else []
+            )
             missing = [n for n in operands if n not in self.known]
             if missing:
                 todo += missing
                 continue
-            self.known[at] = frozenset({self.shared[at]} if at in self.shared else set().union(*(self.known[n] for n in operands)))
+            self.known[at] = frozenset(
+                {self.shared[at]}
+                if at in self.shared
+                else set().union(*(self.known[n] for n in operands))
+            )
             todo.pop()
         return self.known[name]
 
@@ -118,12 +154,19 @@ class CalledThere:
     shapes: list[Shape]
 
 
-def matched(calls: Sequence[Call], theirs: Mapping[str, CalledThere], ours: Ancestors, models: Ancestors) -> dict[str, str | None]:
+def matched(
+    calls: Sequence[Call], theirs: Mapping[str, CalledThere], ours: Ancestors, models: Ancestors
+) -> dict[str, str | None]:
     """Which call of the single device's each of a rank's is, by labels. A rank may make some of them only (for parameters that it owns): then it is the same function of arguments of the same shapes that are
     computed of the same tensors. None: there is none left. Calls that do not belong together have arguments of which nobody can prove that they are equal.
     """
+
     def fits(c: Call, label: str) -> bool:
-        return label in theirs and theirs[label].function == c.function and (c.lead > 0 or theirs[label].shapes == [v.shape for v in c.operands])
+        return (
+            label in theirs
+            and theirs[label].function == c.function
+            and (c.lead > 0 or theirs[label].shapes == [v.shape for v in c.operands])
+        )
 
     if len(calls) == len(theirs) and all(fits(c, c.label) for c in calls):
         return {c.label: c.label for c in calls}
@@ -131,10 +174,16 @@ def matched(calls: Sequence[Call], theirs: Mapping[str, CalledThere], ours: Ance
     for c in calls:
         left = [label for label in theirs if fits(c, label) and label not in found.values()]
         of = [ours.of(v.name) for v in c.operands]
-        same = [label for label in left if [models.of(name) for name in theirs[label].arguments] == of]
-        chosen = next((c.label if c.label in labels else labels[0] for labels in (same, left) if labels), None)
+        same = [
+            label for label in left if [models.of(name) for name in theirs[label].arguments] == of
+        ]
+        chosen = next(
+            (c.label if c.label in labels else labels[0] for labels in (same, left) if labels), None
+        )
         if chosen is None and theirs.get(c.label, CalledThere("", [], [])).function == c.function:
             chosen = c.label  # of other shapes, which is said where it is tied
         found[c.label] = chosen
-        ours.shared.update({r.name: result(chosen, i) for i, r in enumerate(c.results) if chosen is not None})
+        ours.shared.update(
+            {r.name: result(chosen, i) for i, r in enumerate(c.results) if chosen is not None}
+        )
     return found

@@ -15,19 +15,34 @@ import contextlib
 import dataclasses
 import hashlib
 import sys
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from ..compat import private
-from ..terms import arithmetic as ar
 from ..step.tracked_tensors import Placement, place
+from ..terms import arithmetic as ar
 from ..terms.values import Filled, Named, Unsupported, Value, kind_of
 
 _LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
-_DRAWN_INTO = frozenset(f"aten.{name}_" for name in ("bernoulli", "normal", "uniform", "exponential", "random", "log_normal", "cauchy", "geometric"))
+_DRAWN_INTO = frozenset(
+    f"aten.{name}_"
+    for name in (
+        "bernoulli",
+        "normal",
+        "uniform",
+        "exponential",
+        "random",
+        "log_normal",
+        "cauchy",
+        "geometric",
+    )
+)
 _DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
-_OF_ROWS = frozenset({"aten.rand", "aten.randn", "aten.randint"})  # what takes a size, of which the first one may be the batch's
+_OF_ROWS = frozenset(
+    {"aten.rand", "aten.randn", "aten.randint"}
+)  # what takes a size, of which the first one may be the batch's
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,11 +53,13 @@ class Draw:
     loc: str
     key: str
     placement: Placement | None = None
-    what: str = ""          # distribution and parameters
+    what: str = ""  # distribution and parameters
     by_position: bool = False  # whoever draws them draws by position of the whole tensor (DTensor)
-    seed: str = ""          # how the generator was seeded
-    cpu: str | None = None  # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
-    more: bool = False      # the step may draw more rows of them: it only says how many
+    seed: str = ""  # how the generator was seeded
+    cpu: str | None = (
+        None  # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
+    )
+    more: bool = False  # the step may draw more rows of them: it only says how many
 
 
 INSIDE = "%random of "  # names of what is drawn while the step computes begin with it
@@ -56,7 +73,7 @@ def _distribution(what: str, numbers: list[Any]) -> str:
     """From what is drawn: a distribution and its parameters."""
     what = {"rand": "uniform", "randn": "normal"}.get(what, what)
     defaults = _DEFAULTS.get(what, [])
-    return f"{what} {[float(x) for x in (*numbers, *defaults[len(numbers):])]}"
+    return f"{what} {[float(x) for x in (*numbers, *defaults[len(numbers) :])]}"
 
 
 class Randomness:
@@ -74,16 +91,22 @@ class Randomness:
         self._first = STEP_SEED
         self._cpu = "none"  # the seed that the program gave to the CPU
         self._device_seeds: set[str] = set()  # those that it gave to "cuda" alone
-        self._there: dict[int, Any] = {}  # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays its own
+        self._there: dict[
+            int, Any
+        ] = {}  # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays its own
         self._asked = False  # what is drawn now is asked for on "cuda"
-        self.batch: dict[str, int] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
+        self.batch: dict[
+            str, int
+        ] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
         self._rows = False  # an operator of _OF_ROWS runs
 
     def begin(self, rank: int, world: int, own: bool) -> None:
         """Seeds torch's generator as a process finds it. own: as a process of its own, which no other one is like."""
         self.own = own
         if own:
-            self._first = int.from_bytes(hashlib.sha256(f"rank {rank} of {world}".encode()).digest()[:7], "little")
+            self._first = int.from_bytes(
+                hashlib.sha256(f"rank {rank} of {world}".encode()).digest()[:7], "little"
+            )
         torch.manual_seed(self._first)
 
     def device_seeded(self, seed: int, cpu: bool) -> None:
@@ -118,7 +141,9 @@ class Randomness:
         times = self.batch.get(self._name()[0], 1) if name in _OF_ROWS else 1
         if times == 1:
             return args
-        return tuple([x[0] * times, *x[1:]] if isinstance(x, (list, tuple)) and x else x for x in args)
+        return tuple(
+            [x[0] * times, *x[1:]] if isinstance(x, (list, tuple)) and x else x for x in args
+        )
 
     # ---- what DTensor asks of a tracker of random states ----
     @contextlib.contextmanager
@@ -129,25 +154,52 @@ class Randomness:
         finally:
             self._spec = None
 
-    def results(self, call: Any, name: str, values: list[Any], keywords: dict[str, Any], generator: Any) -> list[Value | None]:
+    def results(
+        self, call: Any, name: str, values: list[Any], keywords: dict[str, Any], generator: Any
+    ) -> list[Value | None]:
         """What an operator yields that draws numbers. Raises Unsupported."""
         g = self.recorder.g
         if name == "aten.native_dropout":
             p = float(values[1])
             mask = self.draw(call.outs[1], _distribution("bernoulli", [1 - p]), generator)
-            return [ar.binary(g, "mul", values[0], ar.binary(g, "mul", mask, 1 / (1 - p) if p < 1 else 0)), mask]
+            return [
+                ar.binary(
+                    g, "mul", values[0], ar.binary(g, "mul", mask, 1 / (1 - p) if p < 1 else 0)
+                ),
+                mask,
+            ]
         self._rows = name in _OF_ROWS
         what = name[5:].strip("_").removesuffix("_like")
-        into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"  # of the first operand only the shape counts
+        into = (
+            name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"
+        )  # of the first operand only the shape counts
         of_shape = into or name in _LIKE
-        given = [v for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0] if isinstance(v, Value)]
+        given = [
+            v
+            for v in private.tree_flatten((values[1:] if of_shape else values, keywords))[0]
+            if isinstance(v, Value)
+        ]
         if given and what == "bernoulli":
             return [self._bernoulli(call.outs[0], given[0], generator)]
         if given and what == "normal":
             mean, deviation = (*values, 1.0)[:2]  # at each position its own, or one number for all
-            return [ar.binary(g, "add", mean, ar.binary(g, "mul", self.draw(call.outs[0], _distribution("normal", []), generator), deviation))]
+            return [
+                ar.binary(
+                    g,
+                    "add",
+                    mean,
+                    ar.binary(
+                        g,
+                        "mul",
+                        self.draw(call.outs[0], _distribution("normal", []), generator),
+                        deviation,
+                    ),
+                )
+            ]
         if given or not of_shape and name not in _DRAWN:
-            raise Unsupported("random numbers that depend on data, or of an operator that is not known")
+            raise Unsupported(
+                "random numbers that depend on data, or of an operator that is not known"
+            )
         numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
         return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
 
@@ -155,7 +207,12 @@ class Randomness:
         """1 where a number between 0 and 1 is less than p of its position."""
         if isinstance(p, Filled):
             return self.draw(t, _distribution("bernoulli", [p.fill]), generator)
-        return ar.step(self.recorder.g, ar.binary(self.recorder.g, "sub", p, self.draw(t, _distribution("uniform", []), generator)))
+        return ar.step(
+            self.recorder.g,
+            ar.binary(
+                self.recorder.g, "sub", p, self.draw(t, _distribution("uniform", []), generator)
+            ),
+        )
 
     def draw(self, t: torch.Tensor, what: str, generator: Any) -> Value:
         """Numbers for a tensor. what: operator and parameters, which tell apart what is drawn in the same state."""
@@ -172,8 +229,24 @@ class Randomness:
         self._count[path] += 1
         g = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
-        placement = place(self.recorder, private.DTensor(t, spec, requires_grad=False)) if spec is not None else None
-        self.draws.append(Draw(value, g.loc, key, placement, what, spec is not None, seed, self._of_cpu(seed, t), self._rows and spec is None and bool(shape)))
+        placement = (
+            place(self.recorder, private.DTensor(t, spec, requires_grad=False))
+            if spec is not None
+            else None
+        )
+        self.draws.append(
+            Draw(
+                value,
+                g.loc,
+                key,
+                placement,
+                what,
+                spec is not None,
+                seed,
+                self._of_cpu(seed, t),
+                self._rows and spec is None and bool(shape),
+            )
+        )
         self._rows = False
         self._before[key] = value
         return value
@@ -187,7 +260,11 @@ class Randomness:
     def _name(self) -> tuple[str, str]:
         """Of the next numbers, and what they are counted by. Of those that torch.nn.init draws a rank may draw fewer than the single device: they are counted alone."""
         if self.inside:
-            path = self.recorder.modules[-1] if self.recorder.modules and self.recorder.modules[-1] else "step"
+            path = (
+                self.recorder.modules[-1]
+                if self.recorder.modules and self.recorder.modules[-1]
+                else "step"
+            )
             return f"{INSIDE}{path}.{self._count[path]}", path
         path = " at first" if private.initialising() else ""
         return f"%random{path}.{self._count[path]}", path
@@ -195,7 +272,13 @@ class Randomness:
     def _seed(self, generator: Any) -> str:
         g = generator if generator is not None else torch.default_generator
         seed = int(g.initial_seed())
-        return str(seed) if generator is not None or seed != self._first else "none" if self.own else ""
+        return (
+            str(seed)
+            if generator is not None or seed != self._first
+            else "none"
+            if self.own
+            else ""
+        )
 
     @staticmethod
     def _advance(generator: Any, what: str) -> str:
@@ -206,6 +289,8 @@ class Randomness:
             digest = hashlib.sha256(g.get_state().numpy().tobytes() + what.encode()).digest()
             g.manual_seed(int.from_bytes(digest[:7], "little"))
             state = g.get_state()
-            state[:8] = torch.frombuffer(bytearray((seed % (1 << 64)).to_bytes(8, sys.byteorder)), dtype=torch.uint8)  # which a CPU generator's state begins with
+            state[:8] = torch.frombuffer(
+                bytearray((seed % (1 << 64)).to_bytes(8, sys.byteorder)), dtype=torch.uint8
+            )  # which a CPU generator's state begins with
             g.set_state(state)
         return digest.hex()

@@ -8,43 +8,117 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from ..compat import private
-from ..terms import arithmetic as ar
-from ..terms import assumptions
-from ..distributed import collectives
-from ..terms import tables
-from ..compat.fake_answers import Answers
-from ..distributed.asynchronous import Begun
 from ..aten import table
-from ..intercept.data_number import DataDependent, holds_one
-from ..terms.geometry import Geometry, Segment, contiguous
-from ..terms.constants import FOLD_LIMIT
-from .untracked_tensors import Leaves
-from .memory import Memory, constant
-from ..terms.liveness import COMMUNICATION
-from .opaque import Calls
-from .randomness import Randomness
+from ..compat import private
+from ..compat.fake_answers import Answers
 from ..compat.refusals import fail
 from ..compat.user_code import nearest_user_place
-from ..terms.values import Complex, Filled, Known, Named, NotFollowed, Poison, Poisoned, Reason, Shape, Unsupported, Value, kind_of, numel
+from ..distributed import collectives
+from ..distributed.asynchronous import Begun
+from ..intercept.data_number import DataDependent, holds_one
+from ..terms import arithmetic as ar
+from ..terms import assumptions, tables
+from ..terms.constants import FOLD_LIMIT
+from ..terms.geometry import Geometry, Segment, contiguous
+from ..terms.liveness import COMMUNICATION
+from ..terms.values import (
+    Complex,
+    Filled,
+    Known,
+    Named,
+    NotFollowed,
+    Poison,
+    Poisoned,
+    Reason,
+    Shape,
+    Unsupported,
+    Value,
+    kind_of,
+    numel,
+)
+from .memory import Memory, constant
+from .opaque import Calls
+from .randomness import Randomness
+from .untracked_tensors import UntrackedTensors
 
-FEW = 1 << 10         # elements of constants that are computed with anew rather than looked up
+FEW = 1 << 10  # elements of constants that are computed with anew rather than looked up
 FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compute with it
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
-_OF_NUMBERS = frozenset(f"aten.{name}" for name in ("nonzero", "repeat_interleave", "_unique2", "unique_dim", "unique_consecutive", "bincount", "equal", "allclose"))  # what they give, or its shape, depends on numbers
-_BY_MASKS = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index_put", "aten._unsafe_index"}
-_SUMS = frozenset(f"aten.{name}" for name in ("add", "sub", "rsub", "sum", "cumsum", "index_add", "scatter_add", "scatter_reduce", "addcmul", "addcdiv", "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "mean",
-                                              "matmul", "logcumsumexp", "bincount", "diff", "trace"))  # of booleans they are "or", or errors
-_BY_INDEX = {"aten.index_put", "aten._index_put_impl", "aten._unsafe_index_put"}  # which add up where they are told to
+_OF_NUMBERS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "nonzero",
+        "repeat_interleave",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "bincount",
+        "equal",
+        "allclose",
+    )
+)  # what they give, or its shape, depends on numbers
+_BY_MASKS = {
+    "aten.index",
+    "aten.index_put",
+    "aten.index_put_",
+    "aten._index_put_impl_",
+    "aten._unsafe_index_put",
+    "aten._unsafe_index",
+}
+_SUMS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "add",
+        "sub",
+        "rsub",
+        "sum",
+        "cumsum",
+        "index_add",
+        "scatter_add",
+        "scatter_reduce",
+        "addcmul",
+        "addcdiv",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "dot",
+        "mv",
+        "mean",
+        "matmul",
+        "logcumsumexp",
+        "bincount",
+        "diff",
+        "trace",
+    )
+)  # of booleans they are "or", or errors
+_BY_INDEX = {
+    "aten.index_put",
+    "aten._index_put_impl",
+    "aten._unsafe_index_put",
+}  # which add up where they are told to
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _PIECEWISE_COPIES = {"aten.mul", "aten.div"}
-_VIEWS_IN_PLACE = {f"aten.{name}_" for name in ("transpose", "t", "squeeze", "unsqueeze", "as_strided", "swapdims", "swapaxes", "set")}  # which memory is seen, and how, changes; no element does
+_VIEWS_IN_PLACE = {
+    f"aten.{name}_"
+    for name in (
+        "transpose",
+        "t",
+        "squeeze",
+        "unsqueeze",
+        "as_strided",
+        "swapdims",
+        "swapaxes",
+        "set",
+    )
+}  # which memory is seen, and how, changes; no element does
 
 
 def _identity(x: Any) -> Any:
@@ -61,40 +135,60 @@ def _identity(x: Any) -> Any:
 class Call:
     """One operator call, for the lines of the table: what ATen made of shapes, the recorder, and the tensors that were given (of which few lines need to know how they lie in memory)."""
 
-    def __init__(self, recorder: "Recorder", name: str, overload: str, outs: list[Any], given: Sequence[Any] = ()) -> None:
-        self.recorder, self.name, self.overload, self.outs, self.given = recorder, name, overload, outs, given
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        overload: str,
+        outs: list[Any],
+        given: Sequence[Any] = (),
+    ) -> None:
+        self.recorder, self.name, self.overload, self.outs, self.given = (
+            recorder,
+            name,
+            overload,
+            outs,
+            given,
+        )
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         return tuple(self.outs[i].shape)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _name_of(func: Any) -> tuple[str, str]:
     """The namespace, and the name as tables have it."""
     namespace, _, base = func._schema.name.partition("::")
     return namespace, f"{namespace}.{base}"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
     """Of each operand: position, name, whether it has to be named, whether it is written, whether it is written only."""
-    return [(i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out) for i, a in enumerate(func._schema.arguments)]
+    return [
+        (i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out)
+        for i, a in enumerate(func._schema.arguments)
+    ]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _writes(func: Any) -> bool:
     return any(is_written for _, _, _, is_written, _ in _arguments_of(func))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_view(func: Any) -> bool:
-    return func.is_view or any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return func.is_view or any(
+        r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
+    )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _is_composite(func: Any) -> bool:
     """Whether ATen makes it of other operators, which comes here whole from below autograd."""
-    return func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
 
 
 class Recorder(Memory, private.TorchDispatchMode):
@@ -102,29 +196,45 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled while a step is recorded: no wrapper around each operator
+        return (
+            False  # nothing is compiled while a step is recorded: no wrapper around each operator
+        )
 
     def __init__(self, rank: int, answers: Answers | None = None) -> None:
         super().__init__()
         self.rank = rank
-        self.unknown: dict[str, str] = {}  # operators without translation, and where they were met first
-        self.modules: list[str] = []       # the path of the modules whose forward runs
+        self.unknown: dict[
+            str, str
+        ] = {}  # operators without translation, and where they were met first
+        self.modules: list[str] = []  # the path of the modules whose forward runs
         self.paused = False
         self.fake = answers or Answers()
-        self.placed: dict[Any, Any] = {}   # where DTensors of a mesh, placements and sizes lie (marks.place)
+        self.placed: dict[
+            Any, Any
+        ] = {}  # where DTensors of a mesh, placements and sizes lie (marks.place)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
-        self.leaves = Leaves(lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t)))
-        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None  # what is told of operands before an operator computes with them, outside of backward,
-        self.writes: Callable[[Sequence[torch.Tensor], bool], None] = lambda tensors, differentiated: None  # and before it writes them; whether a backward has ended
-        self.issued: list[tuple[torch.Tensor, str, bool]] | None = None  # what an asynchronous call of c10d writes (True) and sends, while it is made
+        self.untracked = UntrackedTensors(
+            lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t))
+        )
+        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: (
+            None
+        )  # what is told of operands before an operator computes with them, outside of backward,
+        self.writes: Callable[[Sequence[torch.Tensor], bool], None] = (
+            lambda tensors, differentiated: None
+        )  # and before it writes them; whether a backward has ended
+        self.issued: list[tuple[torch.Tensor, str, bool]] | None = (
+            None  # what an asynchronous call of c10d writes (True) and sends, while it is made
+        )
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
         self._asked: Value | None = None
         self.counting = 0
-        self._parts = 0                    # decompositions that run
-        self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}  # what was computed of large constants
-        self.groups: Any = None            # collectives.Groups, set by the capture
+        self._parts = 0  # decompositions that run
+        self._folds: dict[
+            Any, tuple[list[Value | None], list[Value]]
+        ] = {}  # what was computed of large constants
+        self.groups: Any = None  # collectives.Groups, set by the capture
 
     def is_activation(self, v: Value, distributed: bool = False) -> bool:
         """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
@@ -133,11 +243,19 @@ class Recorder(Memory, private.TorchDispatchMode):
         while todo:
             name = todo.pop()
             node = self.g.producer(name)
-            if node is None and self.g.tensors.get(name, {}).get("kind") == "input" and not name.startswith("%"):
+            if (
+                node is None
+                and self.g.tensors.get(name, {}).get("kind") == "input"
+                and not name.startswith("%")
+            ):
                 return True
             if node is not None and node["op"] in COMMUNICATION and not distributed:
                 return True
-            new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
+            new = (
+                [x for x in node["in"] if x is not None and x not in seen]
+                if node is not None
+                else []
+            )
             seen.update(new)
             todo += new
         return False
@@ -174,7 +292,12 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         namespace, name = _name_of(func)
-        if not self.paused and name != "aten.detach" and torch.is_grad_enabled() and private.current_node() is None:
+        if (
+            not self.paused
+            and name != "aten.detach"
+            and torch.is_grad_enabled()
+            and private.current_node() is None
+        ):
             self.reads(args)
         if any(t not in _PLAIN and not issubclass(t, torch.nn.Parameter) for t in types):
             return NotImplemented
@@ -185,14 +308,20 @@ class Recorder(Memory, private.TorchDispatchMode):
         previous = self.g.loc
         self.g.loc = self.where()
         try:
-            if self.leaves.begun:
+            if self.untracked.begun:
                 for t in args:
                     if isinstance(t, torch.Tensor) and t.requires_grad:
-                        self.leaves.note(t)
+                        self.untracked.note(t)
                 if _writes(func):
-                    written = private.tensors([kwargs.get(argument) if by_name or i >= len(args) else args[i] for i, argument, by_name, is_written, _ in _arguments_of(func) if is_written])
-                    self.writes(written, self.leaves.differentiated)
-                    self.leaves.writes(written)
+                    written = private.tensors(
+                        [
+                            kwargs.get(argument) if by_name or i >= len(args) else args[i]
+                            for i, argument, by_name, is_written, _ in _arguments_of(func)
+                            if is_written
+                        ]
+                    )
+                    self.writes(written, self.untracked.differentiated)
+                    self.untracked.writes(written)
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
             if name == "aten._local_scalar_dense":
@@ -200,7 +329,9 @@ class Recorder(Memory, private.TorchDispatchMode):
             if namespace in collectives.NAMESPACES:
                 return collectives.dispatch(self, name, func, args, kwargs)
             if name == "aten.view" and func._overloadname == "dtype" and args[1] != args[0].dtype:
-                raise NotFollowed(f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers is not followed at {self.g.loc}")
+                raise NotFollowed(
+                    f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers is not followed at {self.g.loc}"
+                )
             if _is_view(func):
                 out = self._view(func, args, kwargs)
                 if out is not None:
@@ -210,7 +341,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                     known = private.tree_map(self.numbers, (args, kwargs))
                     if not any(isinstance(t, private.FakeTensor) for t in private.tensors(*known)):
                         return func(*known[0], **known[1])
-            if name == "aten.masked_select" and not isinstance(self.numbers(args[1]), private.FakeTensor):
+            if name == "aten.masked_select" and not isinstance(
+                self.numbers(args[1]), private.FakeTensor
+            ):
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with self:
                     return args[0].expand(shape)[args[1].expand(shape)]
@@ -218,10 +351,17 @@ class Recorder(Memory, private.TorchDispatchMode):
                 args = self._without_masks(args)
             if self.random.batch:
                 args = self.random.of_all_ranks(name, args)
-            line = table.lookup(name, func._overloadname)
+            lowering = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
-                return self._record(name, func, line, args, kwargs)  # ATen's parts and folds would compute with not-a-number
-            if line is None and (not _is_view(func) or _is_composite(func)) and name not in table.RANDOM | table.UNDEFINED and not self._constant_operands(args, kwargs):
+                return self._record(
+                    name, func, lowering, args, kwargs
+                )  # ATen's parts and folds would compute with not-a-number
+            if (
+                lowering is None
+                and (not _is_view(func) or _is_composite(func))
+                and name not in table.RANDOM | table.UNDEFINED
+                and not self._constant_operands(args, kwargs)
+            ):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
@@ -230,26 +370,39 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return args[0]
             if name in _COPIES and (out := self._copied_in_pieces(func, args, kwargs)) is not None:
                 return out
-            if name in _PIECEWISE and self._piece_by_piece(name, func, line, args, kwargs):
+            if name in _PIECEWISE and self._piece_by_piece(name, func, lowering, args, kwargs):
                 return args[0]
-            if name in _PIECEWISE_COPIES and line is not None and (out := self._product_in_pieces(name, func, line, args, kwargs)) is not None:
+            if (
+                name in _PIECEWISE_COPIES
+                and lowering is not None
+                and (out := self._product_in_pieces(name, func, lowering, args, kwargs)) is not None
+            ):
                 return out
-            return self._record(name, func, line, args, kwargs)
+            return self._record(name, func, lowering, args, kwargs)
         finally:
             self.g.loc = previous
 
     def _without_masks(self, args: Any) -> Any:
         """Constant masks among indices as the positions that they name, as shapes of results depend on them. One number is written by the mask itself, if it is the only index."""
-        if len(args) < 2 or len(args) > 2 and args[2].numel() == 1 and sum(i is not None for i in args[1]) == 1:
+        if (
+            len(args) < 2
+            or len(args) > 2
+            and args[2].numel() == 1
+            and sum(i is not None for i in args[1]) == 1
+        ):
             return args
         indices: list[Any] = []
         for i in args[1]:
-            known = self.numbers(i) if isinstance(i, torch.Tensor) and i.dtype == torch.bool else None
+            known = (
+                self.numbers(i) if isinstance(i, torch.Tensor) and i.dtype == torch.bool else None
+            )
             if known is None or isinstance(known, private.FakeTensor):
                 indices.append(i)
             else:
                 with private.outside():
-                    indices += [i.clone() for i in known.nonzero(as_tuple=True)]  # each with memory of its own
+                    indices += [
+                        i.clone() for i in known.nonzero(as_tuple=True)
+                    ]  # each with memory of its own
         return (args[0], indices, *args[2:])
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -262,45 +415,77 @@ class Recorder(Memory, private.TorchDispatchMode):
         out = self.fake(func, args, kwargs)
         keys = {private.storage_key(t) for t in given}
         results = out if isinstance(out, (list, tuple)) else (out,)
-        return out if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results) else None
+        return (
+            out
+            if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results)
+            else None
+        )
 
     def copy_pieces(self, target: Any, source: Any) -> bool:
         """A flat buffer of several tensors is copied as these, so that they stay apart. False where it is no such thing."""
-        if not isinstance(source, torch.Tensor) or target.dtype.is_complex or source.dtype.is_complex or kind_of(target.dtype) != kind_of(source.dtype):
+        if (
+            not isinstance(source, torch.Tensor)
+            or target.dtype.is_complex
+            or source.dtype.is_complex
+            or kind_of(target.dtype) != kind_of(source.dtype)
+        ):
             return False
-        if any(type(t) is not private.FakeTensor or t.is_neg() for t in (target, source)) or target.numel() != source.numel():
+        if (
+            any(type(t) is not private.FakeTensor or t.is_neg() for t in (target, source))
+            or target.numel() != source.numel()
+        ):
             return False
         with private.outside():
             a, b = self.geometry(source), self.geometry(target)
             s, d = self._storage(source), self._storage(target)
-            if s is d or s.pending or a != contiguous(a.size, a.offset) or b != contiguous(b.size, b.offset):
+            if (
+                s is d
+                or s.pending
+                or a != contiguous(a.size, a.offset)
+                or b != contiguous(b.size, b.offset)
+            ):
                 return False
             parts = s.pieces(self.g, a)
             if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
                 return False
             d.clear(b)
             for p in parts:
-                d.write(self.g, p.value, Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset), self.g.loc)
+                d.write(
+                    self.g,
+                    p.value,
+                    Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset),
+                    self.g.loc,
+                )
         return True
 
     def _copied_in_pieces(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A copy of a flat buffer of several tensors, also in another dtype, is these tensors. None where it is no such thing."""
         source = args[0]
-        if type(source) is not private.FakeTensor or source.is_complex() or source.is_neg() or kind_of(kwargs.get("dtype") or source.dtype) != kind_of(source.dtype):
+        if (
+            type(source) is not private.FakeTensor
+            or source.is_complex()
+            or source.is_neg()
+            or kind_of(kwargs.get("dtype") or source.dtype) != kind_of(source.dtype)
+        ):
             return None
         with private.outside():
             at = self.geometry(source)
             s = self._storage(source)
-            if s.pending or at != contiguous(at.size, at.offset) or len(s.segments) < 2 or len(s.pieces(self.g, at) or ()) < 2:
+            if (
+                s.pending
+                or at != contiguous(at.size, at.offset)
+                or len(s.segments) < 2
+                or len(s.pieces(self.g, at) or ()) < 2
+            ):
                 return None
         out = self.fake(func, args, kwargs)
         if not self.copy_pieces(out, source):
             self.write(out, self.read(source))
         return out
 
-    def _piece_by_piece(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> bool:
+    def _piece_by_piece(self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any) -> bool:
         """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""
-        found = self._products(name, func, line, args, kwargs)
+        found = self._products(name, func, lowering, args, kwargs)
         if found is None:
             return False
         self.fake(func, args, {})
@@ -309,7 +494,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                 self._storage(args[0]).write(self.g, v, p.at, self.g.loc)
         return True
 
-    def _product_in_pieces(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> Any:
+    def _product_in_pieces(
+        self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any
+    ) -> Any:
         """The same where the product is a new buffer. None where it is no such thing: the buffers have to lie alike, element by element."""
         t = args[0]
         if type(t) is not private.FakeTensor or not t.is_floating_point():
@@ -318,7 +505,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             at = self.geometry(t)
             if at != contiguous(at.size, at.offset) or len(self._storage(t).segments) < 2:
                 return None
-        found = self._products(name, func, line, args, kwargs)
+        found = self._products(name, func, lowering, args, kwargs)
         if found is None:
             return None
         out = self.fake(func, args, {})
@@ -329,13 +516,26 @@ class Recorder(Memory, private.TorchDispatchMode):
             s = self._storage(out)
             s.clear(to)
             for p, v in found:
-                s.write(self.g, v, Geometry(p.at.size, p.at.stride, p.at.offset - at.offset + to.offset), self.g.loc)
+                s.write(
+                    self.g,
+                    v,
+                    Geometry(p.at.size, p.at.stride, p.at.offset - at.offset + to.offset),
+                    self.g.loc,
+                )
         return out
 
-    def _products(self, name: str, func: Any, line: Any, args: Any, kwargs: Any) -> list[tuple[Segment, Value]] | None:
+    def _products(
+        self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any
+    ) -> list[tuple[Segment, Value]] | None:
         """The tensors of which a flat buffer is made, each times a number (or divided by it)."""
         t, factor = args[0], args[1]
-        if kwargs or t.is_complex() or type(t) is not private.FakeTensor or isinstance(factor, torch.Tensor) and factor.numel() != 1:
+        if (
+            kwargs
+            or t.is_complex()
+            or type(t) is not private.FakeTensor
+            or isinstance(factor, torch.Tensor)
+            and factor.numel() != 1
+        ):
             return None
         with private.outside():
             s = self._storage(t)
@@ -351,7 +551,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 by = self.g.reshape(by, ())
             call = Call(self, name, func._overloadname, [t])
             try:
-                return [(p, line(call, self.g, p.value, by)) for p in parts]
+                return [(p, lowering(call, self.g, p.value, by)) for p in parts]
             except (Unsupported, Poisoned):
                 return None
 
@@ -362,7 +562,9 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def _not_a_number(self, name: str, args: Any, kwargs: Any) -> bool:
         """Whether there is a number that depends on data among operands that are no tensors. What decompositions choose by themselves (xlogy's, of not-a-numbers) is none."""
-        return not (self._parts and name == "aten.where") and (holds_one(args) or bool(kwargs) and holds_one(kwargs))
+        return not (self._parts and name == "aten.where") and (
+            holds_one(args) or bool(kwargs) and holds_one(kwargs)
+        )
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs the operator as ATen's own decomposition, whose parts are seen here."""
@@ -387,8 +589,12 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         """x.f_(...) as x.copy_(f(x, ...)), where the functional operator is known."""
         namespace, _, base = func._schema.name.partition("::")
-        packet = getattr(getattr(torch.ops, namespace), base[:-1], None) if base.endswith("_") else None
-        functional = getattr(packet, func._overloadname or "default", None) if packet is not None else None
+        packet = (
+            getattr(getattr(torch.ops, namespace), base[:-1], None) if base.endswith("_") else None
+        )
+        functional = (
+            getattr(packet, func._overloadname or "default", None) if packet is not None else None
+        )
         rule = table.decomposition(functional) if functional is not None else None
         if rule is None or not isinstance(args[0], torch.Tensor):
             return NotImplemented
@@ -399,7 +605,13 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _item(self, t: torch.Tensor) -> Any:
         v = self.read(t)
         if isinstance(v, Filled):
-            return (v.fill != 0) if t.dtype == torch.bool else int(v.fill) if kind_of(t.dtype) == "int" else float(v.fill)
+            return (
+                (v.fill != 0)
+                if t.dtype == torch.bool
+                else int(v.fill)
+                if kind_of(t.dtype) == "int"
+                else float(v.fill)
+            )
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
@@ -408,11 +620,17 @@ class Recorder(Memory, private.TorchDispatchMode):
             return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
         if t.dtype == torch.bool and private.initialising():
             return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
-        raise DataDependent(f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)")
+        raise DataDependent(
+            f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)"
+        )
 
     def unknown_text(self, t: torch.Tensor) -> bool:
         """Whether what is printed of a tensor depends on data."""
-        if not isinstance(t, private.FakeTensor) or isinstance(self.numbers(t), torch.Tensor) and not isinstance(self.numbers(t), private.FakeTensor):
+        if (
+            not isinstance(t, private.FakeTensor)
+            or isinstance(self.numbers(t), torch.Tensor)
+            and not isinstance(self.numbers(t), private.FakeTensor)
+        ):
             return False
         self._gives_number()
         return True
@@ -441,10 +659,23 @@ class Recorder(Memory, private.TorchDispatchMode):
     def number_tensor(self, value: Value | None, dtype: torch.dtype) -> torch.Tensor:
         """A number that depends on data, as a tensor."""
         t = torch.empty((), dtype=dtype)
-        self.write(t, Poison((), Reason("a number that depends on data in a way that is not followed (Tensor.item())", self.where())) if value is None else self.g.reshape(value, ()))
+        self.write(
+            t,
+            Poison(
+                (),
+                Reason(
+                    "a number that depends on data in a way that is not followed (Tensor.item())",
+                    self.where(),
+                ),
+            )
+            if value is None
+            else self.g.reshape(value, ()),
+        )
         return t
 
-    def _record(self, name: str, func: Any, line: Callable[..., Any] | None, args: Any, kwargs: Any) -> Any:
+    def _record(
+        self, name: str, func: Any, lowering: Callable[..., Any] | None, args: Any, kwargs: Any
+    ) -> Any:
         written: list[Any] = []  # tensors, or lists of them, that the operator writes
         outputs_only: set[str] = set()
         for i, argument, by_name, is_written, is_out in _arguments_of(func):
@@ -463,16 +694,56 @@ class Recorder(Memory, private.TorchDispatchMode):
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
         call = Call(self, name, func._overloadname, outs, private.tensors(args, kwargs))
-        targets = [*private.tensors(written), *(t for t in outs if private.storage_key(t) not in inputs_before)] if written else outs
+        targets = (
+            [
+                *private.tensors(written),
+                *(t for t in outs if private.storage_key(t) not in inputs_before),
+            ]
+            if written
+            else outs
+        )
         try:
-            adds = name.removesuffix("_") in _SUMS or name.removesuffix("_") in _BY_INDEX and len(args) > 3 and args[3] is True
-            if adds and any(t.dtype == torch.bool for t in targets) and not all(isinstance(v, (Filled, Known)) for v in operands):
-                raise Unsupported("a sum of booleans, which is true or false in PyTorch and not a count (.float() or .long() before makes it one)")
+            adds = (
+                name.removesuffix("_") in _SUMS
+                or name.removesuffix("_") in _BY_INDEX
+                and len(args) > 3
+                and args[3] is True
+            )
+            if (
+                adds
+                and any(t.dtype == torch.bool for t in targets)
+                and not all(isinstance(v, (Filled, Known)) for v in operands)
+            ):
+                raise Unsupported(
+                    "a sum of booleans, which is true or false in PyTorch and not a count (.float() or .long() before makes it one)"
+                )
             with private.outside():
-                results = self._results(call, name, func, line, values_args, values_kwargs, operands, args, kwargs, bool(written))
-        except Exception as e:  # whatever goes wrong in a line: what it would have written is not known
-            reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}" if isinstance(e, Unsupported) else f"{name}: {type(e).__name__}: {e}", self.g.loc,
-                                                                 tables.unknown_range(self.g, operands))
+                results = self._results(
+                    call,
+                    name,
+                    func,
+                    lowering,
+                    values_args,
+                    values_kwargs,
+                    operands,
+                    args,
+                    kwargs,
+                    bool(written),
+                )
+        except (
+            Exception
+        ) as e:  # whatever goes wrong in a line: what it would have written is not known
+            reason = (
+                e.reason
+                if isinstance(e, Poisoned)
+                else Reason(
+                    f"{name}: {e}"
+                    if isinstance(e, Unsupported)
+                    else f"{name}: {type(e).__name__}: {e}",
+                    self.g.loc,
+                    tables.unknown_range(self.g, operands),
+                )
+            )
             self.unknown.setdefault(reason.text, reason.loc)
             results = [Poison(t.shape, reason) for t in targets]
         if len(results) < len(targets):
@@ -480,17 +751,34 @@ class Recorder(Memory, private.TorchDispatchMode):
         for t, v in zip(targets, results):
             if v is None:
                 v = Poison(t.shape, Reason(f"{name}: a result that has no translation", self.g.loc))
-            if not isinstance(v, Poison) and line is not None and tuple(v.shape) != tuple(t.shape) and not written:
-                v = Poison(t.shape, Reason(f"{name}: translated to shape {list(v.shape)} where ATen has {list(t.shape)}", self.g.loc))
+            if (
+                not isinstance(v, Poison)
+                and lowering is not None
+                and tuple(v.shape) != tuple(t.shape)
+                and not written
+            ):
+                v = Poison(
+                    t.shape,
+                    Reason(
+                        f"{name}: translated to shape {list(v.shape)} where ATen has {list(t.shape)}",
+                        self.g.loc,
+                    ),
+                )
             self.write(t, v)
         return out
 
-    def _operands(self, args: Any, kwargs: Any, outputs_only: set[str]) -> tuple[list[Any], dict[str, Any], list[Value]]:
+    def _operands(
+        self, args: Any, kwargs: Any, outputs_only: set[str]
+    ) -> tuple[list[Any], dict[str, Any], list[Value]]:
         operands: list[Value] = []
 
         with private.outside():
             values = [self._operand(x, operands) for x in args]
-            return values, {k: self._operand(v, operands) for k, v in kwargs.items() if k not in outputs_only}, operands
+            return (
+                values,
+                {k: self._operand(v, operands) for k, v in kwargs.items() if k not in outputs_only},
+                operands,
+            )
 
     def _operand(self, x: Any, operands: list[Value]) -> Any:
         """What an operand holds; tensors' values are entered into `operands`, too. (A function inside of a function that calls itself would be a cycle for each operator.)"""
@@ -500,64 +788,136 @@ class Recorder(Memory, private.TorchDispatchMode):
             return v
         return [self._operand(y, operands) for y in x] if isinstance(x, (list, tuple)) else x
 
-    def _results(self, call: Call, name: str, func: Any, line: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value], args: Any, kwargs: Any,
-                 writes: bool) -> list[Value | None]:
+    def _results(
+        self,
+        call: Call,
+        name: str,
+        func: Any,
+        lowering: Any,
+        values: list[Any],
+        keywords: dict[str, Any],
+        operands: list[Value],
+        args: Any,
+        kwargs: Any,
+        writes: bool,
+    ) -> list[Value | None]:
         if self._not_a_number(name, values, keywords):
-            raise Unsupported("a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed")
-        if name in table.RANDOM or torch.Tag.nondeterministic_seeded in func.tags and line is None:
+            raise Unsupported(
+                "a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed"
+            )
+        if (
+            name in table.RANDOM
+            or torch.Tag.nondeterministic_seeded in func.tags
+            and lowering is None
+        ):
             return self.random.results(call, name, values, keywords, kwargs.get("generator"))
         if name in table.CHOOSING:
             which, count = table.CHOOSING[name]
             if isinstance(values[which], Poison):
                 tables.note_classes(self.g, values[which], count(values))
         for v in operands:
-            if isinstance(v, Poison) and not getattr(line, "reads_selectively", False):
+            if isinstance(v, Poison) and not getattr(lowering, "reads_selectively", False):
                 raise Poisoned(v.reason)
-        large = line is not None and any(isinstance(v, Filled) and numel(v.shape) > FILL_LIMIT for v in operands)  # lines know what to do with one number everywhere
+        large = lowering is not None and any(
+            isinstance(v, Filled) and numel(v.shape) > FILL_LIMIT for v in operands
+        )  # lines know what to do with one number everywhere
         folded = None if large else self._folded(call, func, values, keywords, operands)
         if folded is not None:
             return folded
-        if line is None:
+        if lowering is None:
             return self._opaque(call, name, func, operands, args, kwargs, writes)
-        result = line(call, self.g, *values, **keywords)
+        result = lowering(call, self.g, *values, **keywords)
         if result is NotImplemented:
             return self._opaque(call, name, func, operands, args, kwargs, writes)
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
-    def _opaque(self, call: Call, name: str, func: Any, operands: list[Value], args: Any, kwargs: Any, writes: bool) -> list[Value | None]:
+    def _opaque(
+        self,
+        call: Call,
+        name: str,
+        func: Any,
+        operands: list[Value],
+        args: Any,
+        kwargs: Any,
+        writes: bool,
+    ) -> list[Value | None]:
         """What has no line and no decomposition is a function of its whole arguments, or of each element or matrix (opaque.py)."""
         outs = [t for t in call.outs if 0 not in t.shape]
         if writes or not operands or not outs or any(t.is_complex() for t in outs):
             raise Unsupported("no line in the table of operators")
-        lead, operands = self._taken_apart(name, func, operands, [tuple(t.shape) for t in call.outs])
+        lead, operands = self._taken_apart(
+            name, func, operands, [tuple(t.shape) for t in call.outs]
+        )
         said = private.tree_map(lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs))
-        results = iter(self.opaque.call(f"{func.name()}{said[0]}{said[1] or ''}", name, self.modules[-1] if self.modules else "", operands, outs, lead))
-        return [Filled(0, t.shape, kind_of(t.dtype)) if 0 in t.shape else next(results) for t in call.outs]
+        results = iter(
+            self.opaque.call(
+                f"{func.name()}{said[0]}{said[1] or ''}",
+                name,
+                self.modules[-1] if self.modules else "",
+                operands,
+                outs,
+                lead,
+            )
+        )
+        return [
+            Filled(0, t.shape, kind_of(t.dtype)) if 0 in t.shape else next(results)
+            for t in call.outs
+        ]
 
-    def _taken_apart(self, name: str, func: Any, operands: list[Value], results: list[Shape]) -> tuple[int, list[Value]]:
+    def _taken_apart(
+        self, name: str, func: Any, operands: list[Value], results: list[Shape]
+    ) -> tuple[int, list[Value]]:
         """How many dimensions in front an operator takes position by position, and its operands with these dimensions."""
         if table.is_elementwise(func):
             if len(set(results)) > 1 or ar.broadcast(*operands) != results[0]:
                 return 0, operands
             return len(results[0]), [self.g.expand(v, results[0]) for v in operands]
         inner = table.inner_dimensions(name, [v.shape for v in operands], len(results))
-        lead = {shape[:len(shape) - n] for shape, n in zip(results, inner[1]) if 0 not in shape} if inner is not None else set()
+        lead = (
+            {shape[: len(shape) - n] for shape, n in zip(results, inner[1]) if 0 not in shape}
+            if inner is not None
+            else set()
+        )
         if inner is None or len(lead) != 1:
             return 0, operands
         outer = lead.pop()
-        return len(outer), [self.g.expand(v, outer + v.shape[len(v.shape) - n:]) for v, n in zip(operands, inner[0])]
+        return len(outer), [
+            self.g.expand(v, outer + v.shape[len(v.shape) - n :])
+            for v, n in zip(operands, inner[0])
+        ]
 
-    def _folded(self, call: Call, func: Any, values: list[Any], keywords: dict[str, Any], operands: list[Value]) -> list[Value | None] | None:
+    def _folded(
+        self,
+        call: Call,
+        func: Any,
+        values: list[Any],
+        keywords: dict[str, Any],
+        operands: list[Value],
+    ) -> list[Value | None] | None:
         """ATen's own result where all operands are constants and none is large."""
-        if not all(isinstance(v, (Filled, Known)) or isinstance(v, Complex) and isinstance(v.real, (Filled, Known)) and isinstance(v.imag, (Filled, Known)) for v in operands):
+        if not all(
+            isinstance(v, (Filled, Known))
+            or isinstance(v, Complex)
+            and isinstance(v.real, (Filled, Known))
+            and isinstance(v.imag, (Filled, Known))
+            for v in operands
+        ):
             return None
-        if call.name in table.NOT_FOLDED or sum(numel(v.shape) for v in operands) > FOLD_LIMIT or sum(t.numel() for t in call.outs) > FOLD_LIMIT:
+        if (
+            call.name in table.NOT_FOLDED
+            or sum(numel(v.shape) for v in operands) > FOLD_LIMIT
+            or sum(t.numel() for t in call.outs) > FOLD_LIMIT
+        ):
             return None
         if not operands and not call.outs:
             return None
         key = None
         if sum(numel(v.shape) for v in operands) > FEW:
-            key = (func, _identity(values), _identity(list(keywords.items())))  # a rotary table, say, of which every layer asks for the same
+            key = (
+                func,
+                _identity(values),
+                _identity(list(keywords.items())),
+            )  # a rotary table, say, of which every layer asks for the same
             if key in self._folds:
                 return self._folds[key][0]
 
@@ -567,8 +927,14 @@ class Recorder(Memory, private.TorchDispatchMode):
                 result = func(*given, **{k: self._numbers_of(v) for k, v in keywords.items()})
             except (RuntimeError, IndexError, TypeError):
                 return None
-            written = [g for a, g in zip(func._schema.arguments, given) if a.alias_info is not None and a.alias_info.is_write]
-            made: list[Value | None] = [constant(t.detach()) for t in private.tensors(written if written else result)]
+            written = [
+                g
+                for a, g in zip(func._schema.arguments, given)
+                if a.alias_info is not None and a.alias_info.is_write
+            ]
+            made: list[Value | None] = [
+                constant(t.detach()) for t in private.tensors(written if written else result)
+            ]
         if key is not None:
             self._folds[key] = (made, operands)  # they are kept, so that their ids stay their own
         return made
@@ -579,7 +945,9 @@ class Recorder(Memory, private.TorchDispatchMode):
             return torch.complex(self.g.data(x.real).double(), self.g.data(x.imag).double())
         if isinstance(x, (Filled, Known)):
             d = self.g.data(x)
-            return d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
+            return (
+                d.double() if d.dtype.is_floating_point and d.dtype != torch.float64 else d.clone()
+            )
         if isinstance(x, list):
             return [self._numbers_of(y) for y in x]
         return torch.device("cpu") if isinstance(x, torch.device) else x
@@ -588,4 +956,4 @@ class Recorder(Memory, private.TorchDispatchMode):
         """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
         for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
             kept.clear()
-        self.leaves.forget()
+        self.untracked.forget()

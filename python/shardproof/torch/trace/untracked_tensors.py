@@ -8,7 +8,8 @@ the order in which they are first met, whatever the order in which a rank update
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,19 +18,31 @@ from ..compat import private
 
 
 def is_leaf(t: Any) -> bool:
-    return isinstance(t, torch.Tensor) and not nn.parameter.is_lazy(t) and not isinstance(t, private.DTensor) and t.dtype.is_floating_point and (isinstance(t, nn.Parameter) or t.is_leaf and t.requires_grad)
+    return (
+        isinstance(t, torch.Tensor)
+        and not nn.parameter.is_lazy(t)
+        and not isinstance(t, private.DTensor)
+        and t.dtype.is_floating_point
+        and (isinstance(t, nn.Parameter) or t.is_leaf and t.requires_grad)
+    )
 
 
-class Leaves:
+class UntrackedTensors:
     """Those of one side."""
 
-    def __init__(self, found: Callable[[torch.Tensor], None], computed: Callable[[torch.Tensor], bool]) -> None:
+    def __init__(
+        self, found: Callable[[torch.Tensor], None], computed: Callable[[torch.Tensor], bool]
+    ) -> None:
         """found: is called with each, when it is met first. computed: whether a tensor holds what was computed of the batch."""
         self.found, self.computed = found, computed
         self.begun = False  # the step has its inputs, or a model was called
-        self._known: dict[int, torch.Tensor] = {}   # by memory; the tensors are kept, so that no other takes its place
+        self._known: dict[
+            int, torch.Tensor
+        ] = {}  # by memory; the tensors are kept, so that no other takes its place
         self._written: dict[int, torch.Tensor] = {}
-        self.differentiated = False  # a backward has ended: what is copied from here on is no beginning
+        self.differentiated = (
+            False  # a backward has ended: what is copied from here on is no beginning
+        )
         self.updated: set[int] = set()  # memory that was written then
 
     def note(self, t: Any) -> None:
@@ -63,7 +76,9 @@ class Leaves:
         """Whose parameters are asked for inside is noted."""
         named, save = nn.Module.named_parameters, nn.Module._save_to_state_dict
 
-        def named_parameters(module: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        def named_parameters(
+            module: nn.Module, *args: Any, **kwargs: Any
+        ) -> Iterator[tuple[str, nn.Parameter]]:
             for name, p in named(module, *args, **kwargs):
                 self.note(p)
                 yield name, p

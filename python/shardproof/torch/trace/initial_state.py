@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -28,7 +28,7 @@ _NONE = 1 << 62  # elements that no buffer has
 
 
 @dataclasses.dataclass(frozen=True)
-class Beginning:
+class InitialState:
     """Which buffers begin with any value. least: those of so many elements and more; numbers: but for these; single: on ranks, those of the single device that do, and the number that each was made with.
 
     batch: draws that are different data on ranks along these axes, of these sizes: the single device draws the rows of all of them, one rank's after another's.
@@ -47,23 +47,33 @@ class Beginning:
         """Whether a buffer that was made with `value` begins with any value."""
         if not may_be_any(b, saved, value) or name in self.numbers:
             return False
-        return numel(value.shape) >= self.least if self.single is None else self.single.get(name) == getattr(value, "fill", None)
+        return (
+            numel(value.shape) >= self.least
+            if self.single is None
+            else self.single.get(name) == getattr(value, "fill", None)
+        )
 
-    def less(self) -> Beginning | None:
+    def less(self) -> InitialState | None:
         """With fewer of them; None where there are none any more."""
-        return None if self.least == _NONE else dataclasses.replace(self, least=2 if self.least == 1 else _NONE)
+        return (
+            None
+            if self.least == _NONE
+            else dataclasses.replace(self, least=2 if self.least == 1 else _NONE)
+        )
 
-    def without(self, names: Iterable[str]) -> Beginning:
+    def without(self, names: Iterable[str]) -> InitialState:
         return dataclasses.replace(self, numbers=self.numbers.union(names))
 
     def ranks_of(self, axes: Iterable[str]) -> int:
         """How many ranks there are along axes."""
         return math.prod(self.sizes[a] for a in axes)
 
-    def of_ranks(self, single: Mapping[str, float]) -> Beginning:
+    def of_ranks(self, single: Mapping[str, float]) -> InitialState:
         return dataclasses.replace(self, single=dict(single))
 
 
 def may_be_any(b: torch.Tensor, saved: bool, value: Value) -> bool:
     """Whether a buffer is of those that begin with any value, unless its number is needed."""
-    return saved and isinstance(value, Filled) and b.dtype.is_floating_point and 0 not in value.shape
+    return (
+        saved and isinstance(value, Filled) and b.dtype.is_floating_point and 0 not in value.shape
+    )

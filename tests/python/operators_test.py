@@ -397,7 +397,7 @@ class Operators(unittest.TestCase):
 
         with mock.patch.object(table, "lookup", lookup), mock.patch.object(World, "input", remember), mock.patch.object(Calls, "call", call):
             captured = capture(step, mesh={"one": 1})
-        self.assertEqual([], [n for n, f in table.LINES.items() if f not in reached])
+        self.assertEqual([], [n for n, f in table.LOWERINGS.items() if f not in reached])
         inputs = {name: data.double().numpy() for name, data in captured.constants.items()}
         for name, tensor in captured.model["tensors"].items():
             if tensor.get("kind") == "input" and not name.startswith("%"):

@@ -30,7 +30,7 @@ from models import MLP
 from shardproof.torch.export.boxes import NoPlace, locate
 from shardproof.torch.intercept.data_number import DataDependent
 from shardproof.torch.terms.geometry import contiguous
-from shardproof.torch.step.tracked_tensors import Mark, Placement
+from shardproof.torch.step.tracked_tensors import Placement, TrackedTensor as Mark
 from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.terms.values import Filled
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -308,7 +308,7 @@ class Kept(unittest.TestCase):
 
 
 class Beginnings(unittest.TestCase):
-    """Buffers of one real number everywhere begin with any value, but where their number is needed (beginning.py)."""
+    """Buffers of one real number everywhere begin with any value, but where their number is needed (initial_state.py)."""
 
     class Net(torch.nn.Module):
         def __init__(self, track, scale=1.0):

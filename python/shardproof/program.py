@@ -21,7 +21,10 @@ class ProgramError(RuntimeError):
 
 
 def find_program() -> str:
-    """The program's path: $SHARDPROOF, the one installed with this package, or the one in the PATH. Raises ProgramError."""
+    """The program's path: $SHARDPROOF, the program installed with this package, or the one in PATH.
+
+    Raises ProgramError where there is none.
+    """
     named = os.environ.get("SHARDPROOF")
     if named:
         return named
@@ -34,7 +37,8 @@ def find_program() -> str:
     found = shutil.which("shardproof")
     if found is None:
         raise ProgramError(
-            "the program shardproof is not found: install the package with its program, put it into the PATH, or name it in $SHARDPROOF"
+            "the program shardproof is not found: install the package with its program, put it "
+            "into the PATH, or name it in $SHARDPROOF"
         )
     return found
 
@@ -45,7 +49,10 @@ def run_verify(
     arguments: Sequence[str] = (),
     program: str | None = None,
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-    """Runs `shardproof verify`; the JSON report and what was printed. `program`: its path. Raises ProgramError as verify_files does."""
+    """Runs `shardproof verify`. Returns the JSON report and the finished process.
+
+    program: its path. Raises ProgramError as verify_files does.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report.json"
         command = [
@@ -61,7 +68,8 @@ def run_verify(
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 4, 5, 10) or not result.is_file():
             raise ProgramError(
-                f"shardproof verify ended with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}"
+                f"shardproof verify ended with exit code {done.returncode}: "
+                f"{(done.stderr or done.stdout).strip()}"
             )
         return json.loads(result.read_text()), done
 
@@ -71,7 +79,11 @@ def verify_files(
     model: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
 ) -> Report:
-    """Runs `shardproof verify`. Raises ProgramError if the files cannot be read or the program fails."""
+    """Runs `shardproof verify` on two files.
+
+    model: None where the plan names it. arguments: further options. Raises ProgramError if the
+    files cannot be read or the program fails.
+    """
     raw, done = run_verify(plan, model, arguments)
     return report_of(raw, done.stdout)
 
@@ -114,6 +126,6 @@ def _places(defect: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """The command `shardproof` of an environment: becomes the program that is installed with this package."""
+    """The command `shardproof` of an environment. The process becomes the installed program."""
     program = Path(__file__).parent / "bin" / "shardproof"
     os.execv(program, ["shardproof", *sys.argv[1:]])

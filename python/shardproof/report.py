@@ -16,7 +16,10 @@ VERDICTS = {
 
 @dataclasses.dataclass
 class Defect:
-    """One place where the plan is wrong. kind: as in README.md; text: one sentence; places: where to look, nearest first."""
+    """One place where the plan is wrong.
+
+    kind: as in README.md. text: one sentence. places: where to look, nearest first.
+    """
 
     kind: str
     text: str

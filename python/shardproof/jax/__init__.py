@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves that what XLA made of a sharded JAX program computes what the program says on one device.
+"""Proves that what XLA made of a sharded JAX program computes what the program computes on one
+device.
 
     import shardproof.jax
     report = shardproof.jax.verify(step, *shapes, in_shardings=..., out_shardings=...)
     assert report.equivalent, report.text
 
-Only shapes are needed, and no accelerator: start Python with XLA_FLAGS=--xla_force_host_platform_device_count=N for a mesh
-of N devices of the CPU. docs/jax.md says which programs are understood.
+Only shapes are needed, and no accelerator: for a mesh of N devices of the CPU, start Python with
+XLA_FLAGS=--xla_force_host_platform_device_count=N. docs/jax.md describes which programs are
+understood.
 """
 
 import dataclasses
@@ -16,7 +18,7 @@ import gzip
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from ..program import ProgramError, run_verify
 
@@ -35,30 +37,35 @@ class Report:
 
     verdict: str  # "equivalent", "not equivalent", "undecided" or "conditional"
     text: str  # as it is printed
-    data: dict  # the complete report, as --json writes it
-    assumptions: tuple  # what was taken for granted of the programs
+    data: dict[str, Any]  # the complete report, as --json writes it
+    assumptions: tuple[str, ...]  # what was taken for granted of the programs
 
     @property
     def equivalent(self) -> bool:
         return self.verdict == "equivalent"
 
     @property
-    def defects(self) -> list:
-        return self.data.get("defects", [])
+    def defects(self) -> list[Any]:
+        found: list[Any] = self.data.get("defects", [])
+        return found
 
     def __str__(self) -> str:
         return self.text
 
 
 def _compiled_text(
-    step: Callable, shapes: Sequence[Any], pattern: str, options: dict, jit_options: dict
+    step: Callable[..., Any],
+    shapes: Sequence[Any],
+    pattern: str,
+    options: dict[str, Any],
+    jit_options: dict[str, Any],
 ) -> str:
     import jax
 
     with tempfile.TemporaryDirectory(prefix="shardproof-") as directory:
         # A function of its own: a compilation that is found in a cache is not dumped.
         @functools.wraps(step)
-        def own(*arguments):
+        def own(*arguments: Any) -> Any:
             return step(*arguments)
 
         jax.jit(own, keep_unused=True, **jit_options).lower(*shapes).compile(
@@ -86,18 +93,19 @@ def _write(path: str, text: str) -> str:
 
 
 def dump(
-    step: Callable,
+    step: Callable[..., Any],
     *shapes: Any,
     directory: str,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    single: Callable | None = None,
-) -> tuple:
-    """Writes both programs to `directory`; gives their paths: of the model and of the plan.
+    single: Callable[..., Any] | None = None,
+) -> tuple[str, str]:
+    """Writes both programs to `directory`. Returns the paths of the model and of the plan.
 
-    `step` is what runs on the mesh, with these shardings; `shapes` are its arguments, jax.ShapeDtypeStruct or arrays, of
-    which only shapes and types are used. `single` is the same computation for one device, if it is written differently
-    (a step that is made of shard_map); otherwise it is `step` itself, without shardings.
+    `step` runs on the mesh, with these shardings. `shapes` are its arguments, jax.ShapeDtypeStruct
+    or arrays, of which only shapes and types are used. `single` is the same computation for one
+    device, if it is written differently (a step that is made of shard_map). Otherwise it is `step`
+    itself, without shardings.
     """
     os.makedirs(directory, exist_ok=True)
     shardings = {}
@@ -122,19 +130,21 @@ def dump(
 
 
 def verify(
-    step: Callable,
+    step: Callable[..., Any],
     *shapes: Any,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    single: Callable | None = None,
+    single: Callable[..., Any] | None = None,
     directory: str | None = None,
     program: str | None = None,
     arguments: Sequence[str] = (),
 ) -> Report:
-    """Proves that `step` on its mesh computes what it says on one device, or shows where it does not.
+    """Proves that `step` on its mesh computes what it computes on one device, or shows where it
+    does not.
 
-    Parameters are those of `dump`; the programs are kept if a `directory` is given. `program` is the path of shardproof,
-    `arguments` go to `shardproof verify`. Raises ShardproofError for what is not understood.
+    Parameters are those of `dump`. The programs are kept if a `directory` is given. `program` is
+    the path of shardproof, `arguments` go to `shardproof verify`. Raises ShardproofError for what
+    is not understood.
     """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
         model, plan = dump(
@@ -154,8 +164,11 @@ def verify(
     )
 
 
-def assert_equivalent(step: Callable, *shapes: Any, **options: Any) -> Report:
-    """For tests: fails with the whole report unless the verdict is "equivalent". Parameters are those of `verify`."""
+def assert_equivalent(step: Callable[..., Any], *shapes: Any, **options: Any) -> Report:
+    """For tests: fails with the whole report unless the verdict is "equivalent".
+
+    Parameters are those of `verify`. Raises AssertionError.
+    """
     report = verify(step, *shapes, **options)
     assert report.equivalent, report.text
     return report

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a PyTorch training step on fake tensors, rank by rank in one process, and verifies that a mesh of ranks computes what one device does.
+"""Verifies that a PyTorch training step on a mesh of ranks computes what it does on one device.
 
-import shardproof.torch as sp
-report = sp.verify(step, mesh={"dp": 2, "tp": 2})
+The step runs on fake tensors, rank by rank in one process.
+
+    import shardproof.torch as sp
+    report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
 from .distributed.mesh import Mesh

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m shardproof.torch --mesh dp=2,tp=2 train.py [arguments of the script]`: verifies a script that runs as under torchrun.
+"""`python -m shardproof.torch --mesh dp=2,tp=2 train.py [arguments of the script]` verifies a
+script.
 
-Options stand before the script, as torchrun's do: all that comes after its name is its own. If
-`--mesh` is not among them, it and the others are looked for after the script's name, too.
+The script is one that runs under torchrun. Options stand before the script, as torchrun's do:
+everything after its name is its own. If `--mesh` is not among them, all options are searched after
+the script's name, too.
 
-The script is run as it is, with world size 1 and then as each rank of the mesh; its own init_process_group is answered. It is recorded until each of its optimizers has stepped (those that it
-has made by then; at the latest until one is about to step for the seventeenth time), or has made `--steps` of them, and then stopped.
+The script runs unchanged, with world size 1 and then as each rank of the mesh; its own
+init_process_group gets a group. It is recorded until each of its optimizers has stepped, or has
+made `--steps` steps, and is then stopped. These are the optimizers that it has created by then. At
+the latest it is stopped before the seventeenth step of one of them.
 """
 
 from __future__ import annotations
@@ -39,10 +43,14 @@ class _Stepped(BaseException):
 
 
 class _Steps:
-    """The optimizers of a script, and how often each has stepped. One may hold others, as ZeroRedundancyOptimizer does."""
+    """The optimizers of a script, and how often each has stepped.
+
+    One may hold others, as ZeroRedundancyOptimizer does.
+    """
 
     def __init__(self, world: World, wanted: int) -> None:
-        self.world, self.wanted = world, wanted
+        self.side: Any = world._backend  # of a recording
+        self.wanted = wanted
         self.there: list[Any] = []  # in the order in which they were made
         self.under_way: list[Any] = []
         self.done: list[Any] = []
@@ -60,23 +68,23 @@ class _Steps:
             optim.register_optimizer_step_pre_hook(self._before),
             optim.register_optimizer_step_post_hook(self._after),
         ]
-        optim.Optimizer.__init__ = made  # type: ignore[method-assign]
+        optim.Optimizer.__init__ = made
         try:
             yield
         finally:
-            optim.Optimizer.__init__ = make  # type: ignore[method-assign]
+            optim.Optimizer.__init__ = make
             for handle in handles:
                 handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.world._backend.binding.priming:
+        if self.side.binding.priming:
             return  # no step of the script's
         if self.count(optimizer) == MOST_STEPS * self.wanted:
             self._stop()
         self.under_way.append(optimizer)
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.world._backend.binding.priming:
+        if self.side.binding.priming:
             return
         self.under_way.pop()
         self.done.append(optimizer)
@@ -92,7 +100,7 @@ class _Steps:
 
     def leave_out(self) -> None:
         """What was not looked at, of the script and of what it was to do."""
-        g = self.world._backend.recorder.g
+        g = self.side.recorder.g
         if self.stopped:
             g.assume(assumptions.rest_of_script([self.count(o) for o in self.there]))
         for o in self.there:
@@ -108,7 +116,9 @@ class _Steps:
 
 
 def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
-    """The script as a step: run as __main__ until its optimizers have stepped, so many times each."""
+    """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
+    steps.
+    """
 
     def step(world: World) -> None:
         optimizers = _Steps(world, steps)
@@ -123,7 +133,8 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
     step.__name__ = Path(path).stem
     step.source = path  # type: ignore[attr-defined]
     step.whole_script = True  # type: ignore[attr-defined]
-    step.own_random_state = True  # type: ignore[attr-defined]  # as each of its processes would have
+    # as each of its processes would have
+    step.own_random_state = True  # type: ignore[attr-defined]
     return step
 
 
@@ -157,7 +168,10 @@ def _run(path: str, optimizers: _Steps) -> None:
 
 
 def _raised(path: str) -> str:
-    """The last error that the script caught, and where it was raised: it is run once more, with a trace."""
+    """The last error that the script caught, and where it was raised.
+
+    The script runs once more, with a trace.
+    """
     found: list[BaseException] = []
     places: list[str] = []
 
@@ -168,10 +182,10 @@ def _raised(path: str) -> str:
             and place
             and isinstance(argument[1], Exception)
             and not isinstance(argument[1], StopIteration)
+            and (not found or found[-1] is not argument[1])  # not where it only passes
         ):
-            if not found or found[-1] is not argument[1]:  # not where it only passes
-                found.append(argument[1])
-                places.append(place)
+            found.append(argument[1])
+            places.append(place)
         return trace if place else None
 
     if dist.is_initialized():
@@ -199,7 +213,8 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--ranks",
         default="all",
-        help="which ranks are recorded: all, or classes (those along an axis that turns out not to matter, or not between the ends of shards, are taken to be alike)",
+        help="which ranks are recorded: all, or classes (those along an axis that turns out not to "
+        "matter, or not between the ends of shards, are taken to be alike)",
     )
     parser.add_argument(
         "--steps",
@@ -221,7 +236,8 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; may be given several times",
+        help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; "
+        "may be given several times",
     )
     parser.add_argument(
         "--allow-uncompared",
@@ -245,14 +261,19 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    """The options, the script and its arguments. Ends the process with exit code 2 where they are wrong."""
+    """The options, the script and its arguments.
+
+    Ends the process with exit code 2 where they are wrong.
+    """
     named: dict[str, Any] = {"prog": "python -m shardproof.torch", "allow_abbrev": False}
     parser = _with_options(
         argparse.ArgumentParser(
             **named,
             usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]",
-            description="Verifies a PyTorch training script on a CPU, with no process but this one.",
-            epilog="With --mesh after the script the options stand among the script's arguments: those that are none of these are the script's.",
+            description="Verifies a PyTorch training script on a CPU, with no process but "
+            "this one.",
+            epilog="With --mesh after the script the options stand among the script's arguments: "
+            "those that are none of these are the script's.",
         )
     )
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="run as __main__")
@@ -278,13 +299,17 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         parser.error("--steps: at least 1")
     if options.capture and (options.accept or options.allow_uncompared):
         parser.error(
-            "--accept and --allow-uncompared are about a verdict: with --capture there is none; give them to `shardproof verify` with the files"
+            "--accept and --allow-uncompared are about a verdict: with --capture there is none; "
+            "give them to `shardproof verify` with the files"
         )
     return options
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes are those of `shardproof verify`; 2 also for wrong options and for what cannot be captured."""
+    """The command; its exit codes are those of `shardproof verify`.
+
+    2 is also for wrong options and for what cannot be captured.
+    """
     options = _options(argv)
     try:
         step = script_step(options.script, options.arguments, options.steps)

@@ -74,7 +74,10 @@ def _weights(
     scale: float | None,
     lse: Value,
 ) -> Value:
-    """exp(scores - lse), 0 where attention does not see: what the backward is given need not be of these keys alone (ring attention gives that of all)."""
+    """exp(scores - lse), 0 where attention does not see.
+
+    The lse of the backward need not be of these keys alone: ring attention gives that of all.
+    """
     total = ar.of_logarithm(g, lse)
     if total is not None:  # which the sums of exponentials of these scores are among
         s, _ = _scores(g, q, k, is_causal, mask, scale)
@@ -175,7 +178,8 @@ def backward(
     dp = ar.matmul(g, grad, ar.transposed(g, v))
     if _same(g, lse, _logsumexp(g, s)) and _same(g, out, ar.matmul(g, p, v)):
         ds = ar.softmax_gradient(g, dp, p, -1)
-    else:  # not what the forward of these operands gave: ATen's kernel normalises by what it is given
+    else:
+        # not what the forward of these operands gave: ATen's kernel normalises by what it is given
         p = _weights(g, q, k, is_causal, attn_mask, scale, lse)
         ds = ar.binary(
             g,

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top-k, sort and arg-max: which positions of a row are chosen is one opaque function of the row (`moe_gate`); what lies there is looked up."""
+"""top-k, sort and arg-max.
+
+Which positions of a row are chosen is one opaque function of the row (`moe_gate`). The elements at
+these positions are looked up.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +101,10 @@ lowering("median", "nanmedian")(
 
 def _running(largest: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, dim: int) -> list[Value]:
-        """The extremum of each row up to each position, and where it is: positions behind have less (more, of a minimum) than there is at it."""
+        """The extremum of each row up to each position, and its position.
+
+        Later positions have less (for a minimum, more) than there is at it.
+        """
         rows, back = ar.rows_of(g, x, dim)
         lead, n = rows.shape[:-1], rows.shape[-1]
         require(n <= MOST, f"a running extremum of more than {MOST} numbers")
@@ -135,7 +142,10 @@ lowering("argmin")(_arg(False))
 
 
 def is_choice(g: Graph, v: Value, dim: int) -> bool:
-    """Positions that were chosen, of which no line along the dimension has one twice: each is of one row that was chosen from, at other places."""
+    """Whether these are chosen positions, none twice along a line of the dimension.
+
+    Each is of one row that was chosen from, at other places.
+    """
     found = (
         _places(g, v.name)
         if isinstance(v, Named) and v.kind == "int" and numel(v.shape) <= MOST_POSITIONS
@@ -152,7 +162,11 @@ def is_choice(g: Graph, v: Value, dim: int) -> bool:
 
 
 def _places(g: Graph, name: str) -> tuple[torch.Tensor, int] | None:
-    """Of what only moves (or repeats, or gathers from ranks that do the same) what `chosen` found: where each element was in it, row after row of so many. None for anything else."""
+    """For each element of a rearrangement of what `chosen` found, its position there.
+
+    Rows follow each other. Elements may be moved, repeated, or gathered from ranks that do the
+    same. None for anything else.
+    """
     moves: list[dict[str, Any]] = []
     while (node := g.producer(name)) is not None and node["op"] != "moe_gate":
         if (

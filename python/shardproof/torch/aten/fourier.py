@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -20,7 +20,10 @@ MOST = 1024  # numbers along a dimension
 
 @functools.lru_cache(maxsize=64)
 def _waves(n: int, backward: bool) -> tuple[Known, Known]:
-    """[n, n]: real and imaginary parts of exp(-+ 2 pi i j k / n). Where they are 0 or 1 they are exact."""
+    """[n, n]: real and imaginary parts of exp(-+ 2 pi i j k / n).
+
+    Those that are 0 or 1 are exact.
+    """
     turns = (torch.arange(n)[:, None] * torch.arange(n)[None]).remainder(n)
     angle = turns.double() * (2 * math.pi / n)
     real, imag = angle.cos(), angle.sin() * (1 if backward else -1)
@@ -73,7 +76,7 @@ def real_to_complex(
     for d in reversed(dims):
         made = _transform(g, made, d % len(x.shape), False)
         if onesided and d == dims[-1]:
-            made = g.slice(made, d % len(x.shape), 0, x.shape[d] // 2 + 1)  # type: ignore[assignment]
+            made = cast("Complex", g.slice(made, d % len(x.shape), 0, x.shape[d] // 2 + 1))
     return _scaled(g, made, _count(x.shape, dims), normalization)
 
 
@@ -81,7 +84,10 @@ def real_to_complex(
 def complex_to_real(
     call: Any, g: Graph, x: Value, dims: list[int], normalization: int, last: int
 ) -> Value:
-    """The numbers that are not there are those that make the result real: each of the others counts twice, but for the first and, of an even number, the last."""
+    """The numbers that are not given are those that make the result real.
+
+    Each of the others counts twice, but for the first and, of an even number, the last.
+    """
     made, at = _complex(x), dims[-1] % len(x.shape)
     for d in dims[:-1]:
         made = _transform(g, made, d % len(x.shape), True)
@@ -97,4 +103,6 @@ def complex_to_real(
         counts[-1] = 1
     c, s = (Known(w.data[:m] * counts) for w in _waves(n, True))
     parts = [ar.along(g, g.slice(v, at, 0, m), at, w) for v, w in ((made.real, c), (made.imag, s))]
-    return _scaled(g, ar.binary(g, "sub", *parts), _count(call.shape(), dims), normalization)
+    return _scaled(
+        g, ar.binary(g, "sub", parts[0], parts[1]), _count(call.shape(), dims), normalization
+    )

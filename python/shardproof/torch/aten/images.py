@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and pooling, as sums (and maxima) over the positions of the window; resampling, as products with matrices of weights."""
+"""Convolutions and pooling as sums (and maxima) over the positions of the window.
+
+Resampling is products with matrices of weights.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,9 @@ def _spread(
     dilation: Sequence[int],
     size: Sequence[int],
 ) -> Value:
-    """The transpose of _window: the gradient's elements where the window's position saw them, zeros elsewhere."""
+    """The transpose of _window: the gradient's elements where the window's position saw them, else
+    zeros.
+    """
     for i, (k, s, d, n) in enumerate(zip(at, stride, dilation, size)):
         dim = len(grad.shape) - len(size) + i
         if s > 1:
@@ -154,7 +159,10 @@ def _transposed(
     out: Sequence[int],
     groups: int,
 ) -> Value:
-    """The transpose of a convolution as a function of its operand: each element goes to all that its window sees."""
+    """The transpose of a convolution as a function of its operand.
+
+    Each element goes to all positions that its window sees.
+    """
     rows = _channels(g, x, groups)  # [N, groups, positions, in / groups]
     size = [n + 2 * p for n, p in zip(out, padding)]
     total: Value = Filled(0, ())
@@ -304,7 +312,10 @@ def _stacked(g: Graph, parts: list[Value]) -> Value:
 
 @dataclasses.dataclass
 class _Pool:
-    """Windows of a pooling, in the last dimensions of a tensor. pads: how far they reach beyond it on both sides."""
+    """Windows of a pooling, in the last dimensions of a tensor.
+
+    pads: how far they reach beyond it on both sides.
+    """
 
     kernel: list[int]
     stride: list[int]
@@ -326,7 +337,10 @@ def _pool(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> _Pool:
-    """out: the result's size along these dimensions. With ceil_mode the last windows reach beyond the padding."""
+    """out: the result's size along these dimensions.
+
+    With ceil_mode the last windows reach beyond the padding.
+    """
     n = len(out)
     k = _each(kernel, n)
     s, p, d = _each(stride, n) if stride else k, _each(padding or [0], n), _each(dilation or [1], n)
@@ -339,21 +353,24 @@ def _pool(
 
 
 def _replicated(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
-    """With the elements at the border again on both sides. A window of a maximum that reaches so far has the border, too (ATen: the padding is at most half of the window, and windows begin within it
-    or the tensor), so that its maximum is that without the padding, and the first place of it that of the same element."""
+    """x with the elements at the border repeated on both sides.
+
+    A window of a maximum that reaches so far has the border, too: in ATen the padding is at most
+    half of the window, and windows begin within it or the tensor. So its maximum is that without
+    the padding, and the first place of it that of the same element.
+    """
     for i, (before, behind) in enumerate(pads):
         dim = len(x.shape) - len(pads) + i
-
-        def border(at: int, n: int) -> list[Value]:
-            return (
-                [g.expand(g.slice(x, dim, at, at + 1), x.shape[:dim] + (n,) + x.shape[dim + 1 :])]
-                if n
-                else []
-            )
-
         if before or behind:
-            x = g.cat([*border(0, before), x, *border(x.shape[dim] - 1, behind)], dim)
+            last = x.shape[dim] - 1
+            x = g.cat([*_border(g, x, dim, 0, before), x, *_border(g, x, dim, last, behind)], dim)
     return x
+
+
+def _border(g: Graph, x: Value, dim: int, at: int, n: int) -> list[Value]:
+    """The slice at one position of a dimension, n times; no value for n = 0."""
+    shape = x.shape[:dim] + (n,) + x.shape[dim + 1 :]
+    return [g.expand(g.slice(x, dim, at, at + 1), shape)] if n else []
 
 
 def _unreplicated(g: Graph, grad: Value, pads: Sequence[tuple[int, int]]) -> Value:
@@ -369,7 +386,7 @@ def _unreplicated(g: Graph, grad: Value, pads: Sequence[tuple[int, int]]) -> Val
 
 
 def _lowered(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
-    """With less than any element has around it: where a window with gaps need not have the border."""
+    """x with less than any element around it: a window with gaps need not have the border."""
     n = len(pads)
     least = ar.binary(
         g, "sub", ar.reduce(g, "amin", x, list(range(len(x.shape) - n, len(x.shape))), True), 1
@@ -405,9 +422,9 @@ def _max_pool(name: str, n: int) -> None:
         g: Graph,
         x: Value,
         kernel: list[int],
-        stride: list[int] = [],
-        padding: list[int] = [0],
-        dilation: list[int] = [1],  # noqa: B006  ATen's own defaults
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
         ceil: bool = False,
     ) -> list[Value | None]:
         p = _pool(x, call.shape()[-n:], kernel, stride, padding, dilation)
@@ -435,7 +452,7 @@ def _max_pool(name: str, n: int) -> None:
         ceil: bool,
         indices: Value,
     ) -> Value:
-        """The gradient goes to the first of the largest elements of a window, in row-major order."""
+        """The gradient goes to the first of the largest elements of a window in row-major order."""
         ar.check(grad, x)
         p = _pool(x, grad.shape[-n:], kernel, stride, padding, dilation)
         x, repeated = _maximized(g, x, p)
@@ -463,7 +480,11 @@ def _cropped(g: Graph, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
 
 
 def _divisor(p: _Pool, size: Sequence[int], include_pad: bool, divisor: Any) -> Value | int:
-    """By what the sum over a window is divided: its positions within the tensor, or also those in the padding (but not beyond)."""
+    """The divisor of the sum over a window.
+
+    It is the number of positions within the tensor, or also of those in the padding (but not
+    beyond).
+    """
     if divisor:
         return int(divisor)
     counts = torch.ones((), dtype=torch.float64)
@@ -486,8 +507,8 @@ def _avg_pool(name: str, n: int) -> None:
         g: Graph,
         x: Value,
         kernel: list[int],
-        stride: list[int] = [],
-        padding: list[int] = [0],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
         ceil: bool = False,
         include_pad: bool = True,
         divisor: Any = None,
@@ -537,7 +558,8 @@ for _n in (2, 3):
     _avg_pool(f"avg_pool{_n}d", _n)
 
 
-# ---- adaptive pooling: position i of the result is of the positions from floor(i n / out) up to ceil((i + 1) n / out) ----
+# ---- adaptive pooling: position i of the result is of the positions from floor(i n / out) up to
+# ceil((i + 1) n / out) ----
 def _stretch(i: int, n: int, out: int) -> tuple[int, int]:
     return i * n // out, -(-(i + 1) * n // out)
 
@@ -554,7 +576,7 @@ def _adaptive(n: int, out: int) -> Known:
 def _adaptive_avg_pool(name: str, n: int) -> None:
     @lowering(f"_{name}", name)
     def forward(call: Any, g: Graph, x: Value, size: list[int]) -> Value:
-        """Where the sizes divide the means of equal pieces, else products with matrices of means along each dimension."""
+        """Means of equal pieces where the sizes divide, else products with matrices of means."""
         lead, sizes, out = x.shape[:-n], x.shape[-n:], call.shape()[-n:]
         if all(m % k == 0 for m, k in zip(sizes, out)):
             at = len(lead)
@@ -613,7 +635,7 @@ def _adaptive_max_pool(name: str, n: int) -> None:
 
     @lowering(f"{name}_backward", selective=True)
     def backward(call: Any, g: Graph, grad: Value, x: Value, indices: Value) -> Value:
-        """The gradient goes to the first of the largest elements of a window, in row-major order."""
+        """The gradient goes to the first of the largest elements of a window in row-major order."""
         ar.check(grad, x)
         lead, out = grad.shape[:-n], grad.shape[-n:]
         rows = g.reshape(grad, (*lead, math.prod(out)))
@@ -677,11 +699,14 @@ for _n in (1, 2, 3):
 def _weights(
     operator: str, dims: int, n: int, m: int, align: tuple[bool, ...], scale: float | None
 ) -> Value:
-    """[n, m]: what ATen's operator makes of n elements in a row, of each that is 1 alone. Operators of other dimensions round otherwise."""
+    """[n, m]: the result of ATen's operator for n elements in a row, of each that is 1 alone.
+
+    Operators of other dimensions round otherwise.
+    """
     one = torch.eye(n, dtype=torch.float64)
-    if operator.endswith(
-        "_aa"
-    ):  # along the last dimension: the kernel of torch 2.13 does not move on along the first one of images that are one element wide
+    # along the last dimension: the kernel of torch 2.13 does not move on along the first one of
+    # images that are one element wide
+    if operator.endswith("_aa"):
         return Known(
             getattr(torch.ops.aten, operator)
             .default(one.reshape(1, n, 1, n), [1, m], *align, None, scale)
@@ -768,7 +793,9 @@ ZEROS, BORDER = 0, 1
 
 
 def _constant_samples(g: Graph, size: Sequence[int], grid: Known, options: Sequence[Any]) -> Value:
-    """[batch or 1, points, positions of the image]: what ATen makes of each image that is 1 at one position."""
+    """[batch or 1, points, positions of the image]: ATen's result for each image that is 1 at one
+    position.
+    """
     h, w = size
     ones = torch.eye(h * w, dtype=torch.float64).reshape(1, h * w, h, w)
     places = grid.data.double()
@@ -792,7 +819,11 @@ def _coordinate(g: Graph, c: Value, n: int, padding: int, align: bool) -> tuple[
 
 
 def _hats(g: Graph, at: Value, n: int) -> tuple[Value, Value]:
-    """[..., n]: what each of n positions counts between its neighbours, 1 at its own, and by how much that grows (from a position itself: to the next one)."""
+    """[..., n]: the weight of each of n positions between its neighbours, 1 at its own, and its
+    slope.
+
+    At a position itself the slope is that towards the next one.
+    """
     t = ar.binary(
         g, "sub", g.reshape(at, (*at.shape, 1)), Known(torch.arange(n, dtype=torch.float64))
     )
@@ -806,7 +837,9 @@ def _hats(g: Graph, at: Value, n: int) -> tuple[Value, Value]:
 def _samples(
     g: Graph, size: Sequence[int], grid: Value, mode: int, padding: int, align: bool
 ) -> tuple[Value, Value | None, Value | None]:
-    """[batch, points, positions of the image]: what each point has of each position; how that changes with x and y."""
+    """[batch, points, positions of the image]: the weight of each position, and its slopes in x and
+    y.
+    """
     if isinstance(grid, Known):
         return _constant_samples(g, size, grid, (mode, padding, align)), None, None
     require(

@@ -86,7 +86,8 @@ def embedding_backward(
 ) -> Value:
     require(
         not scale_grad_by_freq,
-        "an embedding with scale_grad_by_freq: its gradient depends on how often the batch names a row",
+        "an embedding with scale_grad_by_freq: its gradient depends on how often the batch names a "
+        "row",
     )
     shape = (int(rows),) + grad.shape[-1:]
     if padding_idx >= 0:  # the row of the padding index gets nothing
@@ -102,7 +103,9 @@ def embedding_backward(
     if isinstance(ids, (Known, Filled)):
         return _rows_backward(g, grad, g.data(ids), int(rows))
     if isinstance(ids, Named):
-        return g.emit("embedding_backward", [grad, ids, Filled(0, shape)], [None, shape])[1]  # type: ignore[return-value]
+        made = g.emit("embedding_backward", [grad, ids, Filled(0, shape)], [None, shape])[1]
+        assert made is not None
+        return made
     require(isinstance(ids, Table), "the gradient of an embedding whose indices are not classes")
     assert isinstance(ids, Table)
     return scatter_rows(g, grad, ids, shape)
@@ -126,13 +129,12 @@ def _rows_backward(g: Graph, grad: Value, ids: torch.Tensor, rows: int) -> Value
 
 def _bags(offsets: Value, count: int, include_last: bool) -> list[tuple[int, int]]:
     """Where each bag begins and ends."""
-    require(isinstance(offsets, (Known, Filled)), "an embedding bag whose bags depend on data")
-    starts = [
-        int(x)
-        for x in (
-            offsets.data if isinstance(offsets, Known) else torch.full(offsets.shape, offsets.fill)
-        ).tolist()
-    ]  # type: ignore[attr-defined]
+    if not isinstance(offsets, (Known, Filled)):
+        raise Unsupported("an embedding bag whose bags depend on data")
+    numbers = (
+        offsets.data if isinstance(offsets, Known) else torch.full(offsets.shape, offsets.fill)
+    )
+    starts = [int(x) for x in numbers.tolist()]
     return (
         list(zip(starts, (*starts[1:], count)))
         if not include_last
@@ -220,7 +222,10 @@ def embedding_bag_backward(
     per_sample: Value | None,
     padding_idx: int = -1,
 ) -> Value:
-    """Each row that a bag names gets the bag's gradient. What ATen notes of the bags (bag_of, sizes, maxima) is not looked at."""
+    """Each row that a bag names gets the bag's gradient.
+
+    What ATen notes of the bags (bag_of, sizes, maxima) is not used.
+    """
     ar.check(grad, ids, offsets, *([] if per_sample is None else [per_sample]))
     require(
         mode in (0, 1) and padding_idx < 0 and not sparse,
@@ -262,7 +267,11 @@ def embedding_bag_backward(
 
 
 def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> Value:
-    """Sums of the gradient's rows over positions by where their class goes: window by window of classes that keep their distance; what all go to one row is summed there."""
+    """Sums of the gradient's rows over positions, by the row to which their class goes.
+
+    Windows of classes that keep their distance go one by one. Classes that all go to one row are
+    summed there.
+    """
     index = ids.entries.to(torch.int64)
     used = torch.ones(len(index), dtype=torch.bool)  # classes whose rows are not zero anyway
     if (
@@ -317,7 +326,7 @@ def _placed(g: Graph, part: Value, at: int, shape: tuple[int, ...]) -> Value:
 
 
 def _row_index(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> Value | None:
-    """The class index of x[arange, classes] (or x[..., arange, classes]); None for any other form."""
+    """The class index of x[arange, classes] or x[..., arange, classes]; None for other forms."""
     given = [i for i in indices if i is not None]
     if len(given) != 2 or len(shape) != 2 or len(indices) != 2:
         return None
@@ -332,18 +341,17 @@ def _row_index(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) ->
 
 
 def _of_rows(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> Value | None:
-    """The index of x[arange, index, ...] of which data says which element (or vector) of each row is taken; None for any other form."""
-    if (
-        len(shape) < 2
-        or len(indices) < 2
-        or any(i is not None for i in indices[2:])
-        or indices[0] is None
-        or indices[1] is None
-    ):
+    """The index of x[arange, index, ...], where data chooses the element (or vector) of each row.
+
+    None for any other form.
+    """
+    if len(shape) < 2 or len(indices) < 2 or any(i is not None for i in indices[2:]):
         return None
     first, second = indices[:2]
     if (
-        not first.shape == second.shape == shape[:1]
+        first is None
+        or second is None
+        or not first.shape == second.shape == shape[:1]
         or not isinstance(first, (Known, Filled))
         or isinstance(second, (Known, Filled))
     ):
@@ -370,9 +378,11 @@ def _hot_of_rows(g: Graph, index: Value, x: Value) -> Value:
 def _flattened(
     g: Graph, x: Value, indices: list[Value | None]
 ) -> tuple[Value, int, torch.Tensor, Callable[[Value], Value]] | None:
-    """Constant indices along several dimensions as one along one: x with these dimensions flattened, that dimension, the index, and the way back. None where they are not all constant integers.
+    """Constant indices along several dimensions as one index along one dimension.
 
-    As in ATen, the dimensions of the result's that are theirs stand where the indexed ones stood, if these are neighbours, else first.
+    Returns x with these dimensions flattened, that dimension, the index, and the way back; None
+    where they are not all constant integers. As in ATen, the dimensions of the result that are
+    theirs stand where the indexed ones stood, if these are neighbours, else first.
     """
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if len(given) < 2 or not all(
@@ -386,8 +396,8 @@ def _flattened(
     moved = g.permute(x, order)
     place = torch.zeros((), dtype=torch.int64)
     for d, i in given:
-        _within(g.data(i), x.shape[d])  # type: ignore[arg-type]
-        place = place * x.shape[d] + g.data(i).remainder(x.shape[d])  # type: ignore[arg-type]
+        _within(g.data(i), x.shape[d])
+        place = place * x.shape[d] + g.data(i).remainder(x.shape[d])
 
     def back(y: Value) -> Value:
         return g.permute(g.reshape(y, moved.shape), [order.index(d) for d in range(len(order))])
@@ -744,12 +754,16 @@ def bucketize(
     out_int32: bool = False,
     right: bool = False,
 ) -> Value:
-    """How many boundaries are below a number: of the sums of what it is above the first ones, the position of the greatest."""
+    """How many boundaries are below a number.
+
+    It is the position of the greatest among the sums of what the number is above the first
+    boundaries.
+    """
     require(
         isinstance(boundaries, (Known, Filled)) and len(boundaries.shape) == 1,
         "boundaries that depend on data, or are others for each row",
     )
-    b = g.data(boundaries).double()  # type: ignore[arg-type]
+    b = g.data(boundaries).double()
     require(bool((b[1:] >= b[:-1]).all()), "boundaries that are not in order")
     g.assume(assumptions.BOUNDARIES)
     n = len(b)
@@ -782,7 +796,7 @@ def searchsorted(
 def embedding_renorm(
     call: Any, g: Graph, weight: Value, ids: Value, most: float, order: float
 ) -> Value:
-    """Rows that are named and whose norm is above `most` get that norm (but for 1e-7 in the divisor)."""
+    """Named rows whose norm is above `most` get that norm (but for 1e-7 in the divisor)."""
     tables.note_classes(g, ids, weight.shape[0])
     require(
         isinstance(ids, Named) and ids.kind == "int", "an index that is not one tensor of classes"
@@ -833,10 +847,10 @@ def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool 
         if isinstance(picked, Named):
             picked.of_class = rows
         return g.reshape(picked, call.shape())
-    picked = tables.pick(g, x, rows, table=False)
-    require(isinstance(picked, Pick), "an index that is not computed from one tensor of classes")
-    assert isinstance(picked, Pick)
-    return Pick(picked.source, picked.index, picked.scale, picked.offset, False, call.shape())
+    found = tables.pick(g, x, rows, table=False)
+    if not isinstance(found, Pick):
+        raise Unsupported("an index that is not computed from one tensor of classes")
+    return Pick(found.source, found.index, found.scale, found.offset, False, call.shape())
 
 
 @lowering("scatter", "scatter_add")
@@ -922,7 +936,10 @@ def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> 
 
 
 def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bool) -> Value:
-    """x with `value` at (or, accumulating, added to) the position of each row that the index names."""
+    """x with `value` at the position of each row that the index names.
+
+    accumulate: it is added there.
+    """
     width = x.shape[-1]
     if (
         isinstance(value, Pick)
@@ -937,14 +954,15 @@ def place_in_rows(g: Graph, x: Value, index: Value, value: Value, accumulate: bo
             and (value.source.base or value.source).name == (x.base or x).name
         )
         if same and not accumulate and bool((value.scale == 1).all()):
-            return ar.binary(
-                g, "add", x, hot_rows(g, index, value.offset, width)
-            )  # x[i, c_i] += offset
-    if isinstance(value, Table) and isinstance(index, Table) and tables.same_rows(g, value, index):
-        if accumulate or (isinstance(x, Filled) and x.fill == 0):
-            return ar.binary(
-                g, "add", x, hot_rows(g, index, value.entries.to(torch.float64), width)
-            )
+            # x[i, c_i] += offset
+            return ar.binary(g, "add", x, hot_rows(g, index, value.offset, width))
+    if (
+        isinstance(value, Table)
+        and isinstance(index, Table)
+        and tables.same_rows(g, value, index)
+        and (accumulate or (isinstance(x, Filled) and x.fill == 0))
+    ):
+        return ar.binary(g, "add", x, hot_rows(g, index, value.entries.to(torch.float64), width))
     if (
         isinstance(value, Filled)
         and isinstance(x, Filled)
@@ -990,7 +1008,7 @@ def index_put(
     if (
         len(given) == 1 and getattr(given[0][1], "kind", "int") != "int"
     ):  # a mask; of reals' comparisons it has their kind
-        return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)  # type: ignore[arg-type]
+        return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):
         return place_in_rows(g, x, classes, value, accumulate)
@@ -1079,7 +1097,10 @@ def _where_mask(
 def _put_known(
     g: Graph, x: Value, dim: int, i: Known | Filled, value: Value, accumulate: bool
 ) -> Value:
-    """Known positions along one dimension, each once or (accumulating) any number of times, one slice after another."""
+    """Constant positions along one dimension, one slice after another.
+
+    Each position is there once or, accumulating, any number of times.
+    """
     positions = _within(g.data(i), x.shape[dim])
     require(len(positions) <= 256, "a write by a long index")
     require(

@@ -93,13 +93,10 @@ def to_copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
     return cast(g, x, call.outs[0].dtype)
 
 
-@lowering("copy", "copy_", "prims.copy_to")
+@lowering("copy", "copy_", "prims.copy_to", selective=True)
 def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value:
-    check(source)
+    check(source)  # what was there before does not matter
     return g.expand(cast(g, source, call.outs[0].dtype), call.shape())
-
-
-copy_into.reads_selectively = True  # what was there before does not matter
 
 
 @lowering("fill", "fill_", "full_like", "new_full", selective=True)
@@ -203,7 +200,6 @@ def slice_backward(
 ) -> Value:
     dim %= len(sizes)
     start, stop, _ = slice(start, stop, step).indices(sizes[dim])
-    zeros = lambda n: Filled(0, tuple(sizes[:dim]) + (n,) + tuple(sizes[dim + 1 :]))  # noqa: E731
     if step > 1 and grad.shape[dim]:  # each element, with the step's zeros behind it
         before, count, after = grad.shape[:dim], grad.shape[dim], grad.shape[dim + 1 :]
         spread = g.cat(
@@ -216,11 +212,16 @@ def slice_backward(
         stop = min(start + count * step, sizes[dim])
         grad = g.slice(g.reshape(spread, (*before, count * step, *after)), dim, 0, stop - start)
     parts: list[Value] = [
-        *([zeros(start)] if start else []),
+        *([_zeros(sizes, dim, start)] if start else []),
         grad,
-        *([zeros(sizes[dim] - stop)] if stop < sizes[dim] else []),
+        *([_zeros(sizes, dim, sizes[dim] - stop)] if stop < sizes[dim] else []),
     ]
     return g.cat(parts, dim)
+
+
+def _zeros(sizes: Sequence[int], dim: int, n: int) -> Value:
+    """Zeros of these sizes, but n along one dimension."""
+    return Filled(0, (*sizes[:dim], n, *sizes[dim + 1 :]))
 
 
 @lowering("select_backward")
@@ -252,7 +253,7 @@ def flip(call: Any, g: Graph, x: Value, dims: list[int]) -> Value:
 
 
 @lowering("roll")
-def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = []) -> Value:  # noqa: B006  ATen's own default
+def roll(call: Any, g: Graph, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
     v = x if dims else g.reshape(x, (_count(x),))
     for shift, dim in zip(shifts, dims or [0]):
         n = v.shape[dim]
@@ -263,7 +264,10 @@ def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = [])
 
 
 def taken_back(g: Graph, grad: Value, dim: int, positions: Sequence[int], n: int) -> Value:
-    """The transpose of taking elements at known positions along a dimension of n: what went to each is summed. By runs of positions that go up, go down or stay."""
+    """The transpose of taking elements at constant positions along a dimension of n.
+
+    What went to each position is summed, by runs of positions that go up, go down or stay.
+    """
     dim %= len(grad.shape)
     shape = grad.shape[:dim] + (n,) + grad.shape[dim + 1 :]
     total: Value = Filled(0, shape)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factorizations and inverses, which are opaque functions of each matrix, whatever dimensions are in front; what is linear in another operand (a right-hand side, a gradient) is a product with them."""
+"""Factorizations and inverses.
+
+They are opaque functions of each matrix, whatever dimensions are in front. What is linear in
+another operand (a right-hand side, a gradient) is a product with their results.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ def inverse(call: Any, g: Graph, a: Value) -> Value:
 
 
 def _factors(call: Any, g: Graph, a: Value) -> list[Value]:
-    """The factors of a matrix (LU) and how its rows were exchanged, which stand for it in a system of equations."""
+    """The factors of a matrix (LU) and its row permutation, for systems of equations."""
     g.assume(assumptions.FACTORIZATIONS)
     lu, pivots = _of_matrices(
         call,
@@ -173,7 +177,8 @@ def solve_triangular(
         _inverse(
             call,
             g,
-            f"the inverse of the {'upper' if upper else 'lower'} triangle{', with ones on the diagonal' if unitriangular else ''}",
+            f"the inverse of the {'upper' if upper else 'lower'} "
+            f"triangle{', with ones on the diagonal' if unitriangular else ''}",
             seen,
         ),
         b,

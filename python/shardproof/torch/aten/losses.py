@@ -41,7 +41,12 @@ def mse_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, reduction
 
 @dataclasses.dataclass
 class _Labels:
-    """hot: [..., classes], the rows of labels that do not count are zero. keep: 1 where a label counts; None: all do. ids: of whose classes hot is a sum. count: how many count; None: data says."""
+    """Labels of a loss.
+
+    hot: [..., classes]; the rows of labels that do not count are zero. keep: 1 where a label
+    counts; None: all count. ids: the labels whose indicators hot sums. count: how many count; None:
+    it depends on data.
+    """
 
     hot: Value
     keep: Value | None
@@ -50,7 +55,10 @@ class _Labels:
 
 
 def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Labels:
-    """Labels as one-hot rows. Those that are `ignore` (None: no number) do not count; the others are classes."""
+    """Labels as one-hot rows.
+
+    Those that are `ignore` (None: no number) do not count; the others are classes.
+    """
     tables.note_classes(g, labels, classes)
     if ignore is not None:
         note(g, labels, ignore)
@@ -103,7 +111,10 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
 
 
 def _repeated(g: Graph, keep: Known) -> Value:
-    """Ones and zeros as the shortest row of which they are repetitions: that of each sequence of a batch, whichever part of the batch there is."""
+    """The shortest row of which these ones and zeros are repetitions.
+
+    That is the one of each sequence of a batch, whichever part of the batch there is.
+    """
     flat = keep.data.flatten()
     n = next(
         n
@@ -231,9 +242,8 @@ def nll_backward(
         row = ar.binary(g, "div", row, _count(g, n, weight))
     row = ar.negate(g, row)
     result = ar.binary(g, "mul", n.hot, row)
-    if (
-        isinstance(result, Named) and result.row_sums is None
-    ):  # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
+    # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
+    if isinstance(result, Named) and result.row_sums is None:
         sums = (
             row
             if n.keep is None

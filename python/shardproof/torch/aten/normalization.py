@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..terms import arithmetic as ar
@@ -62,14 +63,12 @@ def layer_norm_backward(
         ar.binary(g, "mul", xhat, ar.reduce(g, "mean", ar.binary(g, "mul", gw, xhat), dims, True)),
     )
     results: list[Value | None] = []
-    for wanted, make in zip(
-        mask,
-        (
-            lambda: ar.binary(g, "mul", inner, rstd),
-            lambda: _sum_to(g, ar.binary(g, "mul", grad, xhat), tuple(shape)),
-            lambda: _sum_to(g, grad, tuple(shape)),
-        ),
-    ):
+    makers: tuple[Callable[[], Value], ...] = (
+        lambda: ar.binary(g, "mul", inner, rstd),
+        lambda: _sum_to(g, ar.binary(g, "mul", grad, xhat), tuple(shape)),
+        lambda: _sum_to(g, grad, tuple(shape)),
+    )
+    for wanted, make in zip(mask, makers):
         if wanted:
             results.append(make())
     return results

@@ -16,7 +16,10 @@ from .table import lowering, require, scalar
 def _gradient(
     g: Graph, p: Value, grad: Value, options: dict[str, Any], decay: float
 ) -> tuple[Value, Value]:
-    """(what is left in the gradient, what the update goes by): a gradient scaler's factor is taken out, a decay of weights that is a part of the loss put in."""
+    """(the gradient that is left, the gradient of the update).
+
+    A gradient scaler's factor is taken out. A weight decay that is a part of the loss is put in.
+    """
     found = options.get("found_inf")
     require(
         found is None or isinstance(found, Filled) and not found.fill,
@@ -29,7 +32,7 @@ def _gradient(
 
 
 def _listed(columns: list[list[Value]], rows: list[list[Value]]) -> list[Value]:
-    """Results as the schema has them, column by column; of columns that are empty there are none."""
+    """Results as the schema has them, column by column; empty columns have none."""
     return [row[i] for i, column in enumerate(columns) for row in rows if column]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,12 +43,18 @@ def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
 @lowering("div", "divide", "true_divide")
 def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is not None:
-        return _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(call, g, a, b)
+        rounded: Value = _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(
+            call, g, a, b
+        )
+        return rounded
     return ar.binary(g, "div", a, b)
 
 
 def _of_classes(function: Any) -> Any:
-    """A function of integers that are classes; of anything else nothing is known but that it is one of each element."""
+    """A function of integers that are classes.
+
+    Of anything else it is an opaque function of each element.
+    """
 
     def f(call: Any, g: Graph, a: Any, b: Any) -> Any:
         t = tables.apply(g, function, [ar.lift(a), ar.lift(b)], call.shape())
@@ -222,7 +229,10 @@ def log_sigmoid_backward(call: Any, g: Graph, grad: Value, a: Value, buffer: Val
 
 @lowering("logit_backward")
 def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) -> Value:
-    """With eps 0 outside of [eps, 1 - eps]. Without, the result is no number outside of (0, 1), being a logarithm of what is negative."""
+    """With eps, 0 outside of [eps, 1 - eps].
+
+    Without eps, the result is no number outside of (0, 1), being a logarithm of a negative number.
+    """
     slope = ar.binary(g, "div", grad, ar.binary(g, "mul", a, ar.binary(g, "sub", 1, a)))
     if eps is None:
         return slope
@@ -334,7 +344,7 @@ def hardtanh(call: Any, g: Graph, a: Value, min_val: Any = -1, max_val: Any = 1)
     return clamp(call, g, a, min_val, max_val)
 
 
-_COMPARISONS = {
+_COMPARISONS: dict[str, tuple[Any, Callable[..., Value]]] = {
     "lt": (torch.lt, lambda g, a, b: greater(g, b, a)),
     "gt": (torch.gt, greater),
     "ge": (torch.ge, at_least),
@@ -363,7 +373,10 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
 
 
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
-    """Where two tensors of classes are equal: the sum over the classes of both indicators. A number below 0 equals none."""
+    """Where two tensors of classes are equal: the sum over the classes of both indicators.
+
+    A number below 0 equals none.
+    """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Ignored) and x.other < 0 and isinstance(y, Named):
             same = _same_class(g, x.source, y)
@@ -381,7 +394,10 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
 def _of_ignored(
     f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool
 ) -> Value:
-    """A comparison of labels with a number: that of the class where the label counts, else of the number that ignores."""
+    """A comparison of labels with a number.
+
+    It is that of the class where the label counts, else that of the number that ignores.
+    """
     inside = f(call, g, *((y, x.source) if flip else (x.source, y)))
     other, number = torch.tensor(x.other), torch.tensor(y.fill)
     outside = int(function(number, other) if flip else function(other, number))
@@ -395,7 +411,9 @@ def _of_ignored(
 
 
 def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
-    """Who compares labels with a number below 0, or asks whether they are below 0, has some that are ignored."""
+    """Notes labels that are ignored: they are compared with a number below 0, or tested for being
+    below 0.
+    """
     if name in ("eq", "ne"):
         below = y.fill < 0
     else:  # x < y and x >= y are about numbers below y; x <= y and x > y about those up to y
@@ -467,9 +485,9 @@ def _comparison(name: str) -> Any:
             g.definedness.finite(a)
             return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
-            same = _same_class(g, a, b)
-            if same is not None:
-                return g.expand(same if name == "eq" else complement(g, same), call.shape())
+            equal = _same_class(g, a, b)
+            if equal is not None:
+                return g.expand(equal if name == "eq" else complement(g, equal), call.shape())
         compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared

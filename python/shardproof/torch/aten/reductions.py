@@ -18,7 +18,10 @@ from .table import lowering, require, scalar
 
 
 def _summed(call: Any, g: Graph, a: Value, dtype: Any) -> Value:
-    """What is added up or multiplied, in the dtype that is asked for: reals are cut off first where that is one of integers."""
+    """What is summed or multiplied, in the requested dtype.
+
+    Reals are cut off first for an integer dtype.
+    """
     return (
         cast(g, a, dtype)
         if dtype is not None
@@ -54,7 +57,10 @@ def amin(call: Any, g: Graph, a: Value, dim: Any = (), keepdim: bool = False) ->
 
 def _extremum(op: str) -> Any:
     def f(call: Any, g: Graph, a: Value, dim: Any = None, keepdim: bool = False) -> Any:
-        """Over all elements; along a dimension with the indices, where the row is short enough to choose from."""
+        """Over all elements, or along a dimension with the indices.
+
+        A row has to be short enough to choose from.
+        """
         if isinstance(dim, Value):
             return (ar.maximum if op == "amax" else ar.minimum)(g, a, dim)
         largest = ar.reduce(g, op, a, dim, keepdim)
@@ -135,11 +141,7 @@ def norm(
             squares: Value = a.square
         else:
             squares = ar.binary(g, "mul", a, a)
-        return (
-            g.root(ar.reduce(g, "sum", squares, dim, keepdim))
-            if not isinstance(squares, Known)
-            else Known(ar.reduce(g, "sum", squares, dim, keepdim).data.sqrt())
-        )  # type: ignore[attr-defined]
+        return g.root(ar.reduce(g, "sum", squares, dim, keepdim))
     absolute = ar.absolute(g, a)
     if math.isinf(ord):
         return ar.reduce(g, "amax" if ord > 0 else "amin", absolute, dim, keepdim)
@@ -167,7 +169,10 @@ def softmax(call: Any, g: Graph, a: Value, dim: int, half: bool) -> Value:
 
 @lowering("_safe_softmax")
 def safe_softmax(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
-    """Zeros where all of a row is masked; only scores of which something is seen in each row are followed."""
+    """Zeros where all of a row is masked.
+
+    Only scores of which something is seen in each row are followed.
+    """
     if isinstance(a, Hidden):
         require(
             isinstance(a.keep, (Filled, Known))
@@ -226,7 +231,9 @@ def trilinear(
     sumdim: list[int],
     unroll_dim: int = 1,
 ) -> Value:
-    """The product of the three, each with dimensions of size 1 put in, summed over some (bilinear layers)."""
+    """The product of the three, with dimensions of size 1 inserted, summed over some (bilinear
+    layers).
+    """
     total: Value | None = None
     for v, dims in ((a, expand1), (b, expand2), (c, expand3)):
         shape = list(v.shape)
@@ -318,7 +325,10 @@ def _differences(g: Graph, a: Value, b: Value) -> Value:
 def cdist_backward(
     call: Any, g: Graph, grad: Value, a: Value, b: Value, p: float, distances: Value
 ) -> Value:
-    """Of the first operand. Where the distance is 0 there is no gradient, nor from differences that are 0 where p is below 2."""
+    """The gradient of the first operand.
+
+    Where the distance is 0 there is none, nor from differences that are 0 where p is below 2.
+    """
     d = _differences(g, a, b)
     grad, distances = (g.reshape(v, (*v.shape, 1)) for v in (grad, distances))
     if p == 0:

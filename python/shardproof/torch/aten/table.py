@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which line translates an operator of ATen; which need none.
+"""Lowerings of ATen's operators, and which operators need none.
 
-A line is a function of (call, graph, the operator's arguments with tensors as values) that returns the result's value or a list of them. It raises Unsupported for what it does not translate. In-place
-operators, `out=` and `_foreach_` use the line of the plain operator.
+A lowering is a function of (call, graph, the operator's arguments with tensors as values). It
+returns the result's value or a list of them, and raises Unsupported for what it does not translate.
+In-place operators, `out=` and `_foreach_` use the lowering of the out-of-place operator.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +19,7 @@ from ..terms.graph import Graph
 from ..terms.values import Filled, Unsupported, Value
 
 Lowering = Callable[..., Any]
+F = TypeVar("F", bound=Lowering)
 LOWERINGS: dict[str, Lowering] = {}
 
 RANDOM = frozenset(
@@ -78,7 +80,8 @@ NOT_FOLDED = (
 )
 
 
-# Operators that choose by integers: which operand these are, and among how many. Where nothing is known of the integers but where they come from, that is their range.
+# Operators that choose by integers: which operand these are, and among how many. Where nothing is
+# known of the integers but where they come from, that is their range.
 CHOOSING: dict[str, tuple[int, Callable[[Any], int]]] = {
     "aten.embedding": (1, lambda values: values[0].shape[0]),
     "aten.nll_loss_forward": (1, lambda values: values[0].shape[-1]),
@@ -87,7 +90,8 @@ CHOOSING: dict[str, tuple[int, Callable[[Any], int]]] = {
 }
 
 
-# Operators without a line on matrices, each by itself, in whatever dimensions are in front: how many dimensions of each tensor are not these. Of operands and of results.
+# Operators without a line on matrices, each by itself, in whatever dimensions are in front: how
+# many dimensions of each tensor are not these. Of operands and of results.
 _OF_MATRICES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     f"aten.{name}": inner
     for name, inner in {
@@ -109,17 +113,24 @@ _OF_MATRICES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 def inner_dimensions(
     name: str, operands: Sequence[Sequence[int]], results: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Of each operand and each result of an operator on matrices the number of dimensions that belong to one matrix; None for another operator."""
+    """The number of dimensions of one matrix, for each operand and each result of an operator on
+    matrices.
+
+    None for another operator.
+    """
     found = _OF_MATRICES.get(name)
     if found is None or len(found[0]) != len(operands) or len(found[1]) < results:
         return None
     return found[0], found[1][:results]
 
 
-def lowering(*names: str, selective: bool = False) -> Callable[[Lowering], Lowering]:
-    """Enters a function for operators `aten.NAME`. selective: it looks at poisoned operands itself."""
+def lowering(*names: str, selective: bool = False) -> Callable[[F], F]:
+    """Enters a function for operators `aten.NAME`.
 
-    def enter(f: Lowering) -> Lowering:
+    selective: it handles poisoned operands itself.
+    """
+
+    def enter(f: F) -> F:
         f.reads_selectively = selective  # type: ignore[attr-defined]
         for name in names:
             LOWERINGS[name if "." in name else f"aten.{name}"] = f
@@ -173,12 +184,15 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def decomposition(func: Any) -> Any:
-    """ATen's own decomposition, where one is registered and the parts are not the operator itself."""
+    """ATen's own decomposition; None where there is none, or its parts are the operator itself."""
     return _decompositions().get(func)
 
 
 def is_elementwise(func: Any) -> bool:
-    """Whether ATen says so of the operator. `prims` have names of their own (erf_inv for erfinv), and most of them do not say it."""
+    """Whether ATen tags the operator as elementwise.
+
+    `prims` have names of their own (erf_inv for erfinv), and most of them have no tag.
+    """
     name = func._opname
     names = (
         [

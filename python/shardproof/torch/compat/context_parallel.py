@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed.tensor.experimental.context_parallel on a CPU: torch has handlers of attention's operators for GPUs only. As private as `_private`."""
+"""torch.distributed.tensor.experimental.context_parallel on a CPU.
+
+PyTorch has handlers of attention's operators for GPUs only. As private as `private`.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +84,17 @@ def _without(mask: Any) -> None:
     if mask is not None:
         raise fail(
             NotImplementedError(
-                "shardproof: context_parallel with a mask of attention (torch's ring has none for GPUs either)"
+                "shardproof: context_parallel with a mask of attention (torch's ring has none for "
+                "GPUs either)"
             )
         )
 
 
 def _handler(ring: types.ModuleType, compute: Any) -> Any:
-    """As DTensor calls it: torch's own ring on the local tensors, whose results are cut along the sequence like its operands."""
+    """A handler as DTensor calls it: PyTorch's own ring on the local tensors.
+
+    Its results are sharded along the sequence, as its operands are.
+    """
 
     def handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first = next(a for a in args if isinstance(a, DTensor))
@@ -97,7 +104,8 @@ def _handler(ring: types.ModuleType, compute: Any) -> Any:
         ):
             raise fail(
                 NotImplementedError(
-                    f"shardproof: context_parallel with operands placed as {[a.placements for a in args if isinstance(a, DTensor)]}"
+                    "shardproof: context_parallel with operands placed as "
+                    f"{[a.placements for a in args if isinstance(a, DTensor)]}"
                 )
             )
         local = [a._local_tensor if isinstance(a, DTensor) else a for a in args]

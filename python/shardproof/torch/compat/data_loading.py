@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.utils.data while a step is recorded: which samples make a batch is drawn with real numbers, in this process. As private as `_private`."""
+"""torch.utils.data while a step is recorded. As private as `private`.
+
+Which samples make a batch is drawn with real numbers, in this process.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,12 @@ def _indices(original: Any) -> Any:
 
 
 class Dealing:
-    """Samples that DistributedSampler deals out. seen: to how many, and how many are in a batch. together: on the single device, of how many ranks' batches of which size its own batches consist, one
-    rank's after another's: with other rows in each place than DistributedSampler has for one rank, but the same batch."""
+    """The samples that DistributedSampler deals out.
+
+    seen: the number of ranks, and the samples in a batch of one. together: on the single device,
+    the number of ranks whose batches make its own, and the size of each. Their rows follow rank by
+    rank. DistributedSampler has other rows in each place for one rank, but the same batch.
+    """
 
     def __init__(self) -> None:
         self.seen: tuple[int, int] | None = None
@@ -66,7 +73,11 @@ class Dealing:
 
 
 def in_this_process(undo: Undo, dealing: Dealing) -> None:
-    """Loaders have no workers, and draw their seeds and permutations as if nothing were recorded: these are numbers of the program, not of its data."""
+    """Loaders have no workers.
+
+    They draw their seeds and permutations outside of the recording: these are numbers of the
+    program, not of its data.
+    """
     original = DataLoader.__init__
     names = original.__code__.co_varnames[1 : original.__code__.co_argcount]
 

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's fake tensors answer, remembered: nearly all operators of a step are called with the same shapes in every layer, and asking torch's own cache takes longer than all else.
+"""A cache of the results of operators on fake tensors. As private as `private`.
 
-An answer is taken over only where torch's own cache has a valid entry for it, so what may be remembered is torch's decision; the key here has all of a tensor that its key has. As private as `_private`.
+Nearly all operators of a step are called with the same shapes in every layer. PyTorch's own cache
+takes longer than the rest of a recording.
+
+A result is reused only where PyTorch's own cache has a valid entry for it, so that PyTorch decides
+what may be reused. The key here has all of a tensor that PyTorch's key has.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from torch._subclasses.fake_tensor import (
     extract_tensor_metadata,
 )
 
-_FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _LIFT, _UNSAFE_VIEW = torch.ops.aten.lift_fresh.default, torch.ops.aten._unsafe_view.default
 _NUMBERS = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.bool})
 _PLAIN = frozenset(
@@ -79,7 +83,7 @@ class Answers:
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func(*args, **kwargs), below the recorder."""
-        mode = torch._C._get_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
+        mode = torch._C._get_dispatch_mode(_FAKE)
         if mode is None:
             return func(*args, **kwargs)
         if (
@@ -120,18 +124,22 @@ class Answers:
             theirs = None
         out = func(*args, **kwargs)
         entry = mode.cache.get(theirs) if theirs is not None else None
-        valid = isinstance(entry, _DispatchCacheValidEntry) and all(
-            info.metadata is None
-            or not (
-                info.metadata.requires_grad
-                or info.metadata.is_conj
-                or info.metadata.is_neg
-                or info.metadata.is_sparse
+        valid = (
+            entry is not None
+            and isinstance(entry, _DispatchCacheValidEntry)
+            and all(
+                info.metadata is None
+                or not (
+                    info.metadata.requires_grad
+                    or info.metadata.is_conj
+                    or info.metadata.is_neg
+                    or info.metadata.is_sparse
+                )
+                and info.metadata.layout is torch.strided
+                for info in entry.output_infos
             )
-            and info.metadata.layout is torch.strided
-            for info in entry.output_infos
         )
-        infos = (entry.is_output_tuple, *entry.output_infos) if valid else None
+        infos = (entry.is_output_tuple, *entry.output_infos) if valid and entry else None
         if (
             func is _UNSAFE_VIEW
             and type(out) is FakeTensor
@@ -149,7 +157,8 @@ class Answers:
             and func.namespace == "_c10d_functional"
             and not any(a.alias_info for a in (*func._schema.arguments, *func._schema.returns))
         ):
-            # a new tensor whose sizes follow from the operands, group sizes included; torch remembers no operators but ATen's
+            # a new tensor whose sizes follow from the operands, group sizes included; torch
+            # remembers no operators but ATen's
             infos = (
                 False,
                 _DispatchCacheEntryOutputInfo(
@@ -167,7 +176,7 @@ def _made(mode: Any, func: Any, info: Any, args: Any) -> Any:
     metadata = info.metadata
     if metadata is None:
         return info.constant_value if info.view_idx is None else None
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    with torch._C._DisableTorchDispatch():
         if info.view_idx is not None:
             elem = torch.empty(0, dtype=metadata.dtype, device="meta")
             elem.set_(
@@ -184,8 +193,11 @@ def _made(mode: Any, func: Any, info: Any, args: Any) -> Any:
 
 
 def _number(mode: Any, real: torch.Tensor) -> Any:
-    """A number of the program's as a fake tensor that knows it, as torch's `from_real_tensor(make_constant=True)` makes it."""
-    with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+    """A number of the program's as a fake tensor that knows it.
+
+    It is made as by PyTorch's `from_real_tensor(make_constant=True)`.
+    """
+    with torch._C._DisableTorchDispatch():
         constant = real.clone()
         elem = torch.empty((), dtype=real.dtype, device="meta")
     made = _fake(mode, elem, real.device)
@@ -195,7 +207,7 @@ def _number(mode: Any, real: torch.Tensor) -> Any:
 
 
 def _fake(mode: Any, elem: torch.Tensor, device: torch.device) -> Any:
-    """FakeTensor(mode, elem, device): the attributes that it gives are the same for all of a mode's."""
+    """FakeTensor(mode, elem, device), whose attributes are the same for all tensors of a mode."""
     known = mode.__dict__.setdefault("_shardproof_attributes", {})
     attributes = known.get(device)
     if attributes is None:
@@ -204,11 +216,11 @@ def _fake(mode: Any, elem: torch.Tensor, device: torch.device) -> Any:
         return made
     made = torch.Tensor._make_subclass(
         FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device
-    )  # type: ignore[attr-defined]
+    )
     (
         torch._C._set_warn_deprecated_on_mutable_data_ptr
         if mode._allow_unsafe_data_ptr_access
         else torch._C._set_throw_on_mutable_data_ptr
-    )(made)  # type: ignore[attr-defined]
+    )(made)
     made.__dict__.update(attributes)
     return made

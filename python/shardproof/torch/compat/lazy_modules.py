@@ -35,7 +35,7 @@ def lazy_as_fake() -> Iterator[None]:
         cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None
     ) -> Any:
         with outside():
-            return torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)  # type: ignore[attr-defined]
+            return torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)
 
     def buffer(
         cls: Any,
@@ -45,7 +45,7 @@ def lazy_as_fake() -> Iterator[None]:
         persistent: bool = True,
     ) -> Any:
         with outside():
-            made = torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)  # type: ignore[attr-defined]
+            made = torch.Tensor._make_subclass(cls, empty(device, dtype), requires_grad)
         made.persistent = persistent
         made._is_buffer = True
         return made
@@ -57,10 +57,11 @@ def lazy_as_fake() -> Iterator[None]:
         made: Any = torch.empty(shape, device=device or old.device, dtype=dtype or old.dtype)
         if isinstance(self, UninitializedParameter):
             made = Parameter(made, requires_grad=trained)
-        # what torch.utils.swap_tensors does, which refuses an object that something refers to weakly
+        # what torch.utils.swap_tensors does, which refuses an object that something refers to
+        # weakly
         self.__class__, made.__class__ = made.__class__, self.__class__
         self.__dict__, made.__dict__ = {**self.__dict__, **made.__dict__}, {}
-        torch._C._swap_tensor_impl(self, made)  # type: ignore[attr-defined]
+        torch._C._swap_tensor_impl(self, made)
 
     with changes() as undo:
         set_attribute(UninitializedParameter, "__new__", staticmethod(parameter), undo)

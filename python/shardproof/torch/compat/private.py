@@ -64,7 +64,7 @@ __all__ = [
 
 SUPPORTED = ("2.13",)
 torch_folder = os.path.dirname(torch.__file__)
-_FAKE = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 class VersionError(RuntimeError):
@@ -78,42 +78,50 @@ def require() -> None:
         and os.environ.get("SHARDPROOF_ANY_TORCH") != "1"
     ):
         raise VersionError(
-            f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is {torch.__version__}. "
+            f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is "
+            f"{torch.__version__}. "
             "SHARDPROOF_ANY_TORCH=1 tries all the same"
         )
 
 
 class outside:
-    """Real tensors and no recording inside: what torch's `unset_fake_temporarily` and `_disable_current_modes` do, without their generators (this is entered for every tensor that is read or written)."""
+    """Inside, tensors are real and nothing is recorded.
+
+    It does what PyTorch's `unset_fake_temporarily` and `_disable_current_modes` do. It has no
+    generators, as it is entered for every tensor that is read or written.
+    """
 
     __slots__ = ("_fake", "_modes")
 
     def __enter__(self) -> None:
-        self._fake = torch._C._unset_dispatch_mode(_FAKE)  # type: ignore[attr-defined]
+        self._fake = torch._C._unset_dispatch_mode(_FAKE)
         self._modes = [
             torch._C._pop_torch_dispatch_stack(None)
             for _ in range(torch._C._len_torch_dispatch_stack())
-        ]  # type: ignore[attr-defined]
+        ]
 
     def __exit__(self, *args: Any) -> None:
         for mode in reversed(self._modes):
-            torch._C._push_on_torch_dispatch_stack(mode)  # type: ignore[attr-defined]
+            torch._C._push_on_torch_dispatch_stack(mode)
         if self._fake is not None:
-            torch._C._set_dispatch_mode(self._fake)  # type: ignore[attr-defined]
+            torch._C._set_dispatch_mode(self._fake)
 
 
 def sequence_number() -> int:
     """Of the autograd node that the running operator belongs to."""
-    return torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+    return int(torch.autograd._get_sequence_nr()) - 1
 
 
 def current_node() -> Any:
     """The autograd node whose backward runs, or None."""
-    return torch._C._current_autograd_node()  # type: ignore[attr-defined]
+    return torch._C._current_autograd_node()
 
 
 def plain(t: torch.Tensor) -> torch.Tensor | None:
-    """What a transformation of torch.func has wrapped, where it is the same tensor; None: it stands for several."""
+    """The tensor that a transformation of torch.func has wrapped.
+
+    None where it stands for several.
+    """
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         if torch._C._functorch.is_batchedtensor(t):
             return None
@@ -147,16 +155,17 @@ def initialising() -> bool:
 def storage_key(t: torch.Tensor) -> int:
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
-    return t.untyped_storage()._cdata
+    return int(t.untyped_storage()._cdata)
 
 
-# ---- reductions: opaque objects in dispatch, so what was asked for is noted when the group is called ----
+# ---- reductions: opaque objects in dispatch, so what was asked for is noted when the group is
+# called ----
 _reduction: list[Any] = []
 
 
 @contextlib.contextmanager
 def reducing(args: Any, kwargs: Any) -> Iterator[None]:
-    """A method of a process group is called with these arguments: its options or its operator say how it reduces."""
+    """A method of a process group is called with these arguments, which name the reduction."""
     found = [
         x.reduceOp if hasattr(x, "reduceOp") else x
         for x in (*args, *kwargs.values())
@@ -170,7 +179,10 @@ def reducing(args: Any, kwargs: Any) -> Iterator[None]:
 
 
 def reduction_name() -> tuple[str, float | None]:
-    """The reduction of the collective that is being issued, and the factor of a premultiplied sum. Raises RuntimeError for one that no method of Python's issues."""
+    """The reduction of the collective that is being issued, and the factor of a premultiplied sum.
+
+    Raises RuntimeError for a collective that no method of Python's issues.
+    """
     if not _reduction:
         raise RuntimeError("a reduction that C++ issues, of which is not known what it computes")
     op = _reduction[-1]
@@ -192,7 +204,11 @@ DEPENDS_ON_DATA = (
 
 
 class GroupRanks(tuple[int, ...]):
-    """The ranks of a process group. which: the how-manieth it is of the groups of these ranks, in the order in which they were made: each is a communicator of its own."""
+    """The ranks of a process group.
+
+    which: the index of the group among the groups of these ranks, in the order of their creation.
+    Each is a communicator of its own.
+    """
 
     which: int = 0
 
@@ -221,7 +237,7 @@ Undo = list[
 
 @contextlib.contextmanager
 def changes() -> Iterator[Undo]:
-    """A list for replace_everywhere and set_attribute; at the end what they have changed is as it was."""
+    """A list for replace_everywhere and set_attribute, whose changes are undone at the end."""
     undo: Undo = []
     try:
         yield undo
@@ -245,7 +261,10 @@ _found: dict[
 
 
 def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
-    """Where modules have these objects by name. All modules are looked through once for as many as there are."""
+    """The modules that have each of these objects, and under which name.
+
+    One pass over all modules finds any number of objects.
+    """
     count = len(sys.modules)
     unknown = {
         id(x): x
@@ -306,9 +325,11 @@ def clear_caches() -> None:
 
 @contextlib.contextmanager
 def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
-    """A default process group that answers at once, for one rank of `world_size`. A script's own init_process_group is answered by it.
+    """A default process group of fake collectives, for one rank of `world_size`.
 
-    Yields the list of the groups (their ranks) that it makes, in order: real ones wait for all ranks to make each of them, but where `use_local_synchronization` is asked for.
+    A script's own init_process_group finds it. Yields the list of the groups (their ranks) that it
+    creates, in order. Real groups wait for all ranks to create each of them, unless
+    `use_local_synchronization` is set.
     """
     made: list[tuple[int, ...]] = []
     environment = {
@@ -322,7 +343,8 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
     before = {k: os.environ.get(k) for k in environment}
     if dist.is_initialized():
         raise RuntimeError(
-            "shardproof: a process group exists already; record before init_process_group, or in a process of its own"
+            "shardproof: a process group exists already; record before init_process_group, or in a "
+            "process of its own"
         )
     os.environ.update(environment)
     try:
@@ -373,7 +395,12 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
 def placement_of(
     t: Any,
 ) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
-    """Of a DTensor, on this rank: for each mesh dimension the ranks of its group, the placements, the global shape, and where the local tensor starts in it."""
+    """The placement of a DTensor on this rank.
+
+    Returns, for each mesh dimension, the ranks of its group; the placements; the global shape; and
+    the offset of the local tensor in it, in elements. Raises RuntimeError for an inconsistent
+    DTensor.
+    """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     with outside():
@@ -382,7 +409,8 @@ def placement_of(
         shape, offset = compute_local_shape_and_global_offset(tuple(t.shape), mesh, t.placements)
         if tuple(shape) != tuple(t._local_tensor.shape):
             raise RuntimeError(
-                f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} has a local tensor of shape "
+                f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} "
+                "has a local tensor of shape "
                 f"{tuple(t._local_tensor.shape)}, not {tuple(shape)}"
             )
         return (
@@ -396,7 +424,12 @@ def placement_of(
 def flat_parameters(
     module: torch.nn.Module,
 ) -> Iterator[tuple[torch.nn.Parameter, list[tuple[str, tuple[int, ...], int, int, int]]]]:
-    """Of a module of FSDP's first version the parameters that are parts of its flat one (or that one): of each (name, shape, offset in the rank's tensor, first element, number of elements)."""
+    """The parameters of a module of FSDP's first version that are parts of its flat parameter, or
+    that one.
+
+    Yields with each its entries: (name, shape, offset in the rank's tensor, first element, number
+    of elements).
+    """
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     handle = module._handle if isinstance(module, FullyShardedDataParallel) else None
@@ -442,17 +475,20 @@ def gathered_parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @contextlib.contextmanager
 def without_mkldnn() -> Iterator[None]:
-    """As torch.backends.mkldnn.flags(enabled=False), which also sets TF32 and warns that there is none."""
-    before = torch._C._get_mkldnn_enabled()  # type: ignore[attr-defined]
-    torch._C._set_mkldnn_enabled(False)  # type: ignore[attr-defined]
+    """torch.backends.mkldnn.flags(enabled=False), without its setting of TF32 and its warning."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)  # type: ignore[attr-defined]
+        torch._C._set_mkldnn_enabled(before)
 
 
 def forget_results() -> None:
-    """Clears functools' caches of the functions of modules that are neither torch's nor Python's: what one rank's run left there is no other rank's."""
+    """Clears the functools caches of modules that are neither PyTorch's nor Python's.
+
+    A result that one rank's run left there is no other rank's.
+    """
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _OTHERS or not isinstance(module, types.ModuleType):
             continue

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that the recorder raises into the program, and what becomes of those that the program catches.
+"""Errors that the recorder raises into the program, and what happens where the program catches one.
 
 A program may catch any error: `try: ... except Exception`, `contextlib.suppress`, a `finally` that
 returns, a guard against spikes of the loss. On real devices there is no such error, so what is
-recorded after one that was caught is another program. Two things keep that from becoming a verdict:
+recorded after it was caught is another program. Two things keep that from becoming a verdict:
 
 * `Refusal` is no `Exception`, so that the usual handlers let it pass;
-* each error is noted where it is made, or where it leaves torch, and the recording looks at the
+* each error is noted where it is made, or where it leaves PyTorch, and the recording looks at the
   notes when the step has ended. A bare `except:` and C++ (hooks of autograd) cannot hide it.
 """
 
@@ -22,10 +22,11 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Notes:
-    """The errors of one recording. where: of the program, now.
+    """The errors of one recording. where: the place in the program, now.
 
-    refused: the first error of the recorder's own. failed: the first error of torch's, and where. Torch
-    may raise that on real devices, too, so it counts only if the step ends as if there had been none.
+    refused: the first error of the recorder's own. failed: the first error of PyTorch's, and its
+    place. PyTorch may raise that on real devices, too, so it counts only if the step ends as if
+    there had been none.
     """
 
     def __init__(self, where: Callable[[], str]) -> None:
@@ -66,8 +67,11 @@ def refuse(error: E) -> E:
 
 
 def fail(error: E) -> E:
-    """Notes an error that torch raises while a step is recorded, which it need not on real devices: not by which
-    activation checkpointing ends when all that it needs is recomputed."""
+    """Notes an error that PyTorch raises while a step is recorded, and may not raise on real
+    devices.
+
+    The error that ends the recomputation of activation checkpointing is none.
+    """
     if (
         _notes
         and _notes[-1].failed is None

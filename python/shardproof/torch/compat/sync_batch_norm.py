@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.SyncBatchNorm on a CPU: torch has kernels of its five operators for GPUs only. Inside they are written with others; the module and its autograd function are torch's own."""
+"""torch.nn.SyncBatchNorm on a CPU.
+
+PyTorch has kernels of its five operators for GPUs only. Inside they are written with other
+operators; the module and its autograd function are PyTorch's own.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,10 @@ def _statistics(
     eps: float,
     count: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean and one over the root of the variance, of so many elements with this mean and this mean of squares; the running ones go on."""
+    """The mean, and one over the root of the variance, of `count` elements.
+
+    mean and square: their mean, and the mean of their squares. The running statistics are updated.
+    """
     variance = square - mean * mean
     if running_mean is not None:
         running_mean.copy_((1 - momentum) * running_mean + momentum * mean)
@@ -77,7 +84,11 @@ def batch_norm(
 
 
 def _stats(x: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the ranks tell each other: the mean, and the mean of squares where torch's kernel has one over the root of the variance; only the next operator reads it."""
+    """The statistics that ranks exchange: the mean, and the mean of squares.
+
+    PyTorch's kernel has one over the root of the variance in its place; only the next operator
+    reads it.
+    """
     return _moments(x)
 
 
@@ -171,9 +182,12 @@ def batch_norm_backward(
 ) -> tuple[torch.Tensor | None, ...]:
     """aten.native_batch_norm_backward on one device, likewise."""
     if not training:
-        return torch._decomp.decompositions.native_batch_norm_backward(
-            grad, x, weight, running_mean, running_var, mean, scale, training, eps, wanted
+        found: tuple[torch.Tensor | None, ...] = (
+            torch._decomp.decompositions.native_batch_norm_backward(
+                grad, x, weight, running_mean, running_var, mean, scale, training, eps, wanted
+            )
         )
+        return found
     dy, dy_x, for_weight, for_bias = _backward_reduce(grad, x, mean, scale, weight, *wanted)
     made = (
         _backward_elements(
@@ -195,7 +209,10 @@ _OPERATORS = {
 
 
 class _Counts(TorchFunctionMode):
-    """Leaves the numbers of elements, which the autograd function casts to integers for its kernel, as they are: they are whole."""
+    """Keeps the numbers of elements as real numbers; they are whole.
+
+    The autograd function casts them to integers for its kernel.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -222,7 +239,8 @@ def sync_batch_norm() -> Iterator[None]:
                 )
             )
         with changes() as within:
-            # its two questions: whether it takes tensors of this device, and whether it may look at numbers (to leave out ranks without samples)
+            # its two questions: whether it takes tensors of this device, and whether it may look at
+            # numbers (to leave out ranks without samples)
             set_attribute(torch._C, "_get_privateuse1_backend_name", lambda: "cpu", within)
             for name in ("is_available", "is_current_stream_capturing"):
                 set_attribute(torch.cuda, name, lambda: True, within)

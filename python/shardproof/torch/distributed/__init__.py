@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication between ranks: the mesh, process groups, collectives and messages, as nodes of the graph."""
+"""Communication between ranks, as nodes of the graph.
+
+The mesh, process groups, collectives and messages.
+"""

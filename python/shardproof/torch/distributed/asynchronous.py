@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication that is begun at one place and waited for at another: handles and waits of the plan."""
+"""Communication that begins at one place and is waited for at another: handles and waits of the
+plan.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ Node = dict[str, Any]
 
 
 class Begun:
-    """The communication of one recording that is under way. What is known while it runs becomes handles of nodes, and WAIT nodes; `with_waits` makes the plan's fields of them."""
+    """The communication of one recording that is under way.
+
+    It becomes handles of nodes and WAIT nodes. `with_waits` makes the plan's fields of them.
+    """
 
     def __init__(self, g: Graph) -> None:
         self.g = g
@@ -40,7 +45,10 @@ class Begun:
         self._wait(self._nodes.pop(token, ()))
 
     def hold_up(self, fields: Node) -> None:
-        """What follows comes after the collectives that this group (Groups.fields) has begun: it is for the same communicator."""
+        """What follows comes after the collectives that this group (Groups.fields) has begun.
+
+        They share a communicator.
+        """
         for nodes in self._nodes.values():
             self._wait([n for n in nodes if group_of(n) == group_of(fields)])
 
@@ -49,10 +57,12 @@ class Begun:
 
 
 def with_waits(nodes: Sequence[Node]) -> tuple[list[Node], list[str]]:
-    """The nodes with handles, numbered, and waits in the place of WAIT nodes; and the handles that are waited for after all of them.
+    """The plan's nodes with handles, numbered, and waits in place of WAIT nodes.
 
-    What is made of a result at once (a call writes views of what it gets) stands behind the wait. A handle that changes nothing is left out: there is no other
-    communication before the wait than collectives of the same group, which are in order anyway.
+    Also returns the handles that are waited for after all nodes. What is made of a result at once
+    (a call writes views of its result) is placed behind the wait. A handle that changes nothing is
+    left out: there is no other communication before the wait than collectives of the same group,
+    which are in order anyway.
     """
     kept = set(_needed(nodes))
     while True:
@@ -77,7 +87,10 @@ def _needed(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _placed(nodes: Sequence[Node], kept: set[str]) -> tuple[list[Node], list[str], set[str]]:
-    """... and handles of what is communicated again, or wanted, before its wait: these are waited for at once."""
+    """The nodes, the waits at the end, and handles that are waited for at once.
+
+    The latter are of results that are communicated, or wanted, before their wait.
+    """
     result: list[Node] = []
     waits: list[str] = []  # for the node that follows
     names: dict[str, str] = {}  # of the handles so far

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives and point-to-point messages: from c10d and the functional collectives to the format's communication.
+"""Collectives and messages: from c10d and the functional collectives to the format's communication.
 
 A flat buffer of several tensors is sent as its tensors (flat_buffers.py), one communication each.
 """
@@ -48,7 +48,11 @@ class NotSent(NotFollowed):
 
 
 def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-    """Runs one of these operators on the fake tensors and records it; what it writes is poison where it has no translation."""
+    """Runs one of these operators on the fake tensors and records it.
+
+    What it writes is poison where it has no translation. Raises NotSent for a message that is
+    poison.
+    """
     handler = _HANDLERS.get(name)
     touched = private.tensors(args, kwargs)
     if recorder.issued is not None and name.startswith("c10d."):
@@ -88,16 +92,19 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     return out
 
 
-_ONE_BY_ONE = frozenset(
-    {"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"}
-)  # of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+# of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+_ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})
 _COPIED = frozenset(
     {"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"}
 )  # to and from memory of the backend's own
 
 
 def _check_layout(name: str, args: Any) -> None:
-    """Backends take tensors that are not contiguous as they lie in memory (gloo; NCCL mostly refuses them): what arrives is then in another order than the tensor's. Raises Unsupported."""
+    """Raises Unsupported for tensors that are not contiguous, where a backend goes by their memory.
+
+    gloo sends them in the order of memory, so that they arrive in another order; NCCL mostly
+    refuses them.
+    """
     if not name.startswith("c10d."):
         return
     if name == "c10d._allgather_base_":
@@ -111,7 +118,8 @@ def _check_layout(name: str, args: Any) -> None:
     ):
         return
     raise Unsupported(
-        "a tensor that is not contiguous, which a backend takes in the order of memory or refuses (.contiguous() makes one that is)"
+        "a tensor that is not contiguous, which a backend takes in the order of memory or refuses "
+        "(.contiguous() makes one that is)"
     )
 
 
@@ -144,7 +152,7 @@ def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
-    """Lists of tensors. Those of unequal shapes, which NCCL takes, are broadcast by their owners."""
+    """Lists of tensors. Owners broadcast those of unequal shapes, which NCCL takes."""
     ranks = private.group_ranks(args[2])
     exchange = Exchange(recorder, ranks)
     for targets, source in zip(args[0], args[1]):
@@ -246,7 +254,10 @@ def _broadcast(
 def _told(
     groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value
 ) -> Value:
-    """A constant that is sent (a module's buffers) is that constant where it arrives: the root's recording says which numbers they are."""
+    """A constant that is sent (a module's buffers) is that constant on the receiving rank.
+
+    The root's recording has its numbers.
+    """
     if exchange.size == 1:
         return result
     if given is not None:
@@ -330,14 +341,15 @@ def _rows(
     for sizes, t in ((received, out), (sent, source)):
         if sizes and sum(sizes) != t.shape[0]:
             raise Unsupported(
-                f"an all-to-all of pieces of {', '.join(str(int(n)) for n in sizes)} rows, of a tensor of {t.shape[0]}"
+                f"an all-to-all of pieces of {', '.join(str(int(n)) for n in sizes)} rows, of a "
+                f"tensor of {t.shape[0]}"
             )
     if exchange.size == 1 or len({int(n) for n in received or ()}) <= 1 >= len(
         {int(n) for n in sent or ()}
     ):
         return exchange.all_to_all(v)
     ar.check(v)
-    g, n = recorder.g, exchange.size
+    g, n = exchange.g, exchange.size
     shapes = [(int(k),) + tuple(v.shape[1:]) for k in received or [out.shape[0] // n] * n]
     ends = list(itertools.accumulate(int(k) for k in sent or [v.shape[0] // n] * n))
     pieces = [
@@ -389,7 +401,8 @@ def _message(recorder: Any, source: int, target: int, group: tuple[int, ...]) ->
     among = (
         "" if len(group) == recorder.groups.mesh.world else " among " + ",".join(map(str, group))
     )
-    return recorder.groups.next(
+    groups: Groups = recorder.groups
+    return groups.next(
         f"message {source} to {target}{among}" + (f" again {which}" if which else "")
     )
 
@@ -422,7 +435,11 @@ def _recv(recorder: Any, t: torch.Tensor, source: int, group: tuple[int, ...], t
 
 
 def _tag(args: Any) -> int:
-    """NCCL pairs messages in the order in which they are sent, gloo by tags: the same where the tags are (capture.py compares)."""
+    """The tag of a message.
+
+    NCCL pairs messages in the order in which they are sent, gloo by tags. Both are the same where
+    the tags are, which capture.py compares.
+    """
     return args[3] or 0 if len(args) > 3 else 0
 
 
@@ -446,7 +463,10 @@ def _barrier(recorder: Any, args: Any, out: Any) -> None:
 
 
 def order_batch(recorder: Any, start: int) -> None:
-    """Messages of one batch wait for each other in no order: they are listed in one that is the same on all ranks."""
+    """Lists the messages of one batch in an order that is the same on all ranks.
+
+    They wait for each other in no order.
+    """
     nodes = recorder.g.nodes
     batch: list[dict[str, Any]] = []
     rest: list[dict[str, Any]] = []
@@ -467,7 +487,10 @@ def _begins(
     written: Any = lambda args, out: out,
     reads: bool = False,
 ) -> Any:
-    """What the handler records is under way until wait_tensor of what it writes. reads: it reads its operand itself until then; torch clones the others'."""
+    """What the handler records is under way until wait_tensor of its result.
+
+    reads: it reads its operand itself until then. PyTorch clones the operands of the others.
+    """
 
     def f(recorder: Any, args: Any, out: Any) -> None:
         start = len(recorder.g.nodes)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..terms import arithmetic as ar
+from ..terms.graph import Graph
 from ..terms.values import Filled, Known, Named, Unsupported, Value, numel
 from .mesh import Mesh
 
@@ -20,9 +21,10 @@ _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 
 @dataclasses.dataclass(frozen=True)
 class Layouts:
-    """The tensors of one communication on one rank, which have to be alike on all of its ranks.
+    """The tensors of one communication on one rank, which have to be equal on all of its ranks.
 
-    dtypes: theirs. strides: where elements meet as they lie in memory, of each tensor its strides without dimensions of one element, None where it is contiguous. tag: of a message.
+    dtypes: of the tensors. strides: where elements meet by their place in memory, the strides of
+    each tensor without dimensions of one element, None where it is contiguous. tag: of a message.
     even: whether the pieces of an all-to-all are equal, as far as this rank knows.
     """
 
@@ -70,7 +72,7 @@ class Groups:
         }
 
     def next(self, name: str) -> str:
-        """The name under which the members of a group meet: the group's and the how-manieth it is."""
+        """The name under which members of a group meet: the group's, and the index of the call."""
         self.count[name] += 1
         return f"{name} {self.count[name]}"
 
@@ -79,7 +81,8 @@ class Exchange:
     """One collective call on one group."""
 
     def __init__(self, recorder: Any, ranks: tuple[int, ...]) -> None:
-        self.g, self.recorder, self.ranks = recorder.g, recorder, ranks
+        self.g: Graph = recorder.g
+        self.recorder, self.ranks = recorder, ranks
         self.size = len(ranks)
         groups: Groups = recorder.groups
         if self.size > 1:
@@ -90,7 +93,10 @@ class Exchange:
         self.parts = 0
 
     def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:
-        """Elements meet that lie at the same place in memory: the tensors have to lie alike on all members (capture.py compares)."""
+        """Elements meet that have the same place in memory.
+
+        Layouts have to be equal on all members, which capture.py compares.
+        """
         if self.size > 1:
             strides = tuple(
                 [
@@ -166,8 +172,8 @@ class Exchange:
             return v
         if name == "product":  # each member gets all members' pieces of its own place
             n = self.real(v, name)
-            shape = (numel(n.shape) // self.size,)
-            return self._product(self.all_to_all(self.g.reshape(n, (self.size,) + shape)), shape)
+            piece = (numel(n.shape) // self.size,)
+            return self._product(self.all_to_all(self.g.reshape(n, (self.size,) + piece)), piece)
         n = self.real(v, _reduce_name(name))
         if n.base is not None and n.base.shape and n.base.shape[0] % self.size == 0:
             n = n.base
@@ -185,7 +191,10 @@ class Exchange:
         )
 
     def _product(self, pieces: Value, shape: tuple[int, ...]) -> Value:
-        """Of what the members gave, of this shape each and one after another; the format has no such reduction."""
+        """The product of the members' values, of this shape each and one after another.
+
+        The format has no such reduction.
+        """
         pieces = self.g.reshape(pieces, (self.size,) + shape)
         factors = [
             self.g.reshape(self.g.slice(pieces, 0, i, i + 1), shape) for i in range(self.size)
@@ -214,11 +223,13 @@ class Exchange:
     def uneven_all_to_all(
         self, pieces: Sequence[Value], sizes: Sequence[tuple[int, ...]], kind: str
     ) -> list[Value]:
-        """pieces: for each member, in their order; sizes: the shapes of what each gives.
+        """pieces: for each member, in their order. sizes: the shapes of what each gives.
 
-        A rank knows its own sizes only, so that these are messages, each with the size that its sender and its receiver take it to have: between two members at a time, in an
-        order of pairs that is the same on all, so that none waits for one that waits for it. Of pieces without elements there is none. A rank whose pieces are all equal
-        takes part in a collective instead: where others have unequal ones, that is an error (capture.py compares).
+        A rank knows its own sizes only. So these are messages, each with the size that its sender
+        and its receiver expect. They are between two members at a time, in an order of pairs that
+        is the same on all, so that none waits for one that waits for it. There are no messages of
+        pieces without elements. A rank whose pieces are all equal takes part in a collective
+        instead. Where others have unequal ones, that is an error (capture.py compares).
         """
         groups: Groups = self.recorder.groups
         groups.layouts[self.comm] = dataclasses.replace(
@@ -232,7 +243,8 @@ class Exchange:
                 continue
             other = self.ranks[b if a == me else a]
             for source in (a, b):
-                comm = f"piece {self.ranks[source]} to {self.ranks[b if source == a else a]} of {self.comm}"
+                target = b if source == a else a
+                comm = f"piece {self.ranks[source]} to {self.ranks[target]} of {self.comm}"
                 if source == me and numel(pieces[self.ranks.index(other)].shape):
                     n = self.real(pieces[self.ranks.index(other)])
                     self.g.emit(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flat buffers of several tensors (FSDP, DDP): sent, cut and filled as these, so that they stay apart.
+"""Flat buffers of several tensors (FSDP, DDP), which are sent, cut and filled as these tensors.
 
-The same numbers move as if the buffer were one tensor; the proof sees tensors instead of stretches of memory.
+The same numbers move as if the buffer were one tensor. The proof sees tensors instead of stretches
+of memory.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def all_reduce_in_place(
 
 
 def gather_into(recorder: Any, out: torch.Tensor, source: torch.Tensor, exchange: Exchange) -> None:
-    """Pieces of all members one after another; a buffer of several tensors stays several tensors, each with a leading dimension for the members."""
+    """The pieces of all members, one after another.
+
+    A buffer of several tensors stays several tensors, each with a leading dimension for the
+    members.
+    """
     parts = segments(recorder, source)
     start = recorder.geometry(source).offset
     total = source.numel()
@@ -168,7 +173,10 @@ def split_into(
 def chunk_cat_into(
     recorder: Any, tensors: Sequence[torch.Tensor], dim: int, chunks: int, out: torch.Tensor
 ) -> None:
-    """Each tensor cut along dimension 0 into equal chunks (the last padded with zeros), chunk by chunk side by side."""
+    """Each tensor cut along dimension 0 into equal chunks, chunk by chunk side by side.
+
+    The last chunk is padded with zeros.
+    """
     if dim != 0:
         raise Unsupported("chunk_cat along another dimension than 0")
     g = recorder.g

@@ -13,9 +13,9 @@ Mailbox = dict[Any, Any]
 
 
 class MissingMetadata(RuntimeError):
-    """A rank needs what another rank sends (a pipeline stage the shapes of its inputs), and that rank was not recorded yet.
+    """A rank needs what another rank sends, and that rank was not recorded yet.
 
-    peer: that rank.
+    A pipeline stage needs the shapes of its inputs, for instance. peer: that rank.
     """
 
     def __init__(self, text: str, peer: int) -> None:

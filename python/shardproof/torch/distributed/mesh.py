@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device mesh as the plan's files have it: named axes, slowest first, ranks in row-major order."""
+"""The device mesh of the plan: named axes, slowest first, ranks in row-major order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 Stretch = tuple[int, int]  # coordinates of an axis, [low, high)
-RankClasses = Mapping[
-    str, Sequence[Stretch]
-]  # axes along which not all ranks were recorded: stretches of coordinates that do the same, in order. Together they are all of the axis
+# axes along which not all ranks were recorded: stretches of coordinates that do the same, in order.
+# Together they are all of the axis
+RankClasses = Mapping[str, Sequence[Stretch]]
 
 
 class Mesh:
@@ -20,7 +20,8 @@ class Mesh:
         for axis, size in self.sizes.items():
             if size < 1 or axis == "mb" or not axis:
                 raise ValueError(
-                    f"mesh axis {axis!r} of size {size}: names are not empty and not 'mb', sizes at least 1"
+                    f"mesh axis {axis!r} of size {size}: names are not empty and not 'mb', sizes "
+                    "at least 1"
                 )
         self.names: tuple[str, ...] = tuple(self.sizes)
         self.world = 1
@@ -53,7 +54,9 @@ class Mesh:
         return r
 
     def stretches(self, axis: str, rank_classes: RankClasses) -> Sequence[Stretch]:
-        """What the coordinates of an axis are told apart by: single ones, where all were recorded."""
+        """The stretches of coordinates that are told apart on an axis: single ones, where all were
+        recorded.
+        """
         return rank_classes.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]
 
     def stretch(self, axis: str, coordinate: int, rank_classes: RankClasses) -> Stretch:
@@ -67,7 +70,11 @@ class Mesh:
         affine_axis: str | None,
         recorded: Container[int],
     ) -> int:
-        """The rank that was recorded for this one and those like it: itself, or the first of them. moving: an axis along which not all were recorded, as they are like the first but for numbers that move."""
+        """The recorded rank that represents this one: itself, or the first of its class.
+
+        affine_axis: an axis along which not all ranks were recorded. They are like the first one
+        but for numbers that move evenly.
+        """
         first = {a: self.stretch(a, c, rank_classes)[0] for a, c in self.coordinates(rank).items()}
         found = next((r for r in (rank, self.rank(first)) if r in recorded), None)
         return (
@@ -82,7 +89,11 @@ class Mesh:
         return [a for a in self.names if len({at[a] for at in all_at}) > 1]
 
     def axes_of(self, ranks: tuple[int, ...], me: int) -> tuple[str, ...] | None:
-        """The axes along which a group lies: all ranks that differ from `me` in these only, in rank order. None if it lies along none."""
+        """The axes along which a group is: all ranks that differ from `me` in these only, in rank
+        order.
+
+        None if there are no such axes.
+        """
         axes = tuple(self.varying(ranks))
         at = self.coordinates(me)
         wanted = sorted(

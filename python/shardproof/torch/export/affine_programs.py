@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that differ along an axis only in numbers that move evenly with its coordinate (windows of a vocabulary) are one program, with a `step` of attributes; and so is their lineage.
+"""Programs that are affine in the coordinate of an axis become one program.
 
-Of some of them all follow: `between`.
+They differ only in numbers that grow evenly with the coordinate (windows of a vocabulary), which
+become a `step` of attributes. So does their lineage. `between` derives programs from some of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FEWEST = 3  # coordinates: two numbers always follow each other evenly
 def joined(
     mesh: Mesh, programs: list[dict[str, Any]], lineage: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The same plan with as few programs as that allows: along each axis all of them are joined, or none."""
+    """The same plan with as few programs as possible: along each axis all of them are joined, or
+    none.
+    """
     for axis in mesh.names:
         made = _joined_along(mesh, axis, programs)
         if made is not None:
@@ -33,7 +36,10 @@ def joined(
 
 
 def between(size: int, known: Mapping[int, Program]) -> dict[int, Program] | None:
-    """The programs of the other coordinates of an axis, where those that are known, of its first and last one among them, differ only in numbers that move evenly; None where they do not."""
+    """The programs of the other coordinates of an axis; None where the known ones are not affine.
+
+    The first and the last coordinate are among the known ones.
+    """
     at = sorted(known)
     programs = [known[k] for k in at]
     first = programs[0]
@@ -85,7 +91,7 @@ def between(size: int, known: Mapping[int, Program]) -> dict[int, Program] | Non
 
 
 def _lows(ties: Sequence[Tie], at: Sequence[int]) -> list[int] | None:
-    """By how much a tie's box moves; None where it does not do so evenly, or more than the box differs."""
+    """The step of a tie's box; None where it is not even, or more than the box differs."""
     first = ties[0]
     if any(
         dataclasses.replace(t, box=dataclasses.replace(t.box, low=first.box.low)) != first
@@ -160,7 +166,11 @@ def _beside(program: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _steps_of(nodes: Sequence[dict[str, Any]], at: Sequence[int]) -> dict[str, Any] | None:
-    """What each coordinate adds to attributes of a node, of which these are those at some, the first of them 0; nothing where all are the same. None where they differ otherwise."""
+    """What each coordinate adds to the attributes of a node.
+
+    nodes: the node at some coordinates, the first of them 0. Empty where all are equal; None where
+    they differ otherwise.
+    """
     first = nodes[0]
     if all(n == first for n in nodes):
         return {}
@@ -187,7 +197,11 @@ def _steps_of(nodes: Sequence[dict[str, Any]], at: Sequence[int]) -> dict[str, A
 
 
 def _evenly(values: Sequence[Any], at: Sequence[int]) -> Any:
-    """By how much a whole number, or each of a list of them, is more with each coordinate; None where that is not the same for all. at: the values' coordinates, of which the first is 0."""
+    """The step of a whole number, or of each of a list of them, from one coordinate to the next.
+
+    at: the values' coordinates, of which the first is 0. None where the step is not the same for
+    all.
+    """
     if all(type(v) is int for v in values):
         by, odd = divmod(values[1] - values[0], at[1])
         return by if not odd and all(v == values[0] + k * by for k, v in zip(at, values)) else None
@@ -198,7 +212,10 @@ def _evenly(values: Sequence[Any], at: Sequence[int]) -> Any:
 
 
 def _shards(axis: str, size: int, shards: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lineage of all coordinates of an axis that no program names, stated once. What does not follow evenly stays as it is: it may name single coordinates all the same."""
+    """Lineage of all coordinates of an axis that no program names, stated once.
+
+    What is not even stays unchanged: it may still name single coordinates.
+    """
     groups: dict[str, list[tuple[int, dict[str, Any]]]] = collections.defaultdict(list)
     made: dict[str, list[dict[str, Any]]] = {}  # in the order of the first ones
     for shard in shards:
@@ -240,7 +257,9 @@ def _summed(
     named: Sequence[Any],
     parts: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """A shard whose parts name each coordinate once, for each of its tensors: a sum over the axis."""
+    """A shard whose parts name each coordinate once, for each of its tensors, as a sum over the
+    axis.
+    """
     coordinates: dict[str, list[int]] = collections.defaultdict(list)
     for k, part in zip(named, parts):
         coordinates[json.dumps(part, sort_keys=True)].append(k)

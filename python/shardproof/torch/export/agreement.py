@@ -174,8 +174,8 @@ def check_draws(
             seeded = e.draw.seed or other.draw.seed
             # Stages that seed nothing, and what is drawn before the step computes: real processes
             # draw different ones.
-            first = not e.draw.value.name.startswith(INSIDE)
-            if not seeded and (first or e.tie.tensor != other.tie.tensor):
+            before = not e.draw.value.name.startswith(INSIDE)
+            if not seeded and (before or e.tie.tensor != other.tie.tensor):
                 continue
             if not all(a in spread for a in varying):
                 raise Hazard(

@@ -20,7 +20,11 @@ class NoPlace(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """low: where the local tensor starts. total: axes over which the ranks' tensors add up. divisor: of the local tensor, before that. guessed: shapes decided."""
+    """The place of a local tensor in the model's.
+
+    low: its offset. total: axes over which the ranks' tensors add up. divisor: of the local tensor,
+    before that. guessed: shapes decided.
+    """
 
     low: tuple[int, ...]
     total: tuple[str, ...] = ()
@@ -38,7 +42,10 @@ def locate(
     microbatches: int = 1,
     microbatch: int = 0,
 ) -> Box:
-    """The place of one rank's tensor. cuts: which dimensions of inputs the axes cut. Raises NoPlace."""
+    """The place of one rank's tensor.
+
+    cuts: mesh axis -> dimensions of inputs that it cuts. Raises NoPlace.
+    """
     p = tracked.placement
     if p.unknown:
         raise NoPlace(p.unknown)
@@ -73,7 +80,9 @@ def locate(
         low[0] += microbatch * inner[0]
         inner = (inner[0] * microbatches,) + inner[1:]
     if inner == logical:
-        if tracked.gradient:  # of what does not depend on the batch: each rank has its samples' part (a proposal: what is wrong is not used)
+        # of what does not depend on the batch: each rank has its samples' part (a proposal: what is
+        # wrong is not used)
+        if tracked.gradient:
             total += [
                 a
                 for a in cuts
@@ -109,7 +118,10 @@ def locate(
 def refine(
     box: Box, logical: Shape, local: Shape, logical_base: Shape, local_base: Shape
 ) -> Box | None:
-    """The box of the same elements in the shapes that tensors were made in, whose dimensions divide those of the views; None where it is no box there, or they do not."""
+    """The box of the same elements in the shapes in which the tensors were made.
+
+    Their dimensions divide those of the views. None where they do not, or it is no box there.
+    """
     low: list[int] = []
     at = 0
     for whole, part, start in zip(logical, local, box.low):
@@ -177,7 +189,10 @@ def _assign(
     cuts: Mapping[str, set[int]],
     batch: bool,
 ) -> dict[str, int] | None:
-    """Which axis cuts which dimension so that the sizes come out: what cuts inputs first (parameters: last), then the outermost axes."""
+    """Which axis cuts which dimension so that the sizes match.
+
+    Axes that cut inputs come first (for parameters: last), then the outermost axes.
+    """
     choices = list(itertools.product([None, *range(len(ratios))], repeat=len(axes)))
 
     def penalty(choice: Sequence[int | None]) -> tuple[int, int]:

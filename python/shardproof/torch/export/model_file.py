@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model's file from the recording of the single device, and what both files share: live nodes, names, constants."""
+"""The model's file from the recording of the single device.
+
+Also what both files share: live nodes, names, constants.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ LITERAL_LIMIT = 1 << 16  # elements of a constant that is written out in a file
 
 
 def tensor_of(graph: Graph, tracked: TrackedTensor) -> Named | None:
-    """The marked value as a tensor of the graph; None for a checkpoint of which nothing can be said. Raises CaptureError for outputs."""
+    """The tracked value as a tensor of the graph; None for a cut point of which nothing is known.
+
+    Raises CaptureError and Hazard for inputs and outputs.
+    """
     try:
         graph.loc = ""
         return graph.named(tracked.value)
@@ -40,7 +46,8 @@ def tensor_of(graph: Graph, tracked: TrackedTensor) -> Named | None:
                 tracked.name,
             ) from None
         raise CaptureError(
-            f"{tracked.role} {tracked.name!r} cannot be followed: {reason.text if reason else e}{where}"
+            f"{tracked.role} {tracked.name!r} cannot be followed: "
+            f"{reason.text if reason else e}{where}"
         ) from None
 
 
@@ -57,7 +64,11 @@ def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) 
 def through_checkpoints(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Where a checkpoint is a view or a permutation of a tensor, what reads that tensor reads it by way of the checkpoint: the same elements, and the proof goes through it. Declares the tensors that it adds."""
+    """Nodes that read a tensor read it by way of a cut point that is a view or permutation of it.
+
+    The elements are the same, and the proof goes through the cut point. Declares the tensors that
+    it adds.
+    """
     claimed = set(claimed)
     produced = {name for n in nodes for name in n["out"]}
     by: dict[str, dict[str, Any]] = {}
@@ -120,7 +131,8 @@ def literal(data: torch.Tensor) -> Any:
     """Nested lists of exact numbers. Raises CaptureError where there are too many."""
     if data.numel() > LITERAL_LIMIT:
         raise CaptureError(
-            f"a constant tensor of shape {list(data.shape)} that the single device does not have: more than {LITERAL_LIMIT} elements cannot be written out"
+            f"a constant tensor of shape {list(data.shape)} that the single device does not have: "
+            f"more than {LITERAL_LIMIT} elements cannot be written out"
         )
 
     def walk(x: Any) -> Any:
@@ -157,7 +169,10 @@ def repeated(name: str, data: torch.Tensor) -> tuple[str, dict[str, Any]]:
 
 @dataclasses.dataclass
 class Model:
-    """The model's file and what ties ranks to it. tensors: mark name and call -> the model's tensor, by role."""
+    """The model's file and what ties ranks to it.
+
+    tensors: (name, call) of a tracked tensor -> the model's tensor, by role.
+    """
 
     json: dict[str, Any]
     shapes: dict[str, Shape]
@@ -204,7 +219,10 @@ class Model:
         self.beside = {label: shape for label, shape in self.beside.items() if label not in gone}
 
     def write_constants(self) -> None:
-        """Constants that are inputs, for whatever numbers, are written out as theirs. Raises CaptureError for one that is too large."""
+        """Constants that are inputs, for whatever numbers, are written with their numbers.
+
+        Raises CaptureError for one that is too large.
+        """
         for name, data in self.constants:
             self.json["tensors"][name] = {
                 **{k: v for k, v in self.json["tensors"][name].items() if k != "kind"},
@@ -219,7 +237,10 @@ def _key(tracked: TrackedTensor) -> tuple[str, str, int]:
 
 
 def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
-    """changed: what is kept that ranks change. Raises CaptureError if an output or an input cannot be followed."""
+    """The model's file. changed: what is kept that ranks change.
+
+    Raises CaptureError if an output or an input cannot be followed.
+    """
     changed = side.changed.union(changed)
     kept = changed.union(side.beside)
     g = side.graph
@@ -315,7 +336,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         + [{**n, "in": [to(x) for x in n["in"]], "out": [to(x) for x in n["out"]]} for n in nodes],
         "outputs": list(dict.fromkeys(tied[("output", label, 0)] for label in outputs)),
     }
-    used = {n for n in declared}
+    used = set(declared)
     return Model(
         js,
         {n: tuple(t["shape"]) for n, t in declared.items()},
@@ -341,7 +362,8 @@ def _opaque_assumptions(calls: list[Call]) -> list[assumptions.Assumption]:
     return list(
         dict.fromkeys(
             assumptions.opaque(
-                f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is known but that its results are numbers"
+                f"{c.function} at {c.loc} is a function of {c.of()}, of which nothing else is "
+                "known but that its results are numbers"
             )
             for c in calls
         )

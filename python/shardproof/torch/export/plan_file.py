@@ -33,22 +33,25 @@ def plan_of(
     affine_axis: str | None = None,
     checkpoints: bool = True,
 ) -> tuple[dict[str, Any], dict[str, str], list[Assumption]]:
-    """The plan's file, checkpoints that were left out and why, and what was assumed.
+    """The plan's file, cut points that were left out and why, and what was assumed.
 
-    sides: recordings of ranks; alike: where ranks that were not recorded are taken to be like those that were; moving: an axis along which they are taken to follow those evenly. Raises CaptureError, and
-    Uneven where they do not.
+    sides: recordings of ranks. rank_classes: where ranks that were not recorded are taken to be
+    like those that were. affine_axis: an axis along which they are taken to follow those evenly.
+    Raises CaptureError, and Uneven where they do not.
     """
     rank_classes = rank_classes or {}
     mesh = sides[0].mesh
     for side in sides:
         if side.unused != sides[0].unused:
             raise CaptureError(
-                f"DistributedDataParallel(find_unused_parameters=True): ranks {sides[0].rank} and {side.rank} do not use the same parameters, which is not supported"
+                f"DistributedDataParallel(find_unused_parameters=True): ranks {sides[0].rank} and "
+                f"{side.rank} do not use the same parameters, which is not supported"
             )
     sides = _one_shape(sides)
     programs = _programs(sides, model, checkpoints)
     if model.constants and any(p.own_constants for p in programs):
-        # Numbers that are no part of the model's stand for themselves: so must the model's then, or a step that is right for these numbers would be compared with any.
+        # Numbers that are no part of the model's stand for themselves: so must the model's then, or
+        # a step that is right for these numbers would be compared with any.
         model.write_constants()
         programs = _programs(
             [dataclasses.replace(side.whole(), program=None) for side in sides], model, checkpoints
@@ -63,10 +66,10 @@ def plan_of(
         by_rank.update(_following(mesh, rank_classes, affine_axis, by_rank))
     fixed = _distinguishing(mesh, {r: p.text for r, p in by_rank.items()}, rank_classes)
     free = [a for a in mesh.names if a not in fixed]
-    out_programs, shards = [], collections.defaultdict(list)
-    moves: dict[
-        Any, dict[str, list[int]]
-    ] = {}  # where the second rank along an axis was recorded for some programs only, the others move alike
+    out_programs: list[dict[str, Any]] = []
+    shards: dict[Any, list[Any]] = collections.defaultdict(list)
+    # where the second rank along an axis was recorded for some programs only, the others move alike
+    moves: dict[Any, dict[str, list[int]]] = {}
     for c in itertools.product(*[mesh.stretches(a, rank_classes) for a in fixed]):
         here = dict(zip(fixed, c))
         ranks = [
@@ -132,7 +135,10 @@ def plan_of(
 def _following(
     mesh: Mesh, rank_classes: RankClasses, axis: str, known: Mapping[int, Program]
 ) -> dict[int, Program]:
-    """Programs of ranks between those along an axis that were recorded: the first of each stretch. Raises Uneven."""
+    """Programs of ranks between those along an axis that were recorded: the first of each stretch.
+
+    Raises Uneven.
+    """
     found: dict[int, Program] = {}
     others = [a for a in mesh.names if a != axis]
     for at in itertools.product(
@@ -154,7 +160,10 @@ def _at(here: Mapping[str, Stretch]) -> dict[str, Any]:
 
 
 def _from_zero(tie: Tie, step: Mapping[str, Sequence[int]], here: Mapping[str, Stretch]) -> Tie:
-    """The plan's file counts a stretch's coordinates from the axis' first one, whether it is in the stretch or not."""
+    """Shifts boxes to the axis' first coordinate.
+
+    The plan's file counts a stretch's coordinates from it, whether it is in the stretch or not.
+    """
     low = tuple(
         n - sum(by[d] * here[a][0] for a, by in step.items() if a in here)
         for d, n in enumerate(tie.box.low)
@@ -169,7 +178,10 @@ def _by_call(
     ties: Mapping[int, Tie],
     shards: dict[Any, list[Any]],
 ) -> None:
-    """Ties of which each coordinate has a tensor of the model of its own; none where not all ranks were recorded."""
+    """Ties of which each coordinate has a tensor of the model of its own.
+
+    There are none where not all ranks were recorded.
+    """
     named = [a for a in next(iter(ties.values())).axes if a in free]
     by: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
     for r in ties:
@@ -202,9 +214,12 @@ def _by_call(
 
 
 def _one_shape(sides: Sequence[Recording]) -> Sequence[Recording]:
-    """Recordings that give collectives that move memory the same shapes. Ranks may give tensors of different shapes (but as many elements) to one gather or reduce-scatter, which moves memory: a flat buffer is then sent flat.
+    """Recordings that give collectives that move memory the same shapes.
 
-    That happens where parts of a flat buffer were made in other shapes, and where a part is nothing but padding, of which only the number of elements is known.
+    Ranks may give tensors of different shapes (but as many elements) to one gather or
+    reduce-scatter, which moves memory: a flat buffer is then sent flat. That happens where parts of
+    a flat buffer were made in other shapes, and where a part is nothing but padding, of which only
+    the number of elements is known.
     """
     shapes: dict[str, set[Shape]] = collections.defaultdict(set)
     for side in sides:
@@ -293,7 +308,8 @@ def _distinguishing(
             ):
                 return axes
     raise CaptureError(
-        f"ranks that differ only in {', '.join(rank_classes)} run different programs: record all of them (ranks='all')"
+        f"ranks that differ only in {', '.join(rank_classes)} run different programs: record all "
+        "of them (ranks='all')"
     )
 
 
@@ -304,7 +320,11 @@ def _step(
     tie: Tie,
     moves: dict[str, list[int]],
 ) -> dict[str, list[int]]:
-    """By how much the box moves along each axis; `moves`: by how much it did in other programs, which is added to. Raises CaptureError where it does not move evenly."""
+    """The step of the box along each axis.
+
+    moves: its steps in other programs, which are added to. Raises CaptureError where it is not
+    even.
+    """
     base = min(lows)
     start, origin = mesh.coordinates(base), lows[base]
     step: dict[str, list[int]] = {}
@@ -336,7 +356,7 @@ def _lineage(
     mesh: Mesh,
 ) -> list[dict[str, Any]]:
     order = {"input": 0, "checkpoint": 1, "output": 2}
-    lineage = []
+    lineage: list[dict[str, Any]] = []
     for (role, tensor, _), entries in shards.items():
         for group in _entries(entries, fixed):
             lineage.append({"tensor": tensor, "role": role, "shards": group})
@@ -347,7 +367,11 @@ def _lineage(
 def _entries(
     entries: list[tuple[dict[str, Any], Tie, dict[str, list[int]]]], fixed: Sequence[str]
 ) -> list[list[dict[str, Any]]]:
-    """Shards of one tensor. Parts that add up over an axis that tells programs apart are listed together; a rank's second tensor of that name starts a new entry."""
+    """Shards of one tensor.
+
+    Parts that add up over an axis that distinguishes programs are listed together. A rank's second
+    tensor of that name starts a new entry.
+    """
     turns: dict[int, list[tuple[dict[str, Any], Tie, dict[str, list[int]]]]] = (
         collections.defaultdict(list)
     )
@@ -399,7 +423,10 @@ def _entries(
 def _unused_constants(
     model: Model, programs: list[dict[str, Any]], lineage: list[dict[str, Any]]
 ) -> None:
-    """Constants of the single device that no rank needs are given to all ranks: every input of the model must be somewhere."""
+    """Constants of the single device that no rank needs are given to all ranks.
+
+    Every input of the model must be somewhere.
+    """
     have = {e["tensor"] for e in lineage if e["role"] == "input"}
     for name, data in model.constants:
         if name not in have:

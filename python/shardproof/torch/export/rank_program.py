@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's program: its nodes, its tensors, and where each of them that has a name lies in the model's.
+"""One rank's program: its nodes, its tensors, and their places in the model's.
 
-A tie that cannot be made is an error for inputs and outputs; a checkpoint without one is left out, and said so.
+A missing place is an error for inputs and outputs. A cut point without one is left out, and listed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ class Tie:
     shape: Shape
     box: Box
     label: str = ""  # of an output: two may be one tensor of the model
-    axes: tuple[
-        str, ...
-    ] = ()  # whose coordinates say which tensor of the model it is: one of several calls of a module
+    # whose coordinates say which tensor of the model it is: one of several calls of a module
+    axes: tuple[str, ...] = ()
     dim: int = 0  # of which the local tensor has several stretches
     stretches: Stretches = ()
     part: bool = False  # one of several of a local tensor
@@ -78,7 +77,11 @@ class Program:
 
 @dataclasses.dataclass
 class _Constant:
-    """A constant tensor of the rank. whole: the model's that has the same numbers (empty: none), from `low` on; data: the rank's part of that, of which `full` is a repetition."""
+    """A constant tensor of the rank.
+
+    whole: the model's that has the same numbers (empty: none), from `low` on. data: the rank's part
+    of that, of which `full` is a repetition.
+    """
 
     name: str
     full: torch.Tensor
@@ -124,7 +127,11 @@ def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
-    """keep: names of communications of the construction that some rank needs. Raises CaptureError."""
+    """The program of a rank.
+
+    keep: names of communications of the construction that some rank needs. Raises CaptureError and
+    Hazard.
+    """
     _check_models(side, model)
     g, at = side.graph, side.mesh.coordinates(side.rank)
     ties: list[Tie] = []
@@ -165,7 +172,8 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         there = which[c.label]
         if there is None:
             raise CaptureError(
-                f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and which the single device does not call there"
+                f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and "
+                "which the single device does not call there"
             )
         ties += [
             _of_call(side, model, "output", argument(there, i), v, c, at)
@@ -184,20 +192,28 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
-    for c in _constants(side, model):
-        if c.name not in used:
+    for constant in _constants(side, model):
+        if constant.name not in used:
             continue
-        local = c.name
-        if c.data.shape != c.full.shape:
-            local, node = repeated(c.name, c.full)
+        local = constant.name
+        if constant.data.shape != constant.full.shape:
+            local, node = repeated(constant.name, constant.full)
             nodes = [node, *nodes]
-            tensors[local] = {**tensors[c.name], "shape": list(c.data.shape)}
-            tensors[c.name] = {k: v for k, v in tensors[c.name].items() if k != "kind"}
-        if c.whole:
-            ties.append(Tie("input", c.whole, local, tuple(c.data.shape), Box(c.low)))
+            tensors[local] = {**tensors[constant.name], "shape": list(constant.data.shape)}
+            tensors[constant.name] = {
+                k: v for k, v in tensors[constant.name].items() if k != "kind"
+            }
+        if constant.whole:
+            ties.append(
+                Tie("input", constant.whole, local, tuple(constant.data.shape), Box(constant.low))
+            )
         else:
-            own_constants.append(c.name)
-            tensors[c.name] = {**tensors[c.name], "kind": "constant", "value": literal(c.full)}
+            own_constants.append(constant.name)
+            tensors[constant.name] = {
+                **tensors[constant.name],
+                "kind": "constant",
+                "value": literal(constant.full),
+            }
     ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
     _apart(side, ties)
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
@@ -214,7 +230,10 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
 
 
 def _check_models(side: Recording, model: Model) -> None:
-    """Models that have parameters of one name are known by the order in which they are made: that is the same, or which is which is not known. Raises CaptureError."""
+    """Models that have parameters of one name are matched by the order of their creation.
+
+    Raises CaptureError where that is not the same on both sides.
+    """
 
     def several(models: tuple[tuple[str, frozenset[str]], ...]) -> set[str]:
         return {
@@ -234,8 +253,11 @@ def _check_models(side: Recording, model: Model) -> None:
         name = min(shared)
         count = [sum(name in names for names in models) for models in (here, there)]
         raise CaptureError(
-            f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not make the same models in the same order as the single device ({count[0]} with that name"
-            f' on the rank, {count[1]} on the single device): which is which is not known; world.parameters(model, name="...") names each, on both sides'
+            f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not "
+            f"make the same models in the same order as the single device ({count[0]} with that "
+            "name"
+            f" on the rank, {count[1]} on the single device): which is which is not known; "
+            'world.parameters(model, name="...") names each, on both sides'
         )
 
 
@@ -252,7 +274,11 @@ _NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that 
 def _numbered(
     tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
-    """The same with tensors numbered in the order in which nodes and ties name them: what was computed and is not in the program (which part of a weight is a rank's) does not tell ranks apart."""
+    """The same with tensors numbered in the order in which nodes and ties name them.
+
+    What was computed and is not in the program (which part of a weight is a rank's) then makes no
+    difference between ranks.
+    """
     numbers: dict[str, str] = {}
     names: dict[str, str] = {}
 
@@ -273,7 +299,10 @@ def _numbered(
 def _threaded(
     g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]
 ) -> list[dict[str, Any]]:
-    """What a checkpoint divides is computed with as the checkpoint times the divisor: the same number, and the proof goes through the checkpoint."""
+    """What reads a tensor that a cut point divides reads the cut point times the divisor.
+
+    The number is the same, and the proof goes through the cut point.
+    """
     parts = {part for part, _ in divided.values()}
     made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in parts}
     restored: dict[str, str] = {}
@@ -347,15 +376,22 @@ def _calls(
 def _of_call(
     side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]
 ) -> Tie:
-    """An argument or a result of an opaque call (label: the single device's): the single device's, whole, or a part of it. Where the part lies is concluded from its shape: what is proved of the arguments is that they lie there,
-    and of a function of each element, or of each matrix, the results then do, too."""
+    """The tie of an argument or a result of an opaque call to the single device's: whole, or a
+    part.
+
+    label: of the single device's call. The place of the part is concluded from its shape. The proof
+    shows that the arguments are there. The results of a function of each element, or of each
+    matrix, are then there, too.
+    """
     tensor = model.tied[("output", label, 0)] if role == "output" else label
     box = Box((0,) * len(v.shape))
     whole = model.shapes[tensor]
     if whole != v.shape:
         if not c.lead or whole[c.lead :] != v.shape[c.lead :]:
             raise CaptureError(
-                f"{label} at {c.loc} has shape {list(v.shape)}, on the single device {list(whole)}: of an operator without a line in the table nothing can be said of parts"
+                f"{label} at {c.loc} has shape {list(v.shape)}, on the single device "
+                f"{list(whole)}: of an operator without a line in the table nothing can be said of "
+                "parts"
             )
         try:
             box = locate(
@@ -375,8 +411,11 @@ def _of_call(
 def _where_they_lie(
     side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]
 ) -> list[Tie]:
-    """Checkpoints that were placed by their shapes, where one shows that its rank has other rows than these: in the stretches that it shows (sequences in zigzag), without them where these are many (samples that a sampler deals
-    out in turn)."""
+    """Cut points that were placed by their shapes, where one shows that its rank has other rows.
+
+    They are placed in the stretches that it shows (sequences in zigzag), and left out where these
+    are many (samples that a sampler deals out in turn).
+    """
     guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
     if not guessed:
         return ties
@@ -413,7 +452,8 @@ def _where_they_lie(
                 skipped.update(
                     (
                         u.tensor,
-                        f"{t.tensor} shows that rank {side.rank} has other elements than shapes say",
+                        f"{t.tensor} shows that rank {side.rank} has other elements than shapes "
+                        "say",
                     )
                     for u in guessed
                 )
@@ -438,7 +478,11 @@ def _where_they_lie(
 def _stretches(
     t: Tie, mine: torch.Tensor, whole: torch.Tensor
 ) -> tuple[int, int, Stretches] | None:
-    """The sizes of the one dimension of which a rank has other stretches than shapes say, here and in the model, and the stretches; None where it is not so, or they are many."""
+    """The dimension of which a rank has other stretches than shapes show, and the stretches.
+
+    The dimension is given by its sizes, here and in the model. None where there is no such
+    dimension, or there are many stretches.
+    """
     cut = [d for d, n in enumerate(t.shape) if n != whole.shape[d]]
     for d in cut:
         part = whole[
@@ -467,7 +511,10 @@ def _stretches(
 
 
 def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -> Tie | None:
-    """A checkpoint in these stretches of the dimension that has these sizes; None where not exactly one has."""
+    """A cut point in these stretches of the dimension that has these sizes.
+
+    None where not exactly one dimension has them.
+    """
     dims = [d for d, (n, m) in enumerate(zip(t.shape, whole)) if (n, m) == (here, there)]
     if not t.shape or t.shape == whole:
         return t
@@ -477,7 +524,10 @@ def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -
 def _in_stretches(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
 ) -> tuple[list[dict[str, Any]], list[Tie]]:
-    """A checkpoint in several stretches is that of each of them; what reads it reads them, put together. Declares the tensors that it adds."""
+    """A cut point in several stretches is a concatenation of cut points.
+
+    What reads it reads that. Declares the tensors that it adds.
+    """
     result: list[Tie] = []
     cut: dict[str, Tie] = {}
     produced = {name for n in nodes for name in n["out"]}
@@ -509,10 +559,10 @@ def _in_stretches(
     used = {name for n in nodes for name in n["in"]}
     joined = {name: f"{name} of stretches" for name in cut if name in used}
     made: list[dict[str, Any]] = []
-    for n in nodes:
-        made.append({**n, "in": [joined.get(name, name) for name in n["in"]]})
-        for name in (name for name in n["out"] if name in cut):
-            t, loc = cut[name], {"loc": n["loc"]} if "loc" in n else {}
+    for node in nodes:
+        made.append({**node, "in": [joined.get(name, name) for name in node["in"]]})
+        for name in (name for name in node["out"] if name in cut):
+            t, loc = cut[name], {"loc": node["loc"]} if "loc" in node else {}
             parts = [f"{name} stretch {k}" for k in range(len(t.stretches))]
             for part, (start, _, length) in zip(parts, t.stretches):
                 tensors[part] = {
@@ -543,7 +593,10 @@ def _in_stretches(
 
 
 def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie:
-    """Random numbers are those that the single device draws in the same state; else a part of those that it draws in the same place. Raises CaptureError and Hazard."""
+    """Random numbers are those that the single device draws in the same state.
+
+    Else they are a part of those that it draws at the same place. Raises CaptureError and Hazard.
+    """
     name = next(
         (n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape),
         d.value.name,
@@ -555,7 +608,8 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie
         )
     if model.distributions[name] != d.what:
         raise Hazard(
-            f"rank {side.rank} draws from {d.what}, the single device from {model.distributions[name]}",
+            f"rank {side.rank} draws from {d.what}, the single device from "
+            f"{model.distributions[name]}",
             d.loc,
             name,
             "random",
@@ -592,7 +646,8 @@ def _apart(side: Recording, ties: Sequence[Tie]) -> None:
         ):
             other = drawn[taken[t.tensor]].loc
             raise Hazard(
-                f"rank {side.rank} draws numbers twice, in different states of the generator, that the single device draws once (also at {other})",
+                f"rank {side.rank} draws numbers twice, in different states of the generator, that "
+                f"the single device draws once (also at {other})",
                 drawn[t.local].loc,
                 t.tensor,
                 "random",
@@ -686,7 +741,11 @@ def _of_another_call(
     skipped: dict[str, str],
     divided: dict[str, tuple[str, int]],
 ) -> Tie | None:
-    """Each rank and the single device cut their batches into microbatches of their own: a rank's k-th is a part of another one of the single device's, by where its rows are in the whole batch."""
+    """The single device's microbatch of which a rank's k-th is a part, by its rows in the whole
+    batch.
+
+    Ranks and the single device cut their batches into microbatches of their own.
+    """
     axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
     parts, place = 1, 0
     for a in axes:
@@ -739,7 +798,10 @@ def _divided(
 
 
 def _slices_batch(side: Recording, count: int) -> bool:
-    """Whether so many microbatches are slices of an input that ranks share: a rank's k-th is then no part of the single device's k-th."""
+    """Whether so many microbatches are slices of an input that ranks share.
+
+    A rank's k-th is then no part of the single device's k-th.
+    """
     g = side.graph
     shared = {
         m.name

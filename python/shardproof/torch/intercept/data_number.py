@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that depend on data, in the program that is recorded: they may be printed and computed with, and nothing may be decided by them.
+"""Numbers that depend on data, in the recorded program.
 
-`.item()` of a tensor that depends on data has no number here. It is not-a-number to Python, and knows what it stands for: sums, products and the like with other numbers are followed, and so are they
-where they come back into a tensor by one of these (`loss / tokens.item()`). Anywhere else not-a-number poisons the tensor that it goes into. Python compares not-a-number without complaint (every
-comparison is false), so `if norm.item() > 1:` would go one way silently: these numbers refuse to be compared, rounded to integers, or made into others that would allow it.
+They may be printed and computed with, and nothing may be decided by them. `.item()` of a tensor
+that depends on data has no number here. It is not-a-number to Python, and knows its value: sums,
+products and the like with other numbers are followed, also where they come back into a tensor by
+one of these (`loss / tokens.item()`). Anywhere else not-a-number poisons the tensor that it goes
+into.
+
+Python compares not-a-number without complaint (every comparison is false), so `if norm.item() > 1:`
+would go one way silently. So these numbers refuse to be compared, rounded to integers, or made into
+others that would allow it.
 """
 
 from __future__ import annotations
@@ -33,7 +39,10 @@ class DataDependent(Refusal):
 
 
 class Follower(Protocol):
-    """What computes with the values that numbers stand for: the recorder. counting: whether Tensor.item() runs."""
+    """What computes with the values of numbers: the recorder.
+
+    counting: whether Tensor.item() runs.
+    """
 
     counting: int
 
@@ -49,7 +58,7 @@ class Follower(Protocol):
 
 
 class Text(str):
-    """What such a number is when it is printed. It is no number's text and refuses to be told apart."""
+    """The text of such a number. It is no number's text and refuses to be compared."""
 
     loc: str
 
@@ -62,14 +71,15 @@ class Text(str):
 
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise DataDependent(
-            f"{self.loc + ': ' if self.loc else ''}the program asks what the text of a number that Tensor.item() gave is, which depends on data (it can be printed)"
+            f"{self.loc + ': ' if self.loc else ''}the program asks what the text of a number that "
+            "Tensor.item() gave is, which depends on data (it can be printed)"
         )
 
     def __reduce__(self) -> Any:
         return Text, (self.loc,)
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = __contains__ = refuse  # type: ignore[assignment]
-    startswith = endswith = find = rfind = index = rindex = count = refuse  # type: ignore[assignment]
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __hash__ = __contains__ = refuse
+    startswith = endswith = find = rfind = index = rindex = count = refuse
 
 
 _stand_in = (
@@ -92,7 +102,9 @@ def _standing_for(value: Any) -> float:
 
 
 class DataNumber(float):
-    """What `.item()` gives. loc: where it was asked for; value: what it stands for, None where that is not known."""
+    """The result of `.item()`. loc: where it was called; value: its value, None where it is not
+    known.
+    """
 
     loc: str
     value: Any
@@ -114,8 +126,10 @@ class DataNumber(float):
     def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         at = f"{self.loc}: " if self.loc else ""
         raise DataDependent(
-            f"{at}what the program does next depends on data: a number that Tensor.item() gave is compared, or made into another kind of number "
-            "(it can be printed and computed with; what depends on it can be written with tensors: torch.where, torch.clamp)"
+            f"{at}what the program does next depends on data: a number that Tensor.item() gave is "
+            "compared, or made into another kind of number "
+            "(it can be printed and computed with; what depends on it can be written with tensors: "
+            "torch.where, torch.clamp)"
         )
 
     def computed(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,22 +163,22 @@ class DataNumber(float):
     __array_ufunc__ = None  # numpy
     __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = (
         __int__
-    ) = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse  # type: ignore[assignment]
-    as_integer_ratio = is_integer = hex = refuse  # type: ignore[assignment]
-    __str__ = __repr__ = __format__ = text  # type: ignore[assignment]
-    __hash__ = refuse  # type: ignore[assignment]
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed  # type: ignore[assignment]
+    ) = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse
+    as_integer_ratio = is_integer = hex = refuse
+    __str__ = __repr__ = __format__ = text
+    __hash__ = refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed
 
     def __pos__(self) -> DataNumber:
         return self
 
-    conjugate = __pos__  # type: ignore[assignment]
-    real = property(__pos__)  # type: ignore[assignment]
+    conjugate = __pos__
+    real = property(__pos__)
 
     def __neg__(self) -> DataNumber:
         return self.followed(lambda g, a: ar.binary(g, "mul", a, -1))
 
-    def __pow__(self, exponent: Any, modulus: None = None) -> Any:  # type: ignore[override]
+    def __pow__(self, exponent: Any, modulus: None = None) -> Any:
         if type(exponent) not in (int, float):
             return self.computed(exponent)
         return self.followed(lambda g, a: ar.power(g, a, exponent))
@@ -217,7 +231,10 @@ _SCALED = frozenset({"add", "add_", "sub", "sub_"})
 
 
 def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call of torch with such numbers among its operands: tensors take their place in plain arithmetic. Elsewhere they are not-a-number."""
+    """A call of PyTorch with such numbers among its operands.
+
+    Tensors take their place in plain arithmetic. Elsewhere they are not-a-number.
+    """
     name = getattr(func, "__name__", "")
 
     def tensor(x: Any, dtype: torch.dtype | None = None) -> Any:
@@ -255,7 +272,7 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def holds_one(x: Any) -> bool:
-    """Whether one of these numbers, or the not-a-number that it is to torch, is among operands that are no tensors."""
+    """Whether one of these numbers, or its not-a-number, is among operands that are no tensors."""
     if isinstance(x, (float, complex)):
         return type(x) is DataNumber or x != x
     if isinstance(x, (list, tuple)):
@@ -322,7 +339,7 @@ def _of_numbers(name: str, f: Callable[..., Any]) -> Callable[..., Any]:
     """A function of `math`; name: empty for one that refuses them."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs and all([type(x) is int or type(x) is float for x in args]):
+        if not kwargs and all(type(x) is int or type(x) is float for x in args):
             return f(*args)
         args = tuple([list(x) if isinstance(x, collections.abc.Iterator) else x for x in args])
         x = _first((*args, *kwargs.values()))
@@ -375,8 +392,11 @@ def _standing_in(number: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[None]:
-    """Tensor.item() gives such numbers inside, and functions of `math`, max and min know them. stand_in: what they are where nothing of this looks: where another number makes another program,
-    something is decided by what depends on data."""
+    """Inside, Tensor.item() gives such numbers, and functions of `math`, max and min know them.
+
+    stand_in: their number where nothing of this follows them. Where another number makes another
+    program, something is decided by what depends on data.
+    """
     item, to_float, to_int, to_complex, to_list = (
         torch.Tensor.item,
         torch.Tensor.__float__,
@@ -393,17 +413,17 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         )
 
     def as_float(self: torch.Tensor) -> float:
-        x = to_float(self)
+        x: float = to_float(self)
         return DataNumber(follower.where()).refuse() if math.isnan(x) else x
 
     def as_complex(self: torch.Tensor) -> complex:
-        x = to_complex(self)
+        x: complex = to_complex(self)
         return DataNumber(follower.where()).refuse() if x != x else x
 
     def as_int(self: torch.Tensor) -> int:
         if self.dtype.is_floating_point and math.isnan(to_float(self)):
             DataNumber(follower.where()).refuse()
-        return to_int(self)
+        return int(to_int(self))
 
     def as_list(self: torch.Tensor) -> Any:
         def each(x: Any) -> Any:
@@ -427,11 +447,11 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
 
     def as_bool(self: torch.Tensor) -> bool:
         decided(self)
-        return to_bool(self)
+        return bool(to_bool(self))
 
     def as_nonzero(self: torch.Tensor) -> bool:
         decided(self)
-        return is_nonzero(self)
+        return bool(is_nonzero(self))
 
     to_text = torch.Tensor.__repr__
 
@@ -448,7 +468,8 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         if isinstance(self, private.FakeTensor):
             at = follower.where()
             raise DataDependent(
-                f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done with that is not followed (what depends on data can be written with tensors)"
+                f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done "
+                "with that is not followed (what depends on data can be written with tensors)"
             )
 
     def as_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

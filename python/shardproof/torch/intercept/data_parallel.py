@@ -31,7 +31,7 @@ class _Touch(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return (grad, *[torch.zeros(shape, dtype=dtype) for shape, dtype in ctx.shapes])
 
 
@@ -50,7 +50,10 @@ def _reached(outputs: list[torch.Tensor]) -> set[int]:
 
 
 def _touched(model: Any, output: Any, note: Callable[[str], None]) -> Any:
-    """What the reducer does with parameters that were not used: they count as gradients of zero, and what no rank used keeps what it had."""
+    """The output, whose backward gives gradients of zero to parameters that were not used.
+
+    That is what the reducer does. A parameter that no rank used keeps the gradient that it had.
+    """
     leaves, spec = tree_flatten(output)
     tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
     if not tensors or not torch.is_grad_enabled() or not model.require_backward_grad_sync:
@@ -100,7 +103,11 @@ def _mean_over_ranks(group: Any) -> Callable[[Any, Any], Any]:
 
 
 def patch_ddp(undo: Undo, hooks: Hooks) -> None:
-    """DistributedDataParallel: what it gives to all ranks at construction is told of; its own default all-reduce as a hook whose future is done, until the user registers one; no bucket rebuilding (it reads data)."""
+    """DistributedDataParallel reports what it gives to all ranks at construction.
+
+    Its default all-reduce is a communication hook whose future is done, until the user registers
+    one. It does not rebuild buckets, which reads data.
+    """
     ddp = torch.nn.parallel.DistributedDataParallel
     original = ddp.__init__
     original_register = ddp.register_comm_hook
@@ -119,7 +126,8 @@ def patch_ddp(undo: Undo, hooks: Hooks) -> None:
             (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args
         )  # devices: all are the CPU here
         kwargs.update({k: None for k in ("device_ids", "output_device") if k in kwargs})
-        # which parameters are used is data to the reducer (of a static graph, too, in its first step): here those that are not are used with zeros
+        # which parameters are used is data to the reducer (of a static graph, too, in its first
+        # step): here those that are not are used with zeros
         if any([kwargs.pop("find_unused_parameters", False), kwargs.pop("static_graph", False)]):
             _may_be_unused[id(self)] = self
         original(self, *args, **kwargs)

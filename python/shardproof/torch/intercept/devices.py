@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts that ask for a GPU: while a step is recorded, "cuda" is the CPU, and what only concerns the device does nothing.
+"""Scripts for a GPU: while a step is recorded, "cuda" is the CPU.
 
-Nothing is computed while a step is recorded, so where tensors would lie makes no difference to what is recorded. Streams and events are not seen.
+What only concerns the device does nothing. Nothing is computed while a step is recorded, so the
+place of tensors makes no difference. Streams and events are not followed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def on_cpu(x: Any) -> Any:
 
 
 def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
-    """torch.tensor of a list (of lists) of real numbers that are tensors: their stack, of which nothing is differentiated. None of anything else, which torch reads itself."""
+    """torch.tensor of a list (of lists) of tensors that are real numbers: their stack, not
+    differentiated.
+
+    None for anything else, which PyTorch reads itself.
+    """
 
     def stacked(x: Any) -> torch.Tensor:
         return torch.stack([stacked(y) for y in x]) if isinstance(x, (list, tuple)) else x.detach()

@@ -11,7 +11,10 @@ from .hooks import Hooks
 
 
 def patch_shape_propagation(undo: Undo, hooks: Hooks) -> None:
-    """DTensor finds the shapes of results by running operators on tensors of its own: no part of the program."""
+    """DTensor runs operators on tensors of its own to get the shapes of results.
+
+    They are no part of the program.
+    """
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     for name in ("_propagate_tensor_meta_non_cached", "_propagate_tensor_meta"):
@@ -26,7 +29,10 @@ def patch_shape_propagation(undo: Undo, hooks: Hooks) -> None:
 
 
 def patch_sharding_strategies(undo: Undo) -> None:
-    """DTensor's strategies of an operator are a function of its operands' placements and shapes: found once for the hundreds of parameters of a foreach operator, of which most are alike."""
+    """DTensor's strategies for an operator are cached by its operands' placements and shapes.
+
+    A foreach operator has hundreds of parameters, most of which are equal in these.
+    """
     import torch.distributed.tensor._ops.utils as utils
     import torch.distributed.tensor._sharding_prop as propagation
     from torch.distributed.tensor._op_schema import OpStrategy

@@ -13,7 +13,10 @@ from .hooks import Hooks
 
 
 class Pieces(Sequence[torch.Tensor]):
-    """The pieces that torch.chunk cuts a tensor into, and as many empty ones as it has fewer: each cut when it is asked for."""
+    """The pieces that torch.chunk cuts a tensor into, each cut when it is used.
+
+    There are empty ones where it has fewer pieces.
+    """
 
     def __init__(self, tensor: torch.Tensor, pieces: int, dim: int) -> None:
         self._tensor, self._pieces, self._dim = tensor, pieces, dim
@@ -34,7 +37,10 @@ class Pieces(Sequence[torch.Tensor]):
 
 
 def patch_fsdp(undo: Undo, hooks: Hooks) -> None:
-    """FSDP2 tells of a gathered parameter's gradient when it is about to be reduced; of the pieces of a parameter it makes those that it takes."""
+    """FSDP2 reports the gradient of a gathered parameter when it is about to be reduced.
+
+    It cuts only the pieces of a parameter that it takes.
+    """
     from torch.distributed.fsdp._fully_shard import _fsdp_common
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 

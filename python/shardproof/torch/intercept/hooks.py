@@ -22,7 +22,10 @@ class Asynchronous(Protocol):
         """A call is made."""
 
     def end(self, pending: bool) -> object:
-        """The call was made; the token under which it is waited for. pending: whether it has to be."""
+        """The call was made. Returns the token under which it is waited for.
+
+        pending: whether it has to be waited for.
+        """
 
     def wait(self, token: object) -> None:
         """It was waited for."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python objects that ranks give each other (`all_gather_object` and the like): configurations, names, counts. They are no part of the program but for their order among its collectives.
+"""Python objects that ranks exchange (`all_gather_object` and the like).
 
-What a rank gives is put into the mailbox. A rank that takes what another has not given yet is recorded again once that one was (capture._Recorder). As with real processes an object is pickled: what
-is taken is a copy, and a number that depends on data stays one.
+They are configurations, names, counts, and no part of the program but for their order among its
+collectives. What a rank gives is put into the mailbox. A rank that takes what another has not given
+yet is recorded once more after that one (ranks._Recorder). An object is pickled, as with real
+processes: what is taken is a copy, and a number that depends on data stays one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             raise NotSent(
-                "a tensor is given to other ranks inside of a Python object (all_gather_object and the like), which is not followed"
+                "a tensor is given to other ranks inside of a Python object (all_gather_object and "
+                "the like), which is not followed"
             )
         return NotImplemented
 
@@ -48,7 +51,10 @@ class _Objects:
     def meet(
         self, group: Any, name: str, giving: list[tuple[Any, Any]], taken: list[tuple[int, Any]]
     ) -> list[Any]:
-        """One call. giving: (key, object); taken: (rank, key). All members wait for each other, as far as the order of collectives is concerned."""
+        """One call. giving: (key, object). taken: (rank, key).
+
+        All members wait for each other, as far as the order of collectives is concerned.
+        """
         call = self.next_call(f"objects of {_members(group)}")
         for key, given in giving:
             self.mailbox[(name, call, self.rank, key)] = _pickled(given)
@@ -110,7 +116,8 @@ class _Objects:
         )[0]
         if len(given) != len(object_list):
             raise RuntimeError(
-                f"broadcast_object_list: rank {root} gives {len(given)} objects, rank {self.rank} takes {len(object_list)}"
+                f"broadcast_object_list: rank {root} gives {len(given)} objects, rank {self.rank} "
+                f"takes {len(object_list)}"
             )
         if root != self.rank:
             object_list[:] = given

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of pipelines while a step is recorded: the shapes that they tell each other. As private as `compat.private`."""
+"""Stages of pipelines while a step is recorded: the shapes that they exchange.
+
+As private as `compat.private`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,12 @@ from .hooks import Hooks
 
 
 def patch_pipelines(undo: Undo, hooks: Hooks) -> None:
-    """Stages that were not given shapes ask each other: answered by what the other ranks' recordings left in the mailbox. The forward that finds them out is a part of the program, for what it leaves in buffers and caches."""
+    """Stages that were not given shapes get them from the mailbox, where other ranks' recordings
+    put them.
+
+    The forward that finds them out is a part of the program, for what it leaves in buffers and
+    caches.
+    """
     import torch.distributed.pipelining.schedules as schedules
     import torch.distributed.pipelining.stage as stages
 
@@ -32,7 +40,8 @@ def patch_pipelines(undo: Undo, hooks: Hooks) -> None:
         if key not in hooks.mailbox:
             peer = self._resolve_peer_global_rank(source)
             raise MissingMetadata(
-                f"pipeline stage {self.stage_index} waits for the shapes that stage {source} on rank {peer} sends, which never comes",
+                f"pipeline stage {self.stage_index} waits for the shapes that stage {source} on "
+                f"rank {peer} sends, which never comes",
                 peer,
             )
         return copy.deepcopy(hooks.mailbox[key])

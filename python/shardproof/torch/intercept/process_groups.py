@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups while a step is recorded: asynchronous calls and their waits, coalesced calls, batches of messages. As private as `compat.private`."""
+"""Process groups while a step is recorded. As private as `compat.private`.
+
+Asynchronous calls and their waits, coalesced calls, batches of messages.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,18 @@ class _Pending(dist.Work):
 
     def is_completed(self) -> bool:
         raise DataDependent(
-            "the program asks whether communication is done (Work.is_completed()): what it does next depends on time"
+            "the program asks whether communication is done (Work.is_completed()): what it does "
+            "next depends on time"
         )
 
     def is_success(self) -> bool:
-        return self._work.is_success()
+        return bool(self._work.is_success())
 
     def get_future(self) -> Any:
-        """A future that is done, with what the operator writes: whoever takes it waits for it in ways that are not seen."""
+        """A future that is done, with what the operator writes.
+
+        Its owner waits for it in ways that are not seen.
+        """
         self._listener.given_away(self._token)
         future: Any = torch.futures.Future()
         future.set_result(self._written)
@@ -101,7 +108,11 @@ _MESSAGES = ("irecv", "isend")
 
 
 def patch_process_groups(undo: Undo, hooks: Hooks) -> None:
-    """Methods of process groups, which all of torch.distributed calls, give a work of ours, so that what is read before its wait is known; so do messages (not the group's own: a batch calls them, too)."""
+    """Methods of process groups, which all of torch.distributed calls, return a work of ours.
+
+    It shows what is read before its wait. So do messages: the functions, not the group's methods,
+    as a batch calls these, too.
+    """
 
     listener = hooks.asynchronous
 
@@ -131,9 +142,8 @@ def patch_process_groups(undo: Undo, hooks: Hooks) -> None:
     def end(group: Any, *args: Any) -> Any:
         return _Several(together.pop(id(group), []))
 
-    together: dict[
-        int, list[Any]
-    ] = {}  # what a group has begun since it was told to take calls together, which are waited for at once
+    # what a group has begun since it was told to take calls together, which are waited for at once
+    together: dict[int, list[Any]] = {}
     for name, f in (("_start_coalescing", start), ("_end_coalescing", end)):
         set_attribute(dist.ProcessGroup, name, f, undo)
 

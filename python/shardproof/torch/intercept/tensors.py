@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and methods of tensors while a step is recorded: padding, copies, printing, compilers. As private as `compat.private`."""
+"""Functions and methods of tensors while a step is recorded: padding, copies, printing, compilers.
+
+As private as `compat.private`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from ..compat.refusals import fail
 
 
 def circular(old: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """torch.nn.functional.pad: circular padding as parts of the tensor, one beside the other. ATen writes it piece by piece, and reads what it has not written yet."""
+    """torch.nn.functional.pad, with circular padding as a concatenation of parts of the tensor.
+
+    ATen writes it piece by piece, and reads what it has not written yet.
+    """
 
     @functools.wraps(old)
     def pad(
@@ -47,7 +53,7 @@ def patch_compilers(undo: Undo) -> None:
     """
 
     def compile(model: Any = None, **options: Any) -> Any:
-        return torch._dynamo.disable(model) if model is not None else torch._dynamo.disable  # type: ignore[no-untyped-call]
+        return torch._dynamo.disable(model) if model is not None else torch._dynamo.disable
 
     def compile_module(self: torch.nn.Module, *args: Any, **options: Any) -> None:
         """Stays as it is."""
@@ -63,7 +69,10 @@ def patch_compilers(undo: Undo) -> None:
 
 
 def patch_deepcopy(undo: Undo) -> None:
-    """copy.deepcopy of a tensor clones it: torch's own gives memory that changes its identity with every view."""
+    """copy.deepcopy of a tensor clones it.
+
+    PyTorch's own gives memory that changes its identity with every view.
+    """
 
     def deepcopy(self: Any, memo: dict[Any, Any]) -> Any:
         if id(self) in memo:

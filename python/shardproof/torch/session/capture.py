@@ -41,7 +41,7 @@ from .wording import Wording, source_of, wording
 
 @dataclasses.dataclass
 class Capture:
-    """What was recorded, as the two files' contents; what was assumed, and how long it took (seconds)."""
+    """A recorded step: the contents of the two files, what was assumed, and the time in seconds."""
 
     model: dict[str, Any]
     plan: dict[str, Any]
@@ -52,9 +52,9 @@ class Capture:
     unknown: dict[str, str]  # operators without translation that no output needs
     recorded: list[int]  # ranks
     names: dict[str, str]  # output -> the model's tensor that it is
-    constants: dict[
-        str, Any
-    ]  # inputs of the model whose names begin with %known: the numbers that they have in this step (torch tensors)
+    # inputs of the model whose names begin with %known: the numbers that they have in this step
+    # (torch tensors)
+    constants: dict[str, Any]
     seconds: float
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
     source: str = ""  # the script, or the step's function
@@ -81,11 +81,12 @@ class Capture:
 
 
 class _Labels:
-    """What is taken of labels that may be ignored (labels.py).
+    """How labels that may be ignored are recorded (labels.py).
 
-    First they may be. Where the step is not right then, or cannot be followed, those are taken to be all
-    valid of which the program itself does not say otherwise. valid: whose naming of an ignored label
-    counts for nothing (None: everybody's counts). met: those that may be ignored, or that are valid only by this.
+    At first they may be. Where the step is not right then, or cannot be followed, those are taken
+    to be all valid of which the program itself does not claim otherwise. valid: whose naming of an
+    ignored label counts for nothing (None: everybody's counts). met: those that may be ignored, or
+    that are valid only by this.
     """
 
     def __init__(self, valid: Names | None = None) -> None:
@@ -101,7 +102,9 @@ class _Labels:
         return {name: met.ignore for name, met in self.ignored.items()}
 
     def less(self, names: Names) -> _Labels | None:
-        """With more of them valid: all that at most these name. None where that makes no difference."""
+        """With more of them valid: all that at most these name. None where that makes no
+        difference.
+        """
         more = any(met.names <= names for met in self.ignored.values())
         return _Labels(names) if more else None
 
@@ -118,7 +121,13 @@ def _single(
     first: bool,
     labels: _Labels,
 ) -> tuple[Recording, Model, Request]:
-    """The single device; a second time (in a process of its own, as where it is not the first time) where the range of an integer input is needed while recording. And what asks for it once more."""
+    """The recording of the single device, its model, and a request to record it once more.
+
+    It is recorded a second time where the range of an integer input is needed while recording. That
+    is in a process of its own, as where it is not the first time.
+    """
+
+    request = Request(SINGLE, {}, {}, initial_state=initial_state)
 
     def again(
         ranges: Mapping[str, int], ignorable: Mapping[str, int] = MappingProxyType({})
@@ -139,10 +148,11 @@ def _single(
         )  # which meets the error itself
 
     start = time.monotonic()
-    request = Request(SINGLE, {}, {}, initial_state=initial_state)
     try:
         side = record(step, one, 0, initial_state=initial_state) if first else again({})
-    except CaptureError as e:  # of a number that depends on labels whose range the loss tells (or the script did) more may be known
+    # of a number that depends on labels whose range the loss tells (or the script did) more may be
+    # known
+    except CaptureError as e:
         if not e.ranges:
             raise
         side = again(e.ranges)
@@ -167,7 +177,10 @@ def _model(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
 def _check_numbers(
     side: Recording, model: Model, other: Recording | Exception | None, name: str
 ) -> None:
-    """The single device is the same one whatever the numbers that Tensor.item() gave. other: with another number in their place. Raises CaptureError."""
+    """The single device has one program, whatever the numbers that Tensor.item() gave.
+
+    other: recorded with another number in their place. Raises CaptureError.
+    """
     if not isinstance(other, Recording):
         return
     theirs = _model(other, name)
@@ -191,7 +204,10 @@ def _check_ordinary_numbers(
     isolated: IsolatedRecorder,
     start: float,
 ) -> None:
-    """The same for ordinary numbers, with which the single device has to have a program. Raises CaptureError."""
+    """The same for ordinary numbers, with which the single device has to have a program.
+
+    Raises CaptureError.
+    """
     for stand_in in ORDINARY:
         isolated.ask([dataclasses.replace(request, stand_in=stand_in)])
         other = isolated.take({}, time.monotonic() - start)[SINGLE]
@@ -209,11 +225,16 @@ def capture(
     strict: bool = False,
     steps: int | None = None,
 ) -> Capture:
-    """Records a step (`step(world)`), as one device and on a mesh. With two steps the first is the single device's.
+    """Records a step (`step(world)`) as one device and on a mesh.
 
-    mesh: axis -> size, slowest first. ranks: "all"; "classes": of ranks along an axis that turns out not to matter, or not between the ends of shards, a few are recorded and the others taken to be alike.
-    strict: operators of which nothing is known but that they are functions are an error. jobs: so many processes record ranks (they are forked: no threads of the caller's live in them).
-    steps: of a function that yields each step's result, how many are recorded (None: all). Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    With two steps the first is the single device's. mesh: axis -> size, slowest first, or text like
+    dp=2,tp=4. ranks: "all"; or "classes": along an axis that turns out not to matter, or not
+    between the ends of shards, a few ranks are recorded and represent the others. strict: opaque
+    operators are an error. jobs: so many processes record ranks; they are forked, without the
+    threads of the caller. steps: of a function that yields each step's result, how many are
+    recorded (None: all).
+
+    Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     return _captured_with(_Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps)
 
@@ -238,7 +259,7 @@ def _captured_with(
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's collector of cycles, which looks at all objects again and again, is run between ranks only."""
+    """Python's cycle collector, which visits all objects, runs between ranks only."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -251,7 +272,10 @@ def _no_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Constants are computed by one thread: in the same order by all processes, and a forked one has none of its parent's threads to wait for (OpenMP's would, forever)."""
+    """Constants are computed by one thread: in the same order by all processes.
+
+    A forked process has none of its parent's threads to wait for (OpenMP's would block forever).
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -302,7 +326,10 @@ def _captured(
     start: float,
     labels: _Labels,
 ) -> Capture:
-    """With as many buffers that begin with any value as there may be (initial_state.py). Raises CaptureError."""
+    """The capture with as many buffers that begin with any value as possible (initial_state.py).
+
+    Raises CaptureError.
+    """
     initial_state = InitialState()
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
@@ -376,7 +403,9 @@ def _captured(
 
 
 def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[str, str]:
-    """Buffers that begin with any value on the single device and should not, as ranks show, and why."""
+    """Buffers that begin with any value on the single device and should not, as ranks show, and
+    why.
+    """
     found: dict[str, str] = {}
     for name in single.any_buffers:
         theirs = [side for side in sides if name in side.made_buffers]
@@ -405,7 +434,10 @@ def _begun(
     labels: _Labels,
     deal: bool,
 ) -> Capture | dict[str, str]:
-    """The capture, or the buffers that begin with numbers after all, and why. found: gets the single device's recording. deal: samples that are dealt out may be put together."""
+    """The capture, or the buffers that begin with numbers after all, and why.
+
+    found: gets the single device's recording. deal: samples that are dealt out may be put together.
+    """
     single, model, request = _single(steps[0], one, name, isolated, initial_state, first, labels)
     found.append(single)
     if steps[0] is not steps[-1]:
@@ -440,7 +472,8 @@ def _begun(
             and not any(side.facts.communicates for side in sides)
         ):
             raise CaptureError(
-                f"no collective was issued on {where.world} ranks: the script trains {where.world} models that know nothing of each other, or stopped before it communicated"
+                f"no collective was issued on {where.world} ranks: the script trains {where.world} "
+                "models that know nothing of each other, or stopped before it communicated"
             )
         if deal:
             check_dealt(single, sides)
@@ -485,7 +518,8 @@ def _begun(
             beside, may_move = None, False
     if not any(side.facts.nodes for side in (single, *sides)):
         raise CaptureError(
-            "nothing is computed: no operator was recorded on the single device and none on the ranks, so that there is nothing to compare"
+            "nothing is computed: no operator was recorded on the single device and none on the "
+            "ranks, so that there is nothing to compare"
         )
     assumptions = list(
         dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)])
@@ -498,7 +532,8 @@ def _begun(
     not_compared += [
         basis.NotCompared(
             label,
-            f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, than the single device",
+            f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, "
+            "than the single device",
         )
         for label, rank in uncompared.items()
     ]
@@ -511,14 +546,17 @@ def _begun(
             + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
         )
         assumptions.append(
-            basis.ranks_alike(
-                f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates those recorded did"
+            basis.ranks_identical(
+                f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates "
+                "those recorded did"
             )
         )
     if affine_axis is not None:
         assumptions.append(
-            basis.ranks_alike(
-                f"ranks that differ only in {affine_axis} do the same with numbers that move evenly with it: of {where.sizes[affine_axis]} coordinates all were recorded where the others are 0, elsewhere the first, second and last"
+            basis.ranks_identical(
+                f"ranks that differ only in {affine_axis} do the same with numbers that move "
+                f"evenly with it: of {where.sizes[affine_axis]} coordinates all were recorded "
+                "where the others are 0, elsewhere the first, second and last"
             )
         )
     unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
@@ -572,7 +610,9 @@ def _trained_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Ass
 
 
 def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
-    """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these there."""
+    """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these
+    there.
+    """
     return [
         basis.left_by_some(ranks, ", ".join(names))
         for ranks, names in _by_ranks(
@@ -593,12 +633,14 @@ def _other_results(
             elif label not in single.plain:
                 found.setdefault(
                     label,
-                    f"it is {text} on rank {side.rank}, and nothing of that name on the single device",
+                    f"it is {text} on rank {side.rank}, and nothing of that name on the single "
+                    "device",
                 )
             elif text != single.plain[label]:
                 found.setdefault(
                     label,
-                    f"it is {text} on rank {side.rank} and {single.plain[label]} on the single device",
+                    f"it is {text} on rank {side.rank} and {single.plain[label]} on the single "
+                    "device",
                 )
     for label, text in single.plain.items():
         if text != "None" and not any(label in side.plain for side in sides):
@@ -607,7 +649,10 @@ def _other_results(
 
 
 def _check_groups(sides: Sequence[Recording]) -> None:
-    """All ranks make the same process groups in the same order: each waits for all ranks. Raises CaptureError."""
+    """All ranks create the same process groups in the same order: each waits for all ranks.
+
+    Raises CaptureError.
+    """
     first = sides[0]
     for side in sides:
         if side.groups_made != first.groups_made:
@@ -625,16 +670,20 @@ def _check_groups(sides: Sequence[Recording]) -> None:
                 for s in (side, first)
             )
             raise CaptureError(
-                f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each call waits for all ranks, so that all have to make all groups in the same order"
+                f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each "
+                "call waits for all ranks, so that all have to make all groups in the same order"
             )
 
 
 def _check_layouts(
     sides: Sequence[Recording], mesh: Mesh, rank_classes: RankClasses, affine_axis: str | None
 ) -> None:
-    """What meets has one dtype, and some collectives pair elements by where they lie in memory, whatever the tensors' strides. Each rank is compared with the first of its group, which is like all others then.
+    """Members of a communication use one dtype and, where elements are paired by memory, equal
+    layouts.
 
-    alike, moving: where ranks that were not recorded are like those that were. Raises CaptureError.
+    Each rank is compared with the first of its group, which is then equal to all others.
+    rank_classes, affine_axis: how ranks that were not recorded follow from those that were. Raises
+    CaptureError.
     """
     recorded = {side.rank: side for side in sides}
     for side in sides:
@@ -645,7 +694,8 @@ def _check_layouts(
                 ].layouts.get(comm)
                 if other is not None and other.dtypes != mine.dtypes:
                     raise CaptureError(
-                        f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at {mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}"
+                        f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at "
+                        f"{mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}"
                     )
                 if other.tag != mine.tag if other is not None else mine.tag and r not in recorded:
                     there = (
@@ -654,29 +704,38 @@ def _check_layouts(
                         else "a tag that was not recorded"
                     )
                     raise CaptureError(
-                        f"a message with the tag {mine.tag} at {mine.loc} is on rank {r}, as messages are counted, one with {there}: some backends pair messages by tags, others ignore them"
+                        f"a message with the tag {mine.tag} at {mine.loc} is on rank {r}, as "
+                        f"messages are counted, one with {there}: some backends pair messages by "
+                        "tags, others ignore them"
                     )
                 if other is not None and other.even != mine.even:
                     unequal, equal = (side.rank, r) if other.even else (r, side.rank)
                     raise CaptureError(
-                        f"an all-to-all at {mine.loc} has pieces of unequal sizes on rank {unequal} and of equal ones on rank {equal}: this is not followed"
+                        f"an all-to-all at {mine.loc} has pieces of unequal sizes on rank "
+                        f"{unequal} and of equal ones on rank {equal}: this is not followed"
                     )
                 if other is not None and other.strides != mine.strides:
                     at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
                     raise CaptureError(
-                        f"{mine.operator}: tensors lie in other orders in memory on ranks {side.rank} and {r}, and a backend takes them as they lie "
+                        f"{mine.operator}: tensors lie in other orders in memory on ranks "
+                        f"{side.rank} and {r}, and a backend takes them as they lie "
                         f"(.contiguous() makes them lie alike) at {mine.loc}{at}"
                     )
 
 
 def _check_infinities(sides: Sequence[Recording]) -> None:
-    """What a rank takes to be finite must not come from masked scores of another. Raises CaptureError."""
+    """What a rank takes to be finite must not come from masked scores of another.
+
+    Raises CaptureError.
+    """
     giving = next((s for s in sides if s.facts.gives_hiding), None)
-    for side in sides if giving is not None else ():
-        if side.facts.relies_on_brought:
+    for side in sides:
+        if giving is not None and side.facts.relies_on_brought:
             raise CaptureError(
-                f"it is asked whether what came from other ranks is infinite or not-a-number, and rank {giving.rank} gives masked scores, or what is computed with them, "
-                f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed at {side.facts.relies_on_brought}"
+                "it is asked whether what came from other ranks is infinite or not-a-number, and "
+                f"rank {giving.rank} gives masked scores, or what is computed with them, "
+                f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed "
+                f"at {side.facts.relies_on_brought}"
             )
 
 
@@ -693,11 +752,16 @@ def verify(
     allow_uncompared: Sequence[str] = (),
     steps: int | None = None,
 ) -> Report:
-    """Whether the step on the mesh computes what it computes on one device (or, with two steps, what the first does).
+    """Whether the step on the mesh computes what it computes on one device.
 
-    steps: of a function that yields each step's result, how many are verified as one program (None: all).
-    keep: prefix of files to leave behind; arguments: further options of `shardproof verify`.
-    accept: names of assumptions of class "risk", allow_uncompared: patterns of what need not be compared, that leave the verdict EQUIVALENT. Raises CaptureError.
+    With two steps, it is compared with what the first computes on one device. mesh, ranks,
+    checkpoints, jobs, strict: as of `capture`. steps: of a function that yields each step's result,
+    how many are verified as one program (None: all). keep: prefix of files to leave behind.
+    arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
+    that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
+    that.
+
+    Raises CaptureError, and ProgramError as verify_files does.
     """
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
@@ -752,7 +816,11 @@ def _judged(
 
 
 def _without_arguments(report: Report, c: Capture) -> Report:
-    """What a function of which nothing is known makes of other arguments, or of such as were not proved to be the model's, is not known: that they differ, or what is computed of its results, shows no defect."""
+    """A defect that an opaque function causes is no defect but undecided.
+
+    Of other arguments, or of arguments that were not proved to be the model's, its results are not
+    known. That they differ, or what is computed of them, shows no defect.
+    """
     stages = report.raw.get("stages", [])
     unproved = {s["tensor"] for s in stages if s["role"] == "output" and s["verdict"] != "proved"}
     calls = {
@@ -779,7 +847,10 @@ def _without_arguments(report: Report, c: Capture) -> Report:
         for d in report.defects
     ):
         report.verdict = "UNDECIDED"
-        report.reason = "arguments of a function of which nothing is known are not proved to be the model's; whether its results are is not known"
+        report.reason = (
+            "arguments of a function of which nothing is known are not proved to be the model's; "
+            "whether its results are is not known"
+        )
         report.text = f"UNDECIDED: {report.reason}\n\n{report.text}"
     return report
 

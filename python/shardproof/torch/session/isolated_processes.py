@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings in processes of their own, in which no other rank was recorded before.
 
-Ranks are recorded one after the other in one process, where real ranks have a process each. What a step leaves in Python's memory (globals, caches, attributes of functions), the next recording would
-find. A process that is forked before anything is recorded, and forks one for each recording, has nothing of that.
+Ranks are recorded one after the other in one process, where real ranks have a process each. What a
+step leaves in Python's memory (globals, caches, attributes of functions), the next recording would
+find. A process that is forked before anything is recorded, and forks one for each recording, has
+nothing of that.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ MOST_SECONDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A rank to be recorded (SINGLE: the single device). stand_in: what numbers that depend on data are to code that is not followed."""
+    """A rank to be recorded (SINGLE: the single device).
+
+    stand_in: the number of those that depend on data, for code that is not followed.
+    """
 
     rank: int
     classes: Mapping[str, int]
@@ -51,11 +56,17 @@ class Failed(Exception):
 
 
 class Overrun(Exception):
-    """A recording took too long: a lock that a thread of this process held when it was forked is never given back."""
+    """A recording took too long.
+
+    A lock that a thread of this process held when it was forked is never released, for instance.
+    """
 
 
 def fork() -> int:
-    """os.fork() without the warning of newer Pythons about threads: what is forked here uses none."""
+    """os.fork() without the warning of newer Pythons about threads.
+
+    The forked process uses none.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -97,14 +108,22 @@ class IsolatedRecorder:
             self._pid = 0
 
     def ask(self, requests: Sequence[Request], jobs: int = 1) -> None:
-        """Begins to record, so many at a time; `take` has what came of it. Raises Overrun where an earlier one did not end."""
+        """Begins to record, `jobs` at a time; `take` returns the results.
+
+        Raises Overrun where an earlier recording did not end.
+        """
         if not self._pid:
             raise Overrun("the process that records ranks apart has ended")
         self._asked = [r.rank for r in requests]
         self._ours.send((list(requests), jobs))
 
     def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
-        """What `ask` asked for: recordings, or what they raised (CaptureError, MissingMetadata, Failed). What the ranks told others is put into the mailbox. Raises Overrun."""
+        """The results of `ask`: recordings, or what they raised (CaptureError, MissingMetadata,
+        Failed).
+
+        What the ranks sent is put into the mailbox. seconds: that the same step took in this
+        process. Raises Overrun.
+        """
         limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._asked)
         try:
             if not self._ours.poll(max(0.0, limit - time.monotonic())):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a training step on real processes (gloo), with numbers, and compares it with one device: the truth that a verdict is about.
+"""Runs a training step on real processes (gloo), with numbers, and compares it with one device.
 
-Inputs, parameters and optimizer states are random numbers that depend on their names only; parameters and states are set where they lie (DTensor placements, `shard=`).
+This is the truth that a verdict is about. Inputs, parameters and optimizer states are random
+numbers that depend on their names only. Each rank sets its part of parameters and states (DTensor
+placements, `shard=`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ..step import flat_parameters
 from ..step.binding import Binding
 from ..step.several_steps import each, numbered
 from ..step.world import World
+from ..terms.values import Shape
 
 
 def draw(
@@ -61,6 +64,11 @@ def draw(
     elif len(shape) == 1:
         t = 1 + 0.1 * t
     return t.to(dtype)
+
+
+def _drawn(dtype: torch.dtype, suffix: str = "") -> Callable[[str, Shape], torch.Tensor]:
+    """`draw` for tensors of one dtype."""
+    return lambda name, shape: draw(name + suffix, shape, dtype)
 
 
 class _Numbers:
@@ -150,7 +158,7 @@ class _Numbers:
                     flat_parameters.assign(
                         p.data,
                         self.binding.stretches[name],
-                        lambda n, shape: draw(n, shape, p.dtype),
+                        _drawn(p.dtype),
                     )
                 else:
                     self._set(name, p, self.binding.shard_of(name))
@@ -189,7 +197,7 @@ class _Numbers:
                     flat_parameters.assign(
                         value,
                         self.binding.stretches[name],
-                        lambda n, shape: draw(f"{n}.{key}", shape, p.dtype),
+                        _drawn(p.dtype, f".{key}"),
                     )
                 else:
                     self._set(f"{name}.{key}", value, shard)
@@ -296,7 +304,10 @@ class _Numbers:
                 self.results[f"{IF_ALL}{name}.grad"] = self._whole(t.grad, None)
 
     def _changed_buffers(self) -> None:
-        """Those that are saved with the model, on whichever rank they changed; of one that another side leaves as it is, what it holds."""
+        """Buffers that are saved with the model, on whichever rank they changed.
+
+        For one that another side leaves unchanged, what it holds.
+        """
         buffers = {
             name: b
             for name, (b, saved) in self.binding.buffers().items()
@@ -345,7 +356,11 @@ def _local(t: torch.Tensor) -> torch.Tensor:
 def run(
     step: Callable[[World], Any], mesh: Mapping[str, int], rank: int = 0, any_buffers: bool = False
 ) -> dict[str, torch.Tensor]:
-    """One rank's step with numbers, in doubles; the process group must exist. any_buffers: those that hold one number everywhere (initial_state.py) begin with random ones. Returns whole tensors by name."""
+    """One rank's step with numbers, in doubles. Returns whole tensors by name.
+
+    The process group must exist. any_buffers: buffers that hold one number everywhere
+    (initial_state.py) begin with random ones.
+    """
     where = Mesh(mesh)
     side = _Numbers(where, rank, any_buffers)
     old = torch.get_default_dtype()
@@ -398,7 +413,11 @@ class _Uses(private.TorchDispatchMode):
 
 @contextlib.contextmanager
 def _kept_messages() -> Iterator[None]:
-    """Keeps what isend and irecv return until the step has ended: gloo gives up a message whose work nobody refers to any more, and its receiver waits forever; NCCL sends it."""
+    """Keeps what isend and irecv return until the step has ended.
+
+    gloo drops a message whose work nobody refers to any more, and its receiver waits forever; NCCL
+    sends it.
+    """
     kept: list[Any] = []
 
     def keeping(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -449,8 +468,10 @@ def _child(
     # Nobody leaves while somebody may still wait for it.
     store.set(f"shardproof done {rank}", "yes")
     store.wait([f"shardproof done {r}" for r in range(world)])
-    # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts ("terminate called without an active exception": a thread of the
-    # process group is still there when the library is unloaded), which would say that the step failed.
+    # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts
+    # ("terminate called without an active exception": a thread of the
+    # process group is still there when the library is unloaded), which would say that the step
+    # failed.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -461,10 +482,12 @@ def compare(
     cases: Mapping[str, Mapping[str, int]],
     any_buffers: bool = False,
 ) -> dict[str, tuple[float, str]]:
-    """For each case (name -> mesh) the largest difference between real processes and one device, relative to the largest element, and where it is.
+    """For each case (name -> mesh) the largest difference between real processes and one device.
 
-    load(name, "single" or "step") gives the step; it must be importable by name. A missing result, another shape, or an exception counts as infinitely large.
-    Processes of one world size run all its cases one after another. any_buffers: as of `run`.
+    It is relative to the largest element, with its place. load(name, "single" or "step") gives the
+    step; it must be importable by name. A missing result, another shape, or an exception counts as
+    infinitely large. Processes of one world size run all its cases one after another. any_buffers:
+    as of `run`.
     """
     found: dict[str, tuple[float, str]] = {}
     by_world: dict[int, list[tuple[str, dict[str, int]]]] = {}
@@ -538,7 +561,8 @@ def _difference(wanted: Any, every: Sequence[Any]) -> tuple[float, str]:
             if name not in wanted or wanted[name].shape != value.shape:
                 return (
                     float("inf"),
-                    f"{name} on rank {r}: {list(value.shape)}, one device {list(wanted[name].shape) if name in wanted else 'nothing'}",
+                    f"{name} on rank {r}: {list(value.shape)}, one device "
+                    f"{list(wanted[name].shape) if name in wanted else 'nothing'}",
                 )
             difference = (
                 float(

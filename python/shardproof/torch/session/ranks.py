@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks are recorded, in which process, and whether what one leaves in Python's memory matters to the next."""
+"""Which ranks are recorded, and in which process.
+
+Also whether what one rank leaves in Python's memory matters to the next.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -22,14 +26,18 @@ from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..export.affine_programs import FEWEST, between
 from ..export.model_file import Model
 from ..export.rank_program import Program, program_of
-from ..terms.assumptions import Assumption
+from ..terms.assumptions import Assumption, ranks_identical
 from ..trace.record import record
 from ..trace.recording import CaptureError, Facts, Hazard, Recording, Step
 from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request, fork
 
-UNLOOKED = "that no rank's run depends on what another one's leaves in Python's memory (globals, caches): a process that was forked to look at it did not end"
+UNLOOKED = ranks_identical(
+    "that no rank's run depends on what another one's leaves in Python's memory (globals, "
+    "caches): a process that was forked to look at it did not end"
+)
 MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
-LARGE = 1.37e30  # stands in for a number that depends on data: on a rank this, on the single device its negative
+# stands in for a number that depends on data: on a rank this, on the single device its negative
+LARGE = 1.37e30
 ORDINARY = (
     0.37,
     41.0,
@@ -39,7 +47,12 @@ ORDINARY = (
 
 @dataclasses.dataclass
 class Recorded:
-    """Recordings of ranks. alike: where others are taken to be like them; moving: an axis along which others are taken to follow those evenly; beside: what was asked for beside them, None where that did not end."""
+    """Recordings of ranks.
+
+    rank_classes: where others are taken to be like them. affine_axis: an axis along which others
+    are taken to follow those evenly. beside: the recording that was requested beside them, None
+    where that did not end.
+    """
 
     sides: list[Recording]
     rank_classes: RankClasses
@@ -62,9 +75,14 @@ def recorded_ranks(
 ) -> Recorded:
     """Recordings of the ranks.
 
-    All are recorded in this process (or in `jobs` of them), and one (with each that is wrong, and one that had to be run twice) in a process of its own. Where that differs, what a rank finds in
-    Python's memory depends on the others; then each is recorded in a process of its own. There another number stands in for those that depend on data: where that is what differs, something is
-    decided by one, an error. keep_all: all of each recording is kept. may_move: ranks may be taken to follow others evenly. Raises CaptureError, and what the step raises.
+    All are recorded in this process (or in `jobs` of them). One is also recorded in a process of
+    its own, with each that is wrong, and one that had to be run twice. Where that differs, what a
+    rank finds in Python's memory depends on the others; then each is recorded in a process of its
+    own. Another number is used there for those that depend on data: where that is what differs,
+    something is decided by one, which is an error.
+
+    keep_all: all of each recording is kept. may_move: ranks may be taken to follow others evenly.
+    Raises CaptureError, and what the step raises.
     """
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
@@ -91,7 +109,11 @@ def recorded_ranks(
 
 
 class _Recorder:
-    """Records ranks. One that waits for what a pipeline's stage on another rank has to tell is run again once that one was. alone: each in a process of its own."""
+    """Records ranks.
+
+    A rank that waits for what a pipeline's stage on another rank sends is run once more after that
+    one. alone: each in a process of its own.
+    """
 
     def __init__(
         self,
@@ -118,7 +140,9 @@ class _Recorder:
         self.beside: Recording | Exception | None = None
         self.mailbox: Mailbox = {}
         self.answers = Answers()
-        self.ends_soon = False  # this process: what it leaves behind need not be collected, which takes a seventh of the time
+        # this process: what it leaves behind need not be collected, which takes a seventh of the
+        # time
+        self.ends_soon = False
         self.peak = _peak()
         self.like: Facts | None = None  # of the first rank
         self.seconds = 0.0  # of the slowest recording
@@ -137,10 +161,8 @@ class _Recorder:
                 if e.peer in waiting:
                     raise
                 self.repeated = rank
-                try:
+                with contextlib.suppress(MissingMetadata):  # what was sent by then may be enough
                     self(e.peer, (*waiting, rank))
-                except MissingMetadata:
-                    pass  # what was told until then may be enough
                 if len(self.mailbox) == before:
                     raise CaptureError(f"rank {rank}: {e}") from None
 
@@ -177,7 +199,9 @@ class _Recorder:
         return made
 
     def _made(self, side: Recording) -> str:
-        """The program of a recording, as text; what is wrong with it, which is met again where the plan is made."""
+        """The program of a recording, as text; or its error, which is met once more where the plan
+        is made.
+        """
         try:
             return self.program(side).text
         except (CaptureError, Hazard) as e:
@@ -222,7 +246,10 @@ class _Recorder:
         return what
 
     def several(self, ranks: Sequence[int]) -> dict[int, Recording]:
-        """These ranks' recordings, by `jobs` processes. A share whose process fails is recorded by this one, which meets the error itself."""
+        """These ranks' recordings, by `jobs` processes.
+
+        A share whose process fails is recorded by this one, which meets the error itself.
+        """
         if self.alone:
             taken = self._taken(ranks, math.nan) if ranks else {}
             return {
@@ -258,7 +285,11 @@ class _Recorder:
         return found
 
     def _needed_whole(self, side: Recording) -> bool:
-        """Whether the program of a recording is likely to be made again, where the plan is made: for communication of the construction, numbers that the model has not, and shapes that ranks have not all."""
+        """Whether the plan is likely to need the program of a recording once more.
+
+        That is for communication of the construction, numbers that the model does not have, and
+        shapes that differ between ranks.
+        """
         program: Program | None = side.program
         facts, like = side.facts, self.like
         uneven = any(len(_stretches(side, self.mesh, a)) > 1 for a in self.mesh.names)
@@ -326,7 +357,11 @@ class _Recorder:
         return isinstance(self._apart([rank], math.nan)[rank], Recording)
 
     def same_apart(self, sides: Sequence[Recording]) -> bool:
-        """Whether ranks are the same in processes of their own. Raises CaptureError where they are, but not with another number in the place of those that depend on data."""
+        """Whether ranks are the same in processes of their own.
+
+        Raises CaptureError where they are, but not with another number in place of those that
+        depend on data.
+        """
         middle = sides[
             len(sides) // 2
         ]  # stages of a pipeline between the first and the last may do what neither does
@@ -354,7 +389,11 @@ class _Recorder:
         return True
 
     def _decide_nothing(self, sides: dict[int, Recording]) -> None:
-        """Raises CaptureError where a rank's program is another one, or none, with ordinary numbers in the place of those that depend on data."""
+        """Raises CaptureError where ordinary numbers in place of those that depend on data change a
+        program.
+
+        That includes a rank that has no program then.
+        """
         texts = {r: self._text(s) for r, s in sides.items()}
         for stand_in in ORDINARY if texts else ():
             for r, other in self._taken(list(texts), stand_in).items():
@@ -367,9 +406,14 @@ class _Recorder:
         """All of a recording that a verdict depends on."""
         text = self._made(side)
         if side.program is not None:
-            text += f" {[(t.tensor, t.label, t.box.low) for t in side.program.ties]} {side.program.skipped} {side.program.guessed}"
+            ties = [(t.tensor, t.label, t.box.low) for t in side.program.ties]
+            text += f" {ties} {side.program.skipped} {side.program.guessed}"
         draws = [(d.value.name, d.key, d.what, d.loc, d.by_position) for d in side.random_inputs]
-        return f"{text} {draws} {side.strides} {side.hazards} {side.unused} {side.facts.gives_hiding} {side.facts.relies_on_brought}"
+        facts = side.facts
+        return (
+            f"{text} {draws} {side.strides} {side.hazards} {side.unused} "
+            f"{facts.gives_hiding} {facts.relies_on_brought}"
+        )
 
 
 def _peak() -> int:
@@ -381,8 +425,10 @@ def _peak() -> int:
 
 def decided(who: str, side: Recording) -> CaptureError:
     return CaptureError(
-        f"{who}: what the program does depends on data: it is another one where Tensor.item() gives another number at {side.facts.gave_numbers} "
-        "(the number's text, or what other code than Python's operators and `math` reads of it, decides something)"
+        f"{who}: what the program does depends on data: it is another one where Tensor.item() "
+        f"gives another number at {side.facts.gave_numbers} "
+        "(the number's text, or what other code than Python's operators and `math` reads of it, "
+        "decides something)"
     )
 
 
@@ -397,11 +443,15 @@ def _all(recorded: _Recorder) -> tuple[list[Recording], RankClasses, str | None]
 def _classes(
     recorded: _Recorder, may_move: bool
 ) -> tuple[list[Recording], RankClasses, str | None]:
-    """Along each axis the first, second and last rank are recorded. Where their programs are the same, so are those of the others taken to be. Where they are not, and sizes of shards tell at which
-    coordinates programs change, the first, second and last of each stretch between are recorded, in the same way. Along all other axes every rank is; where those that are first along the others differ
-    only in numbers that move evenly along one (the longest such axis), the first, second and last along it are.
+    """Records the first, second and last rank along each axis.
 
-    One rank more of each stretch, far from the first in all axes, checks it.
+    Where their programs are equal, those of the others are taken to be equal, too. Where they are
+    not, and sizes of shards show at which coordinates programs change, the first, second and last
+    rank of each stretch between are recorded, in the same way. Along all other axes every rank is.
+    Where those that are first along the others are affine along one axis (the longest such one),
+    the first, second and last along it are.
+
+    One more rank of each stretch, far from the first in all axes, checks it.
     """
     mesh = recorded.mesh
     found: dict[int, Recording] = {}
@@ -488,7 +538,11 @@ def _classes(
 
 
 def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:
-    """Where along an axis ranks have as many elements of all that DTensors cut along it: as many as the first rank, fewer, or none. A proposal."""
+    """Stretches of an axis by the number of elements that ranks have of what DTensors shard along
+    it.
+
+    Ranks have as many as the first rank, fewer, or none. A proposal.
+    """
     edges = {0, mesh.sizes[axis]}
     for tracked in side.tracked:
         rows, chunk = tracked.placement.chunks.get(axis, (0, 0))

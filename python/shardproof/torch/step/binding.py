@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds models, their parameters and their optimizers while a step runs, by PyTorch's global hooks; the same for recording and for real processes."""
+"""Finds models, their parameters and their optimizers while a step runs.
+
+It uses PyTorch's global hooks, and is the same for recording and for real processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from ..compat.refusals import tried
 from ..intercept.data_number import DataNumber
 from .flat_parameters import Stretch, stretches
 
-# What is in a group of an optimizer's parameters and says nothing of the next step's numbers: parameters, steps that were made, and by which code it runs.
+# What is in a group of an optimizer's parameters and says nothing of the next step's numbers:
+# parameters, steps that were made, and by which code it runs.
 NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
@@ -42,7 +46,9 @@ def _is_number(v: Any) -> bool:
 
 
 def _named_now(root: nn.Module, clean: Callable[[str], str]) -> dict[str, torch.Tensor]:
-    """What lies in the modules of a model by names without wrappers: parameters, and other tensors in their places."""
+    """The tensors in the modules of a model by names without wrappers: parameters, and what
+    replaced them.
+    """
     found: dict[str, torch.Tensor] = {}
     for path, m in root.named_modules(remove_duplicate=False):
         for key, t in [*vars(m).items(), *m._buffers.items(), *m._parameters.items()]:
@@ -52,7 +58,10 @@ def _named_now(root: nn.Module, clean: Callable[[str], str]) -> dict[str, torch.
 
 
 def _being_made() -> bool:
-    """Whether a module is under construction, which calls a part of it to see what shapes it gives, or a parametrization to check it."""
+    """Whether a module is under construction.
+
+    It then calls a part of it to see what shapes it gives, or a parametrization to check it.
+    """
     f: Any = sys._getframe(2)
     while f is not None:
         if (
@@ -70,7 +79,10 @@ def _local(t: torch.Tensor) -> torch.Tensor:
 
 
 def _has_memory(t: torch.Tensor) -> bool:
-    """Whether memory tells it from others: a parameter that is not made yet, or none of whose elements this rank has, has none."""
+    """Whether memory identifies the tensor.
+
+    A parameter that is not made yet, or of which this rank has no elements, has none.
+    """
     return (
         not torch.nn.parameter.is_lazy(t) and t.layout == torch.strided and 0 not in _local(t).shape
     )
@@ -109,9 +121,9 @@ class Binding:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.parameters: dict[str, nn.Parameter] = {}
-        self._places: dict[
-            str, tuple[nn.Module, Callable[[str], str], str]
-        ] = {}  # of a parameter, and of each further name of it: the model, what names there are without wrappers, and its own
+        # of a parameter, and of each further name of it: the model, what names there are without
+        # wrappers, and its own
+        self._places: dict[str, tuple[nn.Module, Callable[[str], str], str]] = {}
         self._same: dict[str, str] = {}  # further names of parameters (tied ones) -> the first one
         self._kept: list[
             tuple[nn.Module, Callable[[str], str]]
@@ -144,9 +156,9 @@ class Binding:
         self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = (
             weakref.WeakKeyDictionary()
         )  # of models
-        self._models: list[
-            tuple[weakref.ref[nn.Module], str, frozenset[str]]
-        ] = []  # those that no one has named, in the order in which they were made: prefixes, and names of what each has
+        # those that no one has named, in the order in which they were made: prefixes, and names of
+        # what each has
+        self._models: list[tuple[weakref.ref[nn.Module], str, frozenset[str]]] = []
         self._taken: set[str] = set()  # names with prefixes
         self._partly: weakref.WeakSet[nn.Module] = (
             weakref.WeakSet()
@@ -165,8 +177,11 @@ class Binding:
         return self.shards.get(name)
 
     def held(self) -> dict[str, torch.Tensor]:
-        """What the models have now by the names of their parameters, where a step may put another tensor or module. What FSDP2 gathered stands for its parameter. Further names of a parameter are there
-        where they are another tensor by now. Raises Gone."""
+        """What the models have now by the names of their parameters.
+
+        A step may put another tensor or module there. What FSDP2 gathered stands for its parameter.
+        Further names of a parameter are included where they are another tensor by now. Raises Gone.
+        """
         now = {id(root): _named_now(root, clean) for root, clean, _ in self._places.values()}
         gathered = {id(p) for p in self.gathered()}
         found: dict[str, torch.Tensor] = {}
@@ -189,7 +204,11 @@ class Binding:
         return [p for root, _ in self._kept for p in private.gathered_parameters(root)]
 
     def buffers(self) -> dict[str, tuple[torch.Tensor, bool]]:
-        """Buffers of all models as their modules have them now, and whether each is saved with the model (a cache is not)."""
+        """Buffers of all models as their modules have them now, and whether each is saved with the
+        model.
+
+        A cache is not saved.
+        """
         found: dict[str, tuple[torch.Tensor, bool]] = {}
         for i, (root, clean) in enumerate(self._kept):
             for path, m in root.named_modules():
@@ -206,7 +225,10 @@ class Binding:
         return found
 
     def of_optimizers(self) -> dict[str, Any]:
-        """What optimizers change beside parameters of modules that were called: other tensors, and the numbers that they go by in the next step."""
+        """What optimizers change beside parameters of modules that were called.
+
+        Those are other tensors, and the numbers that they go by in the next step.
+        """
         bound = {id(p) for p in self.parameters.values()}
         found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
         for i, o in enumerate(self._stepped):
@@ -230,7 +252,10 @@ class Binding:
     def later_states(
         self, known: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], tuple[torch.Tensor, nn.Parameter]]:
-        """State that optimizers have by now of parameters of modules beside what is known (parameter, what it is): what they make in the step itself."""
+        """States that optimizers create in the step itself, of parameters of modules.
+
+        By (parameter, name of the state), beside those that are known.
+        """
         names = {id(p): n for n, p in self.parameters.items()}
         have = set(known)
         return {
@@ -243,7 +268,9 @@ class Binding:
         }
 
     def other_states(self) -> Iterator[tuple[optim.Optimizer, str, Any]]:
-        """State that is no tensor, of optimizers whose tensors of state are inputs: optimizer, name, and it."""
+        """State that is no tensor, of optimizers whose tensors of state are inputs: (optimizer,
+        name, state).
+        """
         names = {id(p): n for n, p in self.parameters.items()}
         for o in self._primed:
             for p, state in o.state.items():
@@ -254,7 +281,10 @@ class Binding:
                         yield o, f"state {key} of {names[id(p)]}", value
 
     def first_states(self) -> Iterator[tuple[optim.Optimizer, str, torch.Tensor, str, Any]]:
-        """State of optimizers whose state was not made an input: optimizer, parameter and its name, what it is, and it."""
+        """State of optimizers whose state was not made an input.
+
+        (optimizer, name of the parameter, parameter, name of the state, state)
+        """
         names = {
             **{id(p): n for n, p in self._alone.items()},
             **{id(p): n for n, p in self.parameters.items()},
@@ -278,7 +308,10 @@ class Binding:
         shard: Mapping[str, Mapping[str, int]] | None = None,
         called: str = "",
     ) -> None:
-        """Takes a model in: its parameters and buffers hold the step's inputs from here on. called: what their names begin with."""
+        """Takes a model in: its parameters and buffers hold the step's inputs from here on.
+
+        called: what their names begin with. Raises ValueError for names that cannot be told apart.
+        """
         if any(root is r for r in self._roots):
             known = True
         else:
@@ -360,7 +393,8 @@ class Binding:
             return
         if before is not None and any(where is root for where, _, _ in self._places.values()):
             raise ValueError(
-                f"world.parameters(name={name!r}): the model was used before, as {before.removesuffix('.')!r}"
+                f"world.parameters(name={name!r}): the model was used before, as "
+                f"{before.removesuffix('.')!r}"
                 if before
                 else f"world.parameters(name={name!r}): the model was used before"
             )
@@ -372,7 +406,9 @@ class Binding:
         self._prefixes[root] = given
 
     def _prefix(self, root: nn.Module, clean: Callable[[str], str]) -> str:
-        """What the names of a model begin with: nothing, but for one that has names of another that was made before it."""
+        """What the names of a model begin with: nothing, unless an earlier model has the same
+        names.
+        """
         if root not in self._prefixes:
             mine = {id(p) for p in root.parameters()}
             for model in self._made_models():
@@ -392,7 +428,9 @@ class Binding:
         prefixes = itertools.chain([""], (f"model{k}." for k in itertools.count(2)))
         if part and not self._taken.isdisjoint(names):
             raise ValueError(
-                f'several models have a parameter or buffer {min(self._taken & names)!r}, and one of them is a part of another model: world.parameters(model, name="...") tells them apart'
+                f"several models have a parameter or buffer {min(self._taken & names)!r}, and one "
+                'of them is a part of another model: world.parameters(model, name="...") tells '
+                "them apart"
             )
         prefix = next(p for p in prefixes if self._taken.isdisjoint(p + n for n in names))
         self._prefixes[model] = prefix
@@ -400,7 +438,10 @@ class Binding:
         self._taken.update(prefix + n for n in names)
 
     def _made_models(self) -> list[nn.Module]:
-        """The outermost modules of all that have parameters or buffers, in the order in which the first module of each was made."""
+        """The outermost modules of all that have parameters or buffers.
+
+        They are in the order in which the first module of each was made.
+        """
         found: dict[nn.Module, None] = {}
         for m in list(self._there):
             if any(
@@ -447,7 +488,9 @@ class Binding:
         infer = LazyModuleMixin._infer_parameters
 
         def bind_whole(module: Any) -> None:
-            """What is gathered before a model is called first is gathered of the step's inputs, too."""
+            """What is gathered before a model is called first is gathered of the step's inputs,
+            too.
+            """
             if isinstance(module, nn.Module) and id(module) not in self.modules and not self.stack:
                 self.bind(self._whole(module))
 
@@ -472,7 +515,9 @@ class Binding:
             make(optimizer, *args, **kwargs)
 
         def inferred(lazy: Any, *args: Any, **kwargs: Any) -> None:
-            """A lazy module has its parameters from its first call on, when its model is taken in already."""
+            """A lazy module has its parameters from its first call on, when its model is taken in
+            already.
+            """
             infer(lazy, *args, **kwargs)
             model = self._whole(lazy)
             if any(model is r for r in self._roots):
@@ -501,13 +546,17 @@ class Binding:
         self._notice(module)
 
     def _is_own(self, p: torch.Tensor) -> bool:
-        """Whether it is a parameter, or its memory is one's, and it is nothing that was computed and put in a parameter's place for a call (torch.func.functional_call), nor of a lazy module and not made yet."""
+        """Whether it is a parameter, or its memory is one's.
+
+        It is none where it was computed and put in a parameter's place for a call
+        (torch.func.functional_call), or is of a lazy module and not made yet.
+        """
         if torch.nn.parameter.is_lazy(p):
             return False
-        while torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
-            if torch._C._functorch.is_batchedtensor(p):  # type: ignore[attr-defined]
+        while torch._C._functorch.is_functorch_wrapped_tensor(p):
+            if torch._C._functorch.is_batchedtensor(p):
                 return False
-            p = torch._C._functorch.get_unwrapped(p)  # type: ignore[attr-defined]
+            p = torch._C._functorch.get_unwrapped(p)
         if isinstance(p, nn.Parameter):
             return True
         return p.grad_fn is None and any(
@@ -522,7 +571,10 @@ class Binding:
             self._notice(module)
 
     def _outermost(self, part: nn.Module) -> nn.Module:
-        """The module that a module is a part of, of which that is a part, and so on: of several the first that it was made a part of."""
+        """The module that a module is a part of, of which that is a part, and so on.
+
+        Of several it is the first that it was made a part of.
+        """
         seen = {part}
         while True:
             outer = next(
@@ -541,7 +593,11 @@ class Binding:
             seen.add(part)
 
     def _whole(self, part: nn.Module) -> nn.Module:
-        """The model whose names the parameters of a module have: where it was put together of parts of another model (a stage of a pipeline, a wrapper), that one."""
+        """The model whose names the parameters of a module have.
+
+        Where it was put together of parts of another model (a stage of a pipeline, a wrapper), that
+        is this other model.
+        """
         holder = next((m for m in part.modules() if m._parameters), part)
         outer, here = self._outermost(holder), self._outermost(part)
         if outer is here:
@@ -550,7 +606,10 @@ class Binding:
         return outer if all(id(p) in theirs for p in part.parameters()) else here
 
     def reads(self, tensors: Iterable[Any]) -> None:
-        """An operator is about to compute with these outside of backward: a parameter may be one of a model that is never called."""
+        """An operator is about to compute with these outside of backward.
+
+        A parameter may be one of a model that is never called.
+        """
         for t in tensors:
             if isinstance(t, (list, tuple)):
                 self.reads(t)
@@ -567,7 +626,7 @@ class Binding:
     def _use(self, p: torch.Tensor) -> None:
         if any(
             p is q for q in self.parameters.values()
-        ) or torch._C._functorch.is_functorch_wrapped_tensor(p):  # type: ignore[attr-defined]
+        ) or torch._C._functorch.is_functorch_wrapped_tensor(p):
             return
         owner = self._owner(p)
         if owner is None or id(owner) in self.modules or _being_made():
@@ -591,7 +650,10 @@ class Binding:
         )
 
     def writes(self, tensors: Iterable[torch.Tensor], differentiated: bool) -> None:
-        """An operator is about to write these after the step has its inputs: buffers, and parameters after a backward (before it they are being made)."""
+        """An operator is about to write these after the step has its inputs.
+
+        They are buffers, and parameters after a backward; before it parameters are being made.
+        """
         if self.priming or not differentiated and _being_made():
             return
         for t in tensors:
@@ -627,7 +689,11 @@ class Binding:
             self._not_kept = None
 
     def order(self) -> list[tuple[str, frozenset[str]]]:
-        """Models that no one has named, in the order in which they were made: what their names begin with, and which these are. None whose parameters have the names of another one."""
+        """Models without a name of the user's, in the order in which they were made.
+
+        For each, what its names begin with, and which these are. Left out are those whose
+        parameters have the names of another model.
+        """
         holder = {
             id(p): self._places[n][0] for n, p in self.parameters.items() if n in self._places
         }
@@ -661,7 +727,11 @@ class Binding:
         return any(module is m for root, _ in self._kept for m in root.modules())
 
     def leaves_read(self) -> list[torch.Tensor]:
-        """Leaves of autograd that were computed with and are no parameters of models that were taken in, nor whole ones that FSDP gathered of these."""
+        """Leaves of autograd that were computed with and are no parameters of models that were
+        taken in.
+
+        Whole parameters that FSDP gathered of these are none, either.
+        """
         known = {id(p) for p in [*self.parameters.values(), *self.gathered()]}
         return [t for t in self._read.values() if id(t) not in known]
 
@@ -713,7 +783,9 @@ class Binding:
             for held in vars(optimizer).values()
             for o in (held if isinstance(held, (list, tuple)) else (held,))
         ):
-            return  # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have the state
+            # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have
+            # the state
+            return
         mine = [p for group in optimizer.param_groups for p in group["params"]]
         for p in mine:
             self._use(p)
@@ -768,7 +840,10 @@ class Binding:
         return why
 
     def _prime(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> None:
-        """One step with zero gradients and no learning rate makes the state, whose numbers are then the step's inputs."""
+        """One step with zero gradients and no learning rate creates the state.
+
+        Its numbers are then the step's inputs.
+        """
         self.priming = True
         gradients = [p.grad for p in parameters]
         saved = [

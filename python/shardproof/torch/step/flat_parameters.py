@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of FSDP's first version: a rank has a stretch of a flat buffer, in which parameters lie one after another.
+"""Parameters of FSDP's first version: a rank has a stretch of a flat buffer of parameters.
 
-A stretch of a tensor's elements in row-major order is no box of it, but at most a few: the rest of a row, whole rows, the beginning of a row. Each of these is tied to the model by itself.
+A stretch of a tensor's elements in row-major order is no box of it, but at most a few: the rest of
+a row, whole rows, the beginning of a row. Each of these is tied to the model by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from .tracked_tensors import Placement
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Elements start up to start + count of the parameter `name`, whose shape is `shape`, lie in the rank's tensor from `at` on."""
+    """Elements start up to start + count of the parameter `name`, of shape `shape`.
+
+    They are in the rank's tensor from `at` on.
+    """
 
     name: str
     shape: Shape
@@ -56,7 +60,10 @@ def _boxes(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape, Shape]]
 
 
 def stretches(root: nn.Module, clean: Callable[[str], str]) -> dict[int, list[Stretch]]:
-    """By the id of each parameter of the root that is such a stretch, or several. clean: of a module's name, without wrappers."""
+    """By the id of each parameter of the root that is one stretch or several.
+
+    clean: removes wrappers from a module's name.
+    """
     found: dict[int, list[Stretch]] = {}
     for name, module in root.named_modules():
         for parameter, entries in private.flat_parameters(module):
@@ -70,7 +77,10 @@ def stretches(root: nn.Module, clean: Callable[[str], str]) -> dict[int, list[St
 def given(
     g: Graph, parts: list[Stretch], suffix: str, size: int, kind: str, role: str
 ) -> tuple[Value, list[tuple[str, Value, Placement]]]:
-    """A flat tensor of inputs: its value, and (name, value, place) of each part. What lies between is padding, and zero."""
+    """A flat tensor of inputs: its value, and (name, value, placement) of each part.
+
+    Elements between the parts are padding, and zero.
+    """
     marks: list[tuple[str, Value, Placement]] = []
     values: list[Value] = []
     end = 0

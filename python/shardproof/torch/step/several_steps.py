@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several training steps as one program: a step function that yields each step's result.
 
-What the last step leaves (gradients, parameters, states) is claimed at the end. Each result is claimed
-as it was when it was yielded: `loss`, `loss 2`, and so on.
+What the last step leaves (gradients, parameters, states) is claimed at the end. Each result is
+claimed as it was when it was yielded: `loss`, `loss 2`, and so on.
 """
 
 from __future__ import annotations

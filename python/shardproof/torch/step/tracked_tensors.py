@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a recording is tied to the model: inputs, checkpoints and outputs, with where each lies."""
+"""Tensors of a recording that are tied to the model: inputs, cut points and outputs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..compat import private
+from ..distributed.mesh import Mesh
 from ..terms.values import Shape, Value
 
 Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
@@ -18,7 +19,10 @@ Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
 
 @dataclasses.dataclass
 class Placement:
-    """Where a local tensor lies in the model's. Either `shard` (said by the user), or what a DTensor says, or nothing: then shapes decide."""
+    """The placement of a local tensor in the model's.
+
+    It is `shard` (given by the user), or that of a DTensor, or neither: then shapes decide.
+    """
 
     shard: dict[str, int] | None = None
     covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
@@ -27,25 +31,24 @@ class Placement:
     cut: list[str] = dataclasses.field(
         default_factory=list
     )  # those of them along which the DTensor's ranks have different elements
-    chunks: dict[str, tuple[int, int]] = dataclasses.field(
-        default_factory=dict
-    )  # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
+    # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
+    chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None  # axes to take the mean over; None: not said
     unknown: str = ""  # why nothing can be said
     shared: tuple[
         str, ...
     ] = ()  # axes along which the ranks have just given each other what this is made of
-    summed: tuple[
-        str, ...
-    ] = ()  # axes over which the loss is a sum: gradients of activations have then the model's scale
+    # axes over which the loss is a sum: gradients of activations have then the model's scale
+    summed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
 class TrackedTensor:
     """One tensor of one rank (or of the single device) that has a name on both sides."""
 
-    role: str  # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
+    # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
+    role: str
     name: str
     value: Value
     placement: Placement
@@ -56,8 +59,12 @@ class TrackedTensor:
 
 
 def together(beside: Mapping[str, Shape], name: str) -> dict[str, Shape]:
-    """Of what is kept beside parameters of modules (its outputs and their shapes) that which is compared where all ranks have all of it: tensors, their states and learning rates of optimizers; each other number
-    that they go by; the leaves of one shape; each other tensor for itself."""
+    """The tensors among `beside` that are compared only if all ranks have all of them.
+
+    beside: what is kept beside parameters of modules, and its shape. Such sets are: tensors, their
+    states and learning rates of optimizers; each other number of an optimizer; the leaves of one
+    shape; each other tensor by itself.
+    """
     return {other: shape for other, shape in beside.items() if _set_of(other) == _set_of(name)}
 
 
@@ -94,7 +101,7 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
             _placed(recorder, t),
             t.device_mesh,
         )  # the mesh is kept, so that its id stays its own
-    found = known[0]
+    found: Placement = known[0]
     return dataclasses.replace(
         found,
         covered=list(found.covered),
@@ -107,7 +114,7 @@ def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
 def _placed(recorder: Any, t: Any) -> Placement:
     groups, placements, shape, offset = private.placement_of(t)
     result = Placement(offset=offset, shape=shape)
-    mesh = recorder.groups.mesh
+    mesh: Mesh = recorder.groups.mesh
     for i, (ranks, placement) in enumerate(zip(groups, placements)):
         axes = mesh.axes_of(ranks, recorder.rank) if len(ranks) > 1 else ()
         if axes is None:
@@ -133,8 +140,12 @@ def _placed(recorder: Any, t: Any) -> Placement:
 def _chunk(
     ways: Sequence[int], placements: Sequence[Any], shape: Shape, cutting: int
 ) -> tuple[int, int]:
-    """Of the placement with that number, which cuts a dimension into so many chunks (torch.chunk's): how many elements of it there are to cut, on the first rank of those that cut it before, and how
-    many the first rank gets. A strided placement (FSDP's, of what others have cut) comes after all others."""
+    """How the placement number `cutting` cuts its dimension into chunks (torch.chunk's).
+
+    Returns the number of elements that it cuts, on the first rank of the placements that cut the
+    dimension before, and the number that the first rank gets. A strided placement (FSDP's, of what
+    others have cut) comes after all others.
+    """
     dim = placements[cutting].dim
     strided = [isinstance(p, private._StridedShard) for p in placements]
     rows = shape[dim]

@@ -92,9 +92,11 @@ class World:
         shard: Mapping[str, int] | None = None,
         high: int | None = None,
     ) -> torch.Tensor:
-        """A tensor of the batch. shape: of the whole batch; shard: which axis cuts which dimension. Returns this rank's part.
+        """A tensor of the batch. Returns this rank's part.
 
-        high: integers are drawn below it when the step is run on real processes.
+        shape: of the whole batch. shard: mesh axis -> dimension that it cuts. high: integers are
+        drawn below it when the step runs on real processes. Raises ValueError for a dimension that
+        does not divide, and KeyError for an unknown axis.
         """
         shard = dict(shard or {})
         size = [int(n) for n in shape]
@@ -104,7 +106,8 @@ class World:
                 dim = shard[axis] % len(size)
                 if size[dim] % self.sizes[axis]:
                     raise ValueError(
-                        f"input {name!r}: dimension {dim} of size {size[dim]} cannot be cut into {self.sizes[axis]} equal parts along {axis!r}"
+                        f"input {name!r}: dimension {dim} of size {size[dim]} cannot be cut into "
+                        f"{self.sizes[axis]} equal parts along {axis!r}"
                     )
                 size[dim] //= self.sizes[axis]
                 low[dim] += size[dim] * self.coordinates[axis]
@@ -129,7 +132,11 @@ class World:
         mean: Sequence[str] | None = None,
         sum: Sequence[str] = (),
     ) -> None:
-        """A result beside what the step returns. mean, sum: axes over which the ranks' values make the model's; shard: axes that cut dimensions."""
+        """A result beside what the step returns.
+
+        mean, sum: axes over which the ranks' values make the model's. shard: mesh axis -> dimension
+        that it cuts.
+        """
         self._backend.output(name, tensor, shard, mean, sum)
 
     def parameters(
@@ -139,10 +146,12 @@ class World:
         *,
         name: str = "",
     ) -> torch.nn.Module:
-        """Says where parameters that are no DTensors lie: regular expression of the name -> {axis: dimension}; the first that matches counts. Returns the model.
+        """Gives the placement of parameters that are no DTensors. Returns the model.
 
-        A model whose parameters are DTensors or whole needs no call: it is found at its first forward.
-        name: what names of its parameters begin with, where several models have the same ones and not all ranks make all models.
+        shard: regular expression of the name -> {axis: dimension}; the first that matches counts. A
+        model whose parameters are DTensors or whole needs no call: it is found at its first
+        forward. name: what names of its parameters begin with, where several models have the same
+        ones and not all ranks make all models. Raises re.error for a wrong expression.
         """
         for pattern in shard or {}:
             re.compile(pattern)

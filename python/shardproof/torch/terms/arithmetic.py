@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on values: folds constants, keeps tables and picked elements as long as they can be, and writes exact constants."""
+"""Arithmetic on values.
+
+It folds constants, keeps tables and picked elements as long as they can be, and writes exact
+constants.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
@@ -32,6 +37,12 @@ from .values import (
 )
 
 _FUNCTIONS = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div}
+_NUMBERS = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+}
 
 
 def constant(x: float | int | bool, kind: str | None = None) -> Filled:
@@ -125,7 +136,7 @@ def binary(
 
 
 def _as_real(g: Graph, v: Value, other: Value) -> Value:
-    """Integers that are classes, or were computed from them, with reals: they become reals first."""
+    """Integers that are classes, or were computed from them, become reals beside reals."""
     t = (
         tables.table_of(g, v)
         if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real"
@@ -135,15 +146,16 @@ def _as_real(g: Graph, v: Value, other: Value) -> Value:
 
 
 def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
-    """A sum over classes and something else: that is written as a sum over classes, too (_every_class)."""
+    """A sum over classes plus something else is written as a sum over classes (_every_class)."""
     ids = a.of_class or b.of_class
-    if ids is not None and op in ("add", "sub") and a.shape == b.shape == shape == ids.shape:
-        if a.of_class is None or b.of_class is None:
-            ones = _every_class(g, ids)
-            if ones is not None:
-                a, b = (
-                    v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b)
-                )
+    if (
+        ids is not None
+        and op in ("add", "sub")
+        and a.shape == b.shape == shape == ids.shape
+        and (a.of_class is None or b.of_class is None)
+        and (ones := _every_class(g, ids)) is not None
+    ):
+        a, b = (v if v.of_class is not None else g.one("mul", [v, ones], shape) for v in (a, b))
     result = g.one(op, [a, b], shape)
     if (
         ids is not None
@@ -155,10 +167,12 @@ def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
 
 
 def _every_class(g: Graph, ids: Named) -> Value | None:
-    """1 for each integer, as the sum of the indicators of all classes; None where their number is not known (yet).
+    """1 for each integer, as the sum of the indicators of all classes; None where their number is
+    unknown.
 
-    The proof knows indicators as opaque numbers, so it cannot know that they sum to 1 over the windows of all ranks. What is added to a sum over
-    classes is therefore written as one, too: a shift of all logits then cancels class by class.
+    The proof treats indicators as opaque numbers, so it cannot know that they sum to 1 over the
+    windows of all ranks. What is added to a sum over classes is therefore written as such a sum,
+    too: a shift of all logits then cancels class by class.
     """
     t = tables.table_of(g, ids)
     if t is None:
@@ -200,7 +214,7 @@ def _with_hidden(g: Graph, op: str, a: Value, b: Value) -> Value:
         g, op, a.source if isinstance(a, Hidden) else a, b.source if isinstance(b, Hidden) else b
     )
     keeps = [v.keep for v in (a, b) if isinstance(v, Hidden)]
-    keep = keeps[0] if len(keeps) == 1 else binary(g, "mul", *keeps)
+    keep = keeps[0] if len(keeps) == 1 else binary(g, "mul", keeps[0], keeps[1])
     keep = g.reshape(keep, (1,) * (len(source.shape) - len(keep.shape)) + keep.shape)
     if isinstance(keep, Known):
         return masked(g, source, keep.data == 0, source.shape)
@@ -240,18 +254,13 @@ def cast_real(v: Value) -> Value:
 
 
 def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
-    kind = "real" if op == "div" or "real" in (a.kind, b.kind) else "int"  # type: ignore[attr-defined]
+    reals = op == "div" or "real" in (getattr(a, "kind", ""), getattr(b, "kind", ""))
+    kind = "real" if reals else "int"
     if isinstance(a, Filled) and isinstance(b, Filled):
         x, y = a.fill, b.fill
         if op == "div" and y == 0:
             raise Unsupported("a constant is divided by zero")
-        r = {
-            "add": lambda: x + y,
-            "sub": lambda: x - y,
-            "mul": lambda: x * y,
-            "div": lambda: x / y,
-        }[op]()
-        return Filled(number(r), shape, kind)
+        return Filled(number(_NUMBERS[op](x, y)), shape, kind)
     if numel(shape) > FOLD_LIMIT:
         raise Unsupported("a constant tensor that is too large to be computed")
     return Known(_FUNCTIONS[op](g.data(a), g.data(b)))
@@ -416,7 +425,7 @@ def _difference(g: Graph, n: Named) -> tuple[Value, Value] | None:
 
 
 def _exp(g: Graph, n: Named) -> Value:
-    """exp of a log-softmax is the softmax; of the logarithm of s it is s, and exp(x - log s) is exp(x) / s."""
+    """exp of a log-softmax is the softmax; exp(log s) is s; exp(x - log s) is exp(x) / s."""
     if n.node is not None and n.node["op"] == "log_softmax":
         return g.one(
             "softmax", [g.value_of(n.node["in"][0], "real")], n.shape, dict(n.node["attrs"])
@@ -431,7 +440,10 @@ def _exp(g: Graph, n: Named) -> Value:
 
 
 def _sigmoid_of_logarithms(g: Graph, n: Named) -> Value | None:
-    """sigmoid(log a - log b) is a / (a + b): what parts of a softmax count, of which each has a log-sum-exp."""
+    """sigmoid(log a - log b) is a / (a + b).
+
+    Rings of attention weigh the parts of a softmax by that, each of which has a log-sum-exp.
+    """
     difference = _difference(g, n)
     if difference is None:
         return None
@@ -440,7 +452,10 @@ def _sigmoid_of_logarithms(g: Graph, n: Named) -> Value | None:
 
 
 def of_logarithm(g: Graph, v: Value, depth: int = 24) -> Value | None:
-    """What a value is the logarithm of, where nodes show that, its elements moved or not; what it gives is never negative."""
+    """The value of which this is the logarithm, where nodes show it; None elsewhere.
+
+    Its elements may be moved. It is never negative.
+    """
     if not isinstance(v, Named) or v.node is None or depth == 0:
         return None
     op, attrs = v.node["op"], v.node.get("attrs", {})
@@ -493,7 +508,11 @@ def _moved_likewise(g: Graph, v: Named, parts: list[Value]) -> Value:
 
 
 def positive(g: Graph, v: Value, depth: int = 24) -> bool:
-    """Whether the nodes show at once that each element is above 0, whatever the inputs are: exponentials of numbers, their sums and quotients. A row of masked scores has one that is seen."""
+    """Whether the nodes show at once that each element is above 0, whatever the inputs are.
+
+    Those are exponentials of numbers, their sums and quotients. A row of masked scores has one that
+    is seen.
+    """
     if isinstance(v, Filled):
         return v.fill > 0
     if not isinstance(v, Named) or v.node is None or depth == 0 or v.name in g.definedness.closed:
@@ -538,7 +557,11 @@ def _by_logarithm(g: Graph, a: Value, exponent: Value | float) -> Value:
 
 
 def power(g: Graph, a: Value, exponent: float | int) -> Value:
-    """a to a constant power: integer or half-integer ones are the core's, quarters and smaller ones are those of roots, others go by the logarithm."""
+    """a to a constant power.
+
+    The core has integer and half-integer powers. Quarters and smaller fractions are powers of
+    roots. Other powers go by the logarithm.
+    """
     check(a)
     exponent = number(exponent)
     if 0 in a.shape:
@@ -575,7 +598,10 @@ MOST_POWER = 1000  # of the core's `pow`
 
 
 def _fractional_power(g: Graph, a: Named, exponent: float) -> Value:
-    """By way of the logarithm. 0 to a positive power is 0, as its root is; of what is negative neither is a number."""
+    """A power by way of the logarithm.
+
+    0 to a positive power is 0, as its root is. Neither is a number for negative operands.
+    """
     if not math.isfinite(exponent):
         raise Unsupported(f"the power {exponent}")
     positive = _by_logarithm(g, a, exponent)
@@ -706,11 +732,14 @@ def rows_of(g: Graph, a: Value, dim: int) -> tuple[Value, Callable[[Value], Valu
 
 
 def are_real(*values: Value) -> bool:
-    return all(isinstance(v, Filled) or v.kind == "real" for v in values)  # type: ignore[attr-defined]
+    return all(isinstance(v, Filled) or getattr(v, "kind", "") == "real" for v in values)
 
 
 def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """a where the condition (0 or 1) is 1, else b: reals, of which the one that is not chosen need not be a number."""
+    """a where the condition (0 or 1) is 1, else b: reals.
+
+    The one that is not chosen may be no number.
+    """
     a, b = (Filled(float(v.fill), v.shape) if isinstance(v, Filled) else v for v in (a, b))
     return g.expand(
         g.one(
@@ -721,7 +750,10 @@ def one_of(g: Graph, condition: Value, a: Value, b: Value, shape: tuple[int, ...
 
 
 def taken(g: Graph, x: Value, hot: Value, dims: Sequence[int]) -> Value:
-    """The sum over dimensions of the elements where `hot` (0 or 1) is 1; the others need not be numbers."""
+    """The sum over dimensions of the elements where `hot` (0 or 1) is 1.
+
+    The other elements may be no numbers.
+    """
     if g.definedness.has_a_value(x) or not isinstance(x, Named) or not are_real(x):
         g.definedness.both_have_values(x)
         return reduce(g, "sum", binary(g, "mul", x, hot), dims)
@@ -751,7 +783,10 @@ def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
 
 
 def _attended(g: Graph, grad: Value, y: Value, dim: int) -> Value | None:
-    """sum(grad * y) along the last dimension where grad is w @ v^T, and y @ v was computed before: sum(w * (y @ v)) along theirs."""
+    """sum(grad * y) along the last dimension as sum(w * (y @ v)) along theirs; None elsewhere.
+
+    That is where grad is w @ v^T and y @ v was computed before.
+    """
     product = (grad.base or grad) if isinstance(grad, Named) else None
     if (
         product is None
@@ -777,7 +812,11 @@ def _attended(g: Graph, grad: Value, y: Value, dim: int) -> Value | None:
 
 
 def softmax_gradient(g: Graph, grad: Value, y: Value, dim: int) -> Value:
-    """y * (grad - sum(grad * y)). Of attention the sum is that of out * (gradient of out), as kernels and rings that bring the softmax together from parts have it."""
+    """y * (grad - sum(grad * y)).
+
+    For attention the sum is that of out * (gradient of out). Kernels, and rings that combine the
+    softmax from parts, compute it so.
+    """
     rows = _attended(g, grad, y, dim)
     if rows is not None:
         return binary(g, "mul", y, binary(g, "sub", grad, rows))

@@ -268,7 +268,7 @@ def trained_by_some(ranks: str, names: str) -> Assumption:
     )
 
 
-def ranks_alike(text: str) -> Assumption:
+def ranks_identical(text: str) -> Assumption:
     return Assumption("identical-ranks", Kind.CHECKABLE, text)
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of attention that are constants: scores with minus infinity where they are hidden, as blocks that are open, closed or causal."""
+"""Constant masks of attention: scores with minus infinity where they are hidden.
+
+Masks are divided into blocks that are open, closed or causal.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from .values import Filled, Hidden, Known, Value
 
 
 def causal_offset(hidden: torch.Tensor) -> int | None:
-    """c where exactly the elements with column > row + c of the last two dimensions are hidden, in all leading positions; None if it is not so."""
+    """c where exactly the elements with column > row + c of the last two dimensions are hidden.
+
+    None where it is not so in all leading positions.
+    """
     if hidden.dim() < 2:
         return None
     rows, columns = hidden.shape[-2:]
@@ -29,7 +35,10 @@ def causal(g: Graph, rows: int, columns: int, offset: int) -> Value:
 
 
 def hide(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Value:
-    """x, which has no minus infinities, with minus infinity where `hidden`: what attention does not see."""
+    """x with minus infinity where `hidden`: what attention does not see.
+
+    x itself has no minus infinities.
+    """
     mask = (
         _blocks(g, hidden.reshape(hidden.shape[-2:]))
         if hidden.dim() >= 2
@@ -58,7 +67,9 @@ def hide(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Va
 
 
 def _blocks(g: Graph, hidden: torch.Tensor) -> Value | None:
-    """[1, 1, rows, columns]: a mask put together from a few blocks that are open, closed or causal; None where they are many."""
+    """[1, 1, rows, columns]: a mask of a few blocks that are open, closed or causal; None: too
+    many.
+    """
     pieces = _divided(hidden)
     if pieces is None or all(kind == "closed" for row in pieces for kind, _ in row):
         return None

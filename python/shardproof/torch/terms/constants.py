@@ -25,19 +25,22 @@ def number(x: Any) -> int | float:
         return int(x)
     if isinstance(x, int):
         return x
-    x = float(x)
-    if math.isnan(x):
+    y = float(x)
+    if math.isnan(y):
         raise Unsupported(
             "a number that depends on data (or is no number) is used in a computation"
         )
-    if math.isinf(x):
-        return x
-    return int(x) if x == int(x) and abs(x) < 1e15 else x
+    if math.isinf(y):
+        return y
+    return int(y) if y == int(y) and abs(y) < 1e15 else y
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def as_fraction(x: float) -> tuple[int, int, bool] | None:
-    """(p, q, root): x is, but for a few roundings, p/q or, with root, the double nearest to sqrt(p/q), which its decimals do not say exactly; None: take the decimals."""
+    """(p, q, root): x is p/q up to a few roundings, or, with root, the double nearest to sqrt(p/q).
+
+    None where the decimals of x are exact, or no such fraction is near.
+    """
     if isinstance(x, int) or not math.isfinite(x) or x == 0:
         return None
     near = Fraction(x).limit_denominator(1 << 18)
@@ -102,7 +105,8 @@ class Constants:
         self.declared: list[tuple[str, torch.Tensor]] = []
         self._fills: dict[Any, Named] = {}
         self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
-        # By the id of a value, and by the memory of its numbers. Value and numbers are kept, so that
+        # By the id of a value, and by the memory of its numbers. Value and numbers are kept, so
+        # that
         # no other object gets their id or address.
         self._by_value: dict[int, tuple[Known, Named]] = {}
         self._by_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
@@ -187,7 +191,10 @@ class Constants:
         return tensor
 
     def _divisor(self, numbers: Sequence[float]) -> int | None:
-        """A whole number by which constants are whole numbers, where their decimals do not say them exactly (as_fraction); None: there is none."""
+        """A whole number by which all constants become whole numbers.
+
+        None where their decimals are exact (as_fraction), or there is none.
+        """
         found = {x: as_fraction(x) for x in map(float, numbers)}
         if (
             len(found) > 2

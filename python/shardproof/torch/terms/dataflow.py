@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values are computed over ranks: what was reduced, and what ranks share, so far as nodes show it."""
+"""How values are computed across ranks: what was reduced, and what ranks share.
+
+All of it is what nodes show; where they do not, nothing is concluded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .values import Named, Value
 
 
 def reduced_over(g: Nodes, v: Value) -> set[str]:
-    """The mesh axes over which the value was summed already, so far as moves and factors let it be seen."""
+    """The mesh axes over which the value was summed already, seen through moves and factors."""
     name = v.name if isinstance(v, Named) else ""
     while name in g.tensors:
         node = g.producer(name)
@@ -44,7 +47,7 @@ def _is_given(g: Nodes, name: str) -> bool:
 
 
 def shared_over(g: Nodes, v: Value) -> tuple[str, ...]:
-    """The mesh axes whose ranks all have the value, so far as moves and factors behind an all_gather or all_reduce let it be seen."""
+    """The mesh axes whose ranks all have the value: behind an all_gather or all_reduce."""
     found: dict[str, None] = {}
     node = g.producer(v.name) if isinstance(v, Named) else None
     while node is not None and node["in"] and node["in"][0] is not None:
@@ -61,7 +64,7 @@ def shared_over(g: Nodes, v: Value) -> tuple[str, ...]:
 
 
 def reduced_last(g: Nodes, values: Iterable[Value], sizes: Mapping[str, int]) -> set[str]:
-    """The mesh axes over which one of the values was added up last, and not divided by their ranks."""
+    """The mesh axes over which one of the values was summed last and not divided by their ranks."""
     found: set[str] = set()
     for v in values:
         name, factor = v.name if isinstance(v, Named) else "", Fraction(1)
@@ -88,7 +91,11 @@ def reduced_last(g: Nodes, values: Iterable[Value], sizes: Mapping[str, int]) ->
 def reduced_next(
     g: Nodes, names: Iterable[str], sizes: Mapping[str, int]
 ) -> dict[str, tuple[list[str], bool]]:
-    """For tensors that an all_reduce takes, also divided by its ranks: the axes over which they are added up, and whether the ranks' mean is taken (before or after)."""
+    """How an all_reduce takes each of these tensors, also divided by its ranks.
+
+    Returns, by tensor, the axes over which it is summed, and whether the ranks' mean is taken
+    (before or after).
+    """
     wanted = set(names)
     divided: dict[
         str, tuple[str, dict[str, Any]]
@@ -103,7 +110,7 @@ def reduced_next(
     for node in g.nodes:
         source = node["in"][0] if node["in"] else None
         if node["op"] == "all_reduce" and "group" in node:
-            name, by = divided.get(source, (source, None))
+            name, by = divided.get(source or "") or (source, None)
             ranks = math.prod(sizes[a] for a in node["group"])
             if name in wanted and name not in found:
                 found[name] = (

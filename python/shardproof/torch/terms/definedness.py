@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a value may be no number: infinities of masked scores, functions of which nothing is known, what other ranks send."""
+"""Where a value may be no number.
+
+That is from infinities of masked scores, functions of which nothing is known, and what other ranks
+send.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +184,7 @@ class Definedness:
         )
 
     def times_zero_is_zero(self, v: Value) -> bool:
-        """Whether zero times the value is zero, whatever the inputs are: not where it may be no number."""
+        """Whether zero times the value is zero for all inputs: not where it may be no number."""
         if not self.has_a_value(v):
             return False
         if isinstance(v, Named) and v.name in self.brought:
@@ -188,19 +192,28 @@ class Definedness:
         return True
 
     def both_have_values(self, *values: Value) -> None:
-        """A choice is written as products with ones and zeros, so that what is not chosen has to have a value, too."""
+        """Notes that both sides of a choice are numbers.
+
+        A choice is written as products with ones and zeros, so that what is not chosen needs a
+        value, too.
+        """
         if not all(self.has_a_value(v) for v in values if isinstance(v, Value)):
             self._nodes.assume(assumptions.BOTH_CHOICES_ARE_NUMBERS)
 
     def finite(self, v: Value) -> Value:
-        """The value, of which the program is told that it is no infinity and not not-a-number. Raises Unsupported where it may be one: attention's scores are minus infinity where they are masked."""
+        """The value, which the program takes to be neither infinite nor not-a-number.
+
+        Raises Unsupported where it may be: attention's scores are minus infinity where they are
+        masked.
+        """
         if (
             isinstance(v, Hidden)
             or isinstance(v, Named)
             and (v.name in self.hiding or v.name in self.closed)
         ):
             raise Unsupported(
-                "it is asked whether masked scores, or what is computed with them, are infinite or not-a-number"
+                "it is asked whether masked scores, or what is computed with them, are infinite or "
+                "not-a-number"
             )
         if isinstance(v, Named) and v.name in self.masked_by_data:
             self._nodes.assume(assumptions.EACH_ROW_SEEN)

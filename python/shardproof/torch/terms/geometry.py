@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of memory: sizes, strides and an offset, in elements; and how one view lies in another.
+"""Views of memory: sizes, strides and an offset, in elements; and how one view is placed in
+another.
 
-A view lies in a segment as a box where each of its strides is one of the segment's, once dimensions are cut in two: then it is slices, permutations and reshapes of what the segment holds.
+A view is a box of a segment where each of its strides is one of the segment's, once dimensions are
+divided in two. It is then slices, permutations and reshapes of what the segment holds.
 """
 
 from __future__ import annotations
@@ -83,14 +85,17 @@ class Segment:
 
 @dataclasses.dataclass
 class Place:
-    """A view inside a segment: the segment's value refined into `sizes`, cut to [starts, stops) in each dimension; `order` lists the refined dimensions of the view."""
+    """A view inside a segment.
+
+    The segment's value is refined into `sizes` and cut to [starts, stops) in each dimension.
+    """
 
     sizes: list[int]
     starts: list[int]
     stops: list[int]
-    order: list[
-        int
-    ]  # refined dimensions in the order of the view's refined dimensions; those that are not listed have extent 1
+    # refined dimensions in the order of the view's refined dimensions; those that are not listed
+    # have extent 1
+    order: list[int]
     expanded: list[int]  # positions (in the view's refined dimensions) that repeat (stride 0)
     view: list[int]  # sizes of the view's refined dimensions, repeats included
 
@@ -107,7 +112,8 @@ def locate(seg: Geometry, want: Geometry) -> Place | None:
         if n == 1:
             continue
         target.append([t, n])
-    # 1. refine: every stride of the view is one of the segment's, and no size of the view goes beyond its cell
+    # 1. refine: every stride of the view is one of the segment's, and no size of the view goes
+    # beyond its cell
     i = 0
     while i < len(target):
         t, n = target[i]
@@ -170,7 +176,11 @@ def positions_of(at: Geometry, base: int) -> list[int]:
 
 
 def stretches_of(at: Geometry) -> tuple[Geometry, list[int]] | None:
-    """The view with neighbouring strides made one dimension, and the dimensions by falling stride; None where there is nothing to merge."""
+    """The view with neighbouring strides merged into one dimension, and the dimensions by falling
+    stride.
+
+    None where there is nothing to merge.
+    """
     packed = at.packed()
     if not packed or any(t <= 0 for t, _, _ in packed):
         return None
@@ -192,7 +202,10 @@ def same_places(a: Geometry, b: Geometry) -> bool:
 
 
 def interleaved(a: Geometry, b: Geometry) -> bool:
-    """Two strided views that share a span and no element: columns of one matrix, real and imaginary parts. By what is left of positions when multiples of one of the strides are taken away."""
+    """Whether two strided views share a span and no element, such as columns of one matrix.
+
+    It compares the remainders of their positions modulo one of the strides.
+    """
     pa, pb = a.packed(), b.packed()
     return any(
         _disjoint(_left(pa, a.offset, m), _left(pb, b.offset, m), m)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program under construction: values become nodes, and what can be computed at once is folded away."""
+"""The program under construction: values become nodes, and constants are folded away."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -51,7 +51,7 @@ class Graph(Nodes):
         self.integers = IntegerInputs(self, self._constants.declared)
         self.gave_numbers = ""
         self.factors: dict[str, tuple[Value, Value]] = {}
-        self._seen: dict[Any, Any] = {}
+        self._seen: dict[Any, list[Named | None]] = {}
         # Concatenations of constants, by the ids of these, which are kept.
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
 
@@ -95,7 +95,11 @@ class Graph(Nodes):
         kind: str = "real",
         **fields: Any,
     ) -> list[Named | None]:
-        """One node; a shape None is a result that is not wanted. Equal calls are made once, unless they communicate (`fields`)."""
+        """One node and its results. A shape None is a result that is not wanted.
+
+        Equal calls are made once, unless they communicate (`fields`). Raises Poisoned and
+        Unsupported for operands that are no tensors.
+        """
         ins = [None if v is None else self.named(v).name for v in operands]
         key = (
             (op, tuple(ins), repr(sorted((attrs or {}).items())), tuple(s is None for s in shapes))
@@ -150,7 +154,8 @@ class Graph(Nodes):
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
-            return Table(self.reshape(self._expand_source(v), to), v.entries, v.low, to)  # type: ignore[arg-type]
+            source = self.reshape(self._expand_source(v), to)
+            return Table(cast("Named", source), v.entries, v.low, to)
         if isinstance(v, Pick) and not v.table and numel(v.index.shape) == numel(to):
             index = self.reshape(v.index, to)
             source = self.reshape(v.source, to + v.source.shape[-1:])
@@ -196,7 +201,8 @@ class Graph(Nodes):
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
-            return Table(self.permute(self._expand_source(v), dims), v.entries, v.low, shape)  # type: ignore[arg-type]
+            source = self.permute(self._expand_source(v), dims)
+            return Table(cast("Named", source), v.entries, v.low, shape)
         moving = [d for d in dims if v.shape[d] != 1]
         if moving == sorted(moving):
             return self.reshape(v, shape)
@@ -240,9 +246,8 @@ class Graph(Nodes):
         if isinstance(v, Poison):
             return Poison(shape, v.reason)
         if isinstance(v, Table):
-            return Table(
-                self.slice(self._expand_source(v), dim, start, stop, step), v.entries, v.low, shape
-            )  # type: ignore[arg-type]
+            source = self.slice(self._expand_source(v), dim, start, stop, step)
+            return Table(cast("Named", source), v.entries, v.low, shape)
         if 0 in shape:
             return Filled(0, shape, self.named(v).kind)
         n = self.named(v)
@@ -255,7 +260,10 @@ class Graph(Nodes):
         return self.one("slice", [n], shape, attrs, n.kind)
 
     def _slice_of_cat(self, n: Named, dim: int, start: int, stop: int) -> Value | None:
-        """What lies in the parts of a concatenation, taken from them; None where a part is cut and others are needed, too."""
+        """A slice of a concatenation, taken from its parts.
+
+        None where one part is cut and others are needed, too.
+        """
         if n.node is None or n.node["op"] != "cat" or n.node["attrs"]["dim"] != dim:
             return None
         at, parts = 0, []
@@ -318,10 +326,10 @@ class Graph(Nodes):
             if isinstance(first, Filled)
         ) and isinstance(first, Filled):
             return Filled(first.fill, shape, first.kind)
-        if all(isinstance(v, Complex) for v in values):
-            return Complex(
-                self.cat([v.real for v in values], dim), self.cat([v.imag for v in values], dim)
-            )  # type: ignore[attr-defined]
+        pairs = [v for v in values if isinstance(v, Complex)]
+        if len(pairs) == len(values):
+            real = self.cat([v.real for v in pairs], dim)
+            return Complex(real, self.cat([v.imag for v in pairs], dim))
         if (
             all(isinstance(v, (Filled, Known)) for v in values)
             and numel(tuple(shape)) <= FOLD_LIMIT
@@ -342,14 +350,15 @@ class Graph(Nodes):
         joined = self._rejoined(values, dim)
         if joined is not None:
             return joined
-        if all(isinstance(v, Table) for v in values):
-            a = values[0]
+        tables = [v for v in values if isinstance(v, Table)]
+        if len(tables) == len(values):
+            a = tables[0]
             if all(
                 v.low == a.low and v.kind == a.kind and torch.equal(v.entries, a.entries)
-                for v in values
-            ):  # type: ignore[attr-defined]
-                source = self.cat([self._expand_source(v) for v in values], dim)  # type: ignore[arg-type]
-                return Table(source, a.entries, a.low, shape)  # type: ignore[arg-type, attr-defined]
+                for v in tables
+            ):
+                source = self.cat([self._expand_source(v) for v in tables], dim)
+                return Table(cast("Named", source), a.entries, a.low, shape)
         ns = [self.named(v) for v in values]
         if any(
             n.kind == "real" for n in ns
@@ -399,7 +408,9 @@ class Graph(Nodes):
         )
 
     def _of_classes(self, v: Value) -> Value:
-        """A table of classes of which some are replaced by one number below 0 as such; anything else as it is."""
+        """A table of classes of which some are replaced by one number below 0, as such; else v
+        itself.
+        """
         if not isinstance(v, Table) or v.kind != "int" or v.low or v.entries.dtype == torch.bool:
             return v
         counts = v.entries == torch.arange(len(v.entries))
@@ -426,13 +437,15 @@ class Graph(Nodes):
 
     @staticmethod
     def _squared(v: Value) -> Value | None:
-        """What a value is the root of, where that is known; of norms that a rank has no elements for, zero."""
+        """The value of which v is the root, where it is known. Norms of no elements are the root of
+        zero.
+        """
         if isinstance(v, Filled) and v.kind == "real" and v.fill >= 0:
             return Filled(v.fill * v.fill, v.shape)
         return v.square if isinstance(v, Named) else None
 
     def _rejoined(self, values: Sequence[Value], dim: int) -> Value | None:
-        """What was cut into consecutive slices along the very dimension and is put together again."""
+        """The value that was cut into consecutive slices along this dimension and is joined now."""
         source, at = None, 0
         for v in values:
             if not isinstance(v, Named) or v.node is None or v.node["op"] != "slice":
@@ -462,7 +475,7 @@ class Graph(Nodes):
         )
 
     def root(self, square: Value) -> Value:
-        """The square root; squaring it gives the operand back, where that is known not to be negative."""
+        """The square root. Its square is the operand, where that is known not to be negative."""
         if isinstance(square, Filled):
             return Filled(math.sqrt(square.fill), square.shape)
         if isinstance(square, Known):

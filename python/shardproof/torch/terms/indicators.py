@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and picked elements as nodes: sums of indicators of classes (`one_hot`), and rows of an embedding."""
+"""Tables and picked elements as nodes: sums of indicators of classes, and rows of an embedding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ MOST_WINDOWS = 64  # a function of classes with more of them is looked up
 
 
 def with_constants(g: Graph, function: Function, a: Value, b: Value, shape: Shape) -> Value | None:
-    """`function`, of two numbers that is 0 or 1, of a table and of constants that differ from place to place (positions that are compared with lengths), or None."""
+    """A comparison (0 or 1) of a table with constants that differ from place to place, or None.
+
+    Positions are compared with lengths in that way.
+    """
     for x, y, flip in ((a, b, False), (b, a, True)):
         t = tables.table_of(g, x)
         if t is None or not isinstance(y, Known) or len(t.entries) * numel(shape) > MOST_COMPARED:
@@ -88,7 +91,11 @@ def real(g: Graph, v: Table | Pick) -> Value:
 
 
 def window_of(index: torch.Tensor, scale: torch.Tensor) -> tuple[int, int, int]:
-    """(start, stop, shift): where scale is not 0 the index is the class plus shift, on one window; raises Unsupported otherwise."""
+    """(start, stop, shift): the one window where scale is not 0, and where the index is class +
+    shift.
+
+    Raises Unsupported where there is no such window.
+    """
     used = torch.nonzero(scale != 0).flatten()
     if len(used) == 0:
         return 0, 0, 0
@@ -101,7 +108,7 @@ def window_of(index: torch.Tensor, scale: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The scale as a sum of windows on which the index is a line, and of constants on which it is one number."""
+    """The scale as a sum of two: windows of one shift (index - class), and the other indices."""
     index = v.index.entries.to(torch.int64)
     lines, rest = torch.zeros_like(v.scale), v.scale.clone()
     shift = index - torch.arange(len(index))

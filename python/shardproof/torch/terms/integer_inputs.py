@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integer inputs (tokens, labels, positions): which values they may have, and what the program does with them."""
+"""Integer inputs (tokens, labels, positions): which values they may have, and how they are used."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class IntegerInputs:
         self.label_names: Any = None
 
     def origins_of(self, v: Named) -> IntegerOrigins | None:
-        """Of which inputs, choices and constants a tensor of integers is a rearrangement, or None."""
+        """The inputs, choices and constants of which a tensor of integers is a rearrangement, or
+        None.
+        """
         found = IntegerOrigins()
         todo, seen = [v.name], {v.name}
         while todo:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels that may be ignored: which they are is data.
+"""Labels that may be ignored: which labels are is data.
 
-A loss leaves out labels that equal its `ignore_index` (-100 where nothing is said), and divides by
-the number of the others. Ranks have different numbers of them, so the mean of the ranks' means is not
-the mean of all: the best-known bug of fine-tuning. So an integer input that meets such a loss, or that
-is compared with a number below 0, is a class or ignored. It is recorded once more as `Ignored`: its
-classes where it is one, `ignore_index` elsewhere. In the files it is an integer of one more value, the
-number of classes, which stands for `ignore_index`.
+A loss leaves out labels that equal its `ignore_index` (-100 by default), and divides by the number
+of the others. Ranks have different numbers of them, so the mean of the ranks' means is not the mean
+of all: the best-known bug of fine-tuning. So an integer input that meets such a loss, or that is
+compared with a number below 0, is a class or ignored. It is recorded once more as `Ignored`: its
+classes where it is one, `ignore_index` elsewhere. In the files it is an integer with one more
+value, the number of classes, which stands for `ignore_index`.
 
-Not so where the program itself shows that labels are classes: they index a table, too (tokens), they
-were drawn (`torch.randint`), they are constants, or `world.input` got `high=` and nothing in the
-program names an ignored label.
+This does not apply where the program itself shows that labels are classes: they also index a table
+(tokens), they were drawn (`torch.randint`), they are constants, or `world.input` got `high=` and
+nothing in the program names an ignored label.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Names(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Met:
-    """Where labels met the number that ignores them. by_loss: a loss has it; else a comparison, with 0 (window: only such ones)."""
+    """Where labels met the number that ignores them.
+
+    by_loss: a loss has it; else a comparison. window: only comparisons with 0.
+    """
 
     ignore: int
     loc: str
@@ -100,7 +103,11 @@ def ignored_labels_named(g: Graph) -> Iterator[None]:
 
 
 def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: bool = False) -> None:
-    """Labels meet a number that ignores them. window: in a comparison with 0, which also asks for labels of a rank's part of a vocabulary if there is one with its end (`bounded`)."""
+    """Labels meet a number that ignores them.
+
+    window: in a comparison with 0. With a comparison with the end of a rank's part of a vocabulary
+    (`bounded`), that asks for the labels of this part.
+    """
     source = labels.source if isinstance(labels, Table) else labels
     of = g.integers.origins_of(source) if isinstance(source, Named) else None
     for origin in of.origins if of is not None else ():
@@ -132,7 +139,10 @@ def bounded(g: Graph, labels: Named) -> None:
 
 
 def may_be_ignored(g: Graph, valid: Names | None) -> dict[str, Met]:
-    """The inputs of the single device that are classes or ignored. valid: None, or those that nobody but this one names are classes."""
+    """The inputs of the single device that are classes or ignored.
+
+    valid: None, or the highest rank of names that counts for nothing: these labels are classes.
+    """
     known = {**g.integers.ranges, **g.integers.chosen_from}
     return {
         name: met

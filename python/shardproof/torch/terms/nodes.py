@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of one side in single assignment: nodes over the operators of docs/operators.md, and their tensors."""
+"""The program of one side in single assignment: nodes, and their tensors.
+
+Nodes are over the operators of docs/operators.md.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,17 @@ class Nodes:
         self._indexed = 0  # nodes that `_producers` has
 
     def forget(self) -> None:
-        """Drops what is only kept for speed: a recording is kept, and sent from process to process."""
+        """Drops caches: a recording is kept, and sent from process to process."""
         self._producers.clear()
         self._indexed = 0
 
     def declare(
         self, name: str, shape: Shape, kind: str = "real", role: str | None = None
     ) -> Named:
-        """A tensor that no node makes. role: `input`, `parameter` or `constant`. Raises ValueError for a name that exists."""
+        """A tensor that no node makes. role: `input`, `parameter` or `constant`.
+
+        Raises ValueError for a name that exists.
+        """
         if name in self.tensors:
             raise ValueError(f"{name} is declared twice")
         entry: dict[str, Any] = {"shape": list(shape)}

@@ -33,9 +33,10 @@ def moved(node: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> torch.Te
 
 
 class Positions:
-    """Of tensors that only move elements of one input: which input, and the position of each element in it.
+    """The positions of elements in one input, for tensors that only move elements.
 
-    inputs: of which the given tensors are parts, where these begin, and their shapes. wholes: shapes of the inputs.
+    inputs: by tensor, the input of which it is a part, where that begins, and its shape. wholes:
+    shapes of the inputs.
     """
 
     def __init__(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choices between two values by a mask, and comparisons, which are 1 where they hold and 0 elsewhere."""
+"""Choices between two values by a mask, and comparisons.
+
+A comparison is 1 where it holds and 0 elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def _where_positive(g: Nodes, x: str, by: str) -> bool:
         return False
     of = g.producer(node["in"][1])
     if node["in"][1] == x or of is None or of["in"] != [x]:
-        return node["in"][1] == x
-    return (
+        return bool(node["in"][1] == x)
+    return bool(
         of["op"] == "add"
         and of["attrs"]["scalar"] <= 0
         or of["op"] == "sub"
@@ -56,7 +56,10 @@ _KEEPS_SIGN = (
 
 
 def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) -> bool:
-    """Whether the nodes show at once that no element is below 0 where it has a value. on_ranks: other ranks are taken to give what this one does, which is listed as an assumption."""
+    """Whether the nodes show at once that no element is below 0 where it has a value.
+
+    on_ranks: other ranks are taken to give what this one does, which is listed as an assumption.
+    """
     if isinstance(v, Filled):
         return v.fill >= 0
     if isinstance(v, Known):
@@ -74,7 +77,7 @@ def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) 
             or never_negative(g, g.value_of(x, "real"), depth - 1, on_ranks)
         ) and never_negative(g, g.value_of(y, "real"), depth - 1, on_ranks)
     if _is_step(node):
-        return g.tensors[node["in"][0]]["value"] >= 0
+        return bool(g.tensors[node["in"][0]]["value"] >= 0)
     if (
         op == "mul"
         and len(node["in"]) == 2

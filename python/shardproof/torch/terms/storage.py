@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory as segments, so that views, in-place writes, `out=` and flat buffers become values in single assignment.
+"""Memory as segments.
 
-A storage is a list of segments that do not overlap. Each is a value with sizes, strides and an offset. Reading a view finds the segment that it lies in and writes the view as slices, permutations
-and reshapes of its value; a view that spans several segments is their concatenation. Offsets and strides are in elements; complex tensors are stored as real ones with a last dimension of 2.
+Views, in-place writes, `out=` and flat buffers become values in single assignment. A storage is a
+list of segments that do not overlap. Each is a value with sizes, strides and an offset. A read of a
+view finds the segment that contains it, and writes the view as slices, permutations and reshapes of
+its value. A view that spans several segments is their concatenation.
+
+Offsets and strides are in elements. Complex tensors are stored as real ones with a last dimension
+of 2.
 """
 
 from __future__ import annotations
@@ -33,9 +38,9 @@ class Storage:
         self.keep = keep  # the real storage: its address names this one as long as it lives
         self.segments: list[Segment] = []
         self.freed = False  # given back once
-        self.pending: dict[
-            object, tuple[int, int, str]
-        ] = {}  # asynchronous operators that were not waited for: the elements that they write, and what they are
+        # asynchronous operators that were not waited for: the elements that they write, and what
+        # they are
+        self.pending: dict[object, tuple[int, int, str]] = {}
         self.sent: dict[object, tuple[int, int, str]] = {}  # of these the elements that they read
         self._cache: dict[Geometry, Value] = {}
 
@@ -114,7 +119,10 @@ class Storage:
         self.segments.append(Segment(Poison(value.shape, reason), at))
 
     def cut_in(self, g: Graph, value: Value, at: Geometry, loc: str) -> None:
-        """Writes a stretch of memory so that nothing of what was there before is referred to: the rest of earlier tensors is cut off from them."""
+        """Writes a stretch of memory so that nothing refers to what was there before.
+
+        What is left of earlier tensors is cut off from them.
+        """
         low, high = at.span()
         self._cache.clear()
         touched = [s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1]]
@@ -273,7 +281,7 @@ class Storage:
         return Poison(at.size, Reason("memory of which a part was never written is read", loc))
 
     def pieces(self, g: Graph, at: Geometry) -> list[Segment] | None:
-        """The segments that make up a dense view, each inside it, in order; None if they do not cover it exactly."""
+        """The segments of a dense view, in order; None if they do not cover it exactly."""
         low, high = at.span()
         inside = sorted(
             (s for s in self.segments if s.at.span()[0] < high and low < s.at.span()[1]),
@@ -384,7 +392,10 @@ def _splice(g: Graph, old: Value, new: Value, place: Place, dim: int) -> Value:
 
 
 def _from_flat(g: Graph, s: Segment, at: Geometry) -> Value | None:
-    """A view of a dense segment whose sizes do not divide: cut the needed stretch out of the flat elements first."""
+    """A view of a dense segment whose sizes do not divide.
+
+    The needed stretch is cut out of the flat elements first.
+    """
     low, high = at.span()
     base, end = s.at.span()
     if low < base or high > end:

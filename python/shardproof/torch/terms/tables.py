@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one integer, position by position: which classes a rank holds, ignored labels, windows of a vocabulary.
+"""Functions of one integer, position by position.
 
-An integer tensor of classes (tokens, labels) is compared, shifted, masked and used as an index by vocabulary-parallel code. Such values are kept as tables over all
-classes and become operators (`embedding` and `one_hot` with a window) where numbers are needed.
+Vocabulary-parallel code compares, shifts and masks an integer tensor of classes (tokens, labels),
+and indexes with it. Such values are kept as tables over all classes. They become operators
+(`embedding` and `one_hot` with a window) where numbers are needed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def note_index(g: Graph, v: Value) -> None:
 
 
 def unknown_range(g: Graph, operands: list[Value]) -> str:
-    """The integer input among the operands whose range was asked for and is not known, or nothing."""
+    """The integer input among the operands whose range was needed and is not known, or ""."""
     for v in operands:
         if isinstance(v, Named) and v.kind == "int":
             of = g.integers.origins_of(v)
@@ -103,9 +104,10 @@ def _scalar(v: Value) -> torch.Tensor:
 
 
 def _root(g: Graph, source: Named) -> tuple[str, Shape]:
-    """The tensor whose elements these are, and in which shape (before they were repeated): where both are equal, broadcasting puts equal elements at equal positions.
+    """The tensor whose elements these are, and its shape before they were repeated.
 
-    The shape counts: labels[:, None] and labels[None] have the same elements, and not at the same places.
+    Where both are equal, broadcasting puts equal elements at equal positions. The shape counts:
+    labels[:, None] and labels[None] have the same elements, and not at the same places.
     """
     name, shape = source.name, source.shape
     node = source.node
@@ -130,12 +132,17 @@ def keeps_rows(t: Table, shape: Shape) -> bool:
 
 
 def same_source(g: Graph, a: Table, b: Table) -> bool:
-    """Whether the tables are of the same integers, position by position, also where they are broadcast to one shape."""
+    """Whether the tables are of the same integers, position by position, also where they are
+    broadcast.
+    """
     return _root(g, a.source) == _root(g, b.source)
 
 
 def same_rows(g: Graph, a: Table, b: Table) -> bool:
-    """Whether the tables are of the same integers, one after another in row-major order: for rows that are matched by their number, in whatever shape they are."""
+    """Whether the tables are of the same integers in row-major order, whatever their shapes.
+
+    That is for rows that are matched by their number.
+    """
     (one, shape), (other, _) = _root(g, a.source), _root(g, b.source)
     return one == other and numel(a.shape) == numel(b.shape) == numel(shape)
 
@@ -185,7 +192,7 @@ def binary(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
 
 
 def _scales(g: Graph, t: Table, v: Pick) -> bool:
-    """Whether the table has, once broadcast to the pick, one number for each thing that was picked."""
+    """Whether the table, broadcast to the pick, has one number for each picked element."""
     if t.shape == v.index.shape + (1,) * (len(v.shape) - len(v.index.shape)) and same_rows(
         g, t, v.index
     ):
@@ -194,7 +201,9 @@ def _scales(g: Graph, t: Table, v: Pick) -> bool:
 
 
 def _per_row(t: Table, v: Pick) -> bool:
-    """The table's value is one for each row that was picked: its last dimension is 1 and is broadcast."""
+    """Whether the table has one value for each picked row: its last dimension is 1 and is
+    broadcast.
+    """
     return t.shape[-1:] == (1,) or len(t.shape) == 0 or t.shape == v.shape
 
 
@@ -220,7 +229,9 @@ def _pick_with(a: Pick, op: str, x: torch.Tensor, shape: Shape) -> Pick | None:
 
 
 def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
-    """The elements (rows, with `table`) of source that a table of classes names; None if the index is no such thing."""
+    """The elements (rows, with `table`) of source that a table of classes names; None: no such
+    index.
+    """
     note_index(g, index)
     t = table_of(g, index)
     if t is None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor holds while a step is recorded: a name in the graph, a known constant, an integer's table, or nothing that can be said (poison)."""
+"""What a tensor holds while a step is recorded.
+
+It is a name in the graph, a known constant, a table of an integer, or nothing that is known
+(poison).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,9 @@ Shape = tuple[int, ...]
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The kind of element that the format tells apart (real, int or complex), and bool, which the files call an integer."""
+    """The kind of element that the format has (real, int or complex), or bool, an integer in the
+    files.
+    """
     if dtype.is_complex:
         return "complex"
     if dtype == torch.bool:
@@ -42,9 +48,11 @@ class Value:
 class Named(Value):
     """A result of a node, or an input: a tensor of the format.
 
-    base: the value of which this is the same elements in row-major order under another shape. square: the value whose root this is. row_sums: what the
-    sum over the last dimension is known to be. masked: (unmasked, keep): this is `unmasked` in the rows whose class `keep` has, zero in the others.
-    of_class: the integers, one for each element, of whose class this is a sum over classes of indicators times something.
+    base: the value of which this has the same elements in row-major order, in another shape.
+    square: the value whose root this is. row_sums: the sum over the last dimension, where it is
+    known. masked: (unmasked, keep): this is `unmasked` in the rows whose class `keep` has, zero in
+    the others. of_class: the integers, one for each element, of whose class this is a sum over
+    classes of indicators times something.
     """
 
     __slots__ = ("name", "kind", "node", "base", "square", "row_sums", "masked", "of_class")
@@ -78,7 +86,10 @@ class Filled(Value):
 
 
 class Known(Value):
-    """Numbers that do not depend on any input, computed once by ATen itself. `data` is never written."""
+    """Numbers that do not depend on any input, computed once by ATen itself.
+
+    `data` is never written.
+    """
 
     __slots__ = ("data", "_hides", "_made")
 
@@ -92,7 +103,10 @@ class Known(Value):
         return Known, (self.data,)  # without what was made of it
 
     def once(self, key: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Known:
-        """A function of these numbers, computed once: every layer asks for the same of a rotary table, and what it gets is one value."""
+        """A function of these numbers, computed once and one value.
+
+        Every layer computes the same of a rotary table.
+        """
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = Known(make(self.data))
@@ -126,7 +140,8 @@ class Complex(Value):
 class Table(Value):
     """A function of one integer, position by position: `entries[c]` where `source` is `low + c`.
 
-    The source is taken to be in [low, low + len(entries)): tokens and labels are classes. The recorder lists that as an assumption.
+    The source is taken to be in [low, low + len(entries)): tokens and labels are classes. The
+    recorder lists that as an assumption.
     """
 
     __slots__ = ("source", "entries", "low")
@@ -141,7 +156,10 @@ class Table(Value):
 
 
 class Hidden(Value):
-    """`source` where `keep` is 1, minus infinity where it is 0: scores that attention does not see. `keep` is broadcast to the shape."""
+    """`source` where `keep` is 1, minus infinity where it is 0: scores that attention does not see.
+
+    `keep` is broadcast to the shape.
+    """
 
     __slots__ = ("source", "keep")
     kind = "real"
@@ -152,7 +170,10 @@ class Hidden(Value):
 
 
 class Ignored(Value):
-    """Integers: `source` where `keep` is 1, the number `other` elsewhere. Labels of which some do not count. zeros: the source is 0 there."""
+    """Integers: `source` where `keep` is 1, the number `other` elsewhere.
+
+    They are labels of which some do not count. zeros: the source is 0 there.
+    """
 
     __slots__ = ("source", "keep", "other", "zeros")
     kind = "int"
@@ -163,12 +184,14 @@ class Ignored(Value):
 
 
 class Pick(Value):
-    """From each row of `source` (last dimension), or with `table` from the rows of a table, the element that an integer names, times a factor, plus an offset.
+    """The element of each row of `source` that an integer names, times a factor, plus an offset.
 
-    rows[c] is the position taken where the integer is low + c; scale[c] and offset[c] are reals. For `table` the source is [rows, d] and the shape ends in d.
+    Rows are along the last dimension. With `table`, whole rows of a table are picked: the source is
+    [rows, d] and the shape ends in d. The position is index.entries[c] where the integer is low +
+    c; scale[c] and offset[c] are reals.
     """
 
-    __slots__ = ("source", "index", "rows", "scale", "offset", "table")
+    __slots__ = ("source", "index", "scale", "offset", "table")
     kind = "real"
 
     def __init__(
@@ -192,7 +215,11 @@ class Pick(Value):
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a value is not known: what was met, and where. asks: the integer input whose range would tell more. hazard: the program itself is wrong (it reads what nothing has written yet)."""
+    """Why a value is not known: what was met, and where.
+
+    asks: the integer input whose range would tell more. hazard: the program itself is wrong (it
+    reads what nothing has written yet).
+    """
 
     text: str
     loc: str
@@ -215,11 +242,11 @@ class Poison(Value):
 
 
 class NotFollowed(Refusal):
-    """The program does what cannot be followed, and of which no tensor alone is the result: nothing can be said of it."""
+    """The program does what cannot be followed, and no single tensor is its result."""
 
 
 class Unsupported(Exception):
-    """Raised by the table of operators: the call has no translation. The recorder turns it into poison, never into nothing."""
+    """The call has no lowering. The recorder turns it into poison, never into nothing."""
 
 
 class Poisoned(Exception):

@@ -8,7 +8,10 @@ from .recorder import Recorder
 
 
 class AsynchronousCalls:
-    """Tells the recorder what asynchronous calls write and send, until they are waited for, and what they communicate."""
+    """Reports to the recorder what asynchronous calls write, send and communicate.
+
+    That holds until they are waited for.
+    """
 
     def __init__(self, recorder: Recorder, batches: list[int]) -> None:
         self.recorder, self.batches = recorder, batches

@@ -75,7 +75,9 @@ class CutPoints:
                 t.register_hook(self._gradient(label + ".grad", name, module, call, final))
 
     def _operands(self, name: str, args: Any, call: int) -> None:
-        """What a module with parameters of its own is given: gradients of weights are products with it."""
+        """The operands of a module with parameters of its own: gradients of weights are products
+        with them.
+        """
         given = (
             [t for t in args if isinstance(t, torch.Tensor) and t.dtype.is_floating_point]
             if isinstance(args, tuple)
@@ -93,7 +95,11 @@ class CutPoints:
                 )
 
     def _result_of(self, name: str, module: nn.Module, t: torch.Tensor) -> Placement:
-        """A matrix that is cut along what it sums over leaves parts to be added up, unless the module has done so itself."""
+        """The placement of a module's result.
+
+        A matrix that is sharded along the dimension that it sums over leaves partial sums, unless
+        the module has reduced them itself.
+        """
         placement = place(self.recorder, t)
         shard = self.binding.shard_of(f"{name}.weight" if name else "weight")
         weight = module._parameters.get("weight")
@@ -114,7 +120,9 @@ class CutPoints:
             if grad is None:
                 return  # a function of the step's own says so: its operand has no gradient
             if torch.is_grad_enabled():
-                return  # it will be differentiated itself (a penalty on gradients), so that nothing says that its scale is the loss's
+                # it will be differentiated itself (a penalty on gradients), so that nothing says
+                # that its scale is the loss's
+                return
             if not final:
                 self._weights(name, module)
             local = grad._local_tensor if isinstance(grad, private.DTensor) else grad
@@ -149,7 +157,10 @@ class CutPoints:
                     self.gathered[id(p)] = (p, full)
 
     def unreduced(self, p: torch.Tensor, grad: torch.Tensor) -> None:
-        """The gradient of a parameter that FSDP gathered, before its ranks add theirs up: a sum over many ranks and the cutting of it are then two proofs."""
+        """The gradient of a parameter that FSDP gathered, before its ranks add theirs up.
+
+        A sum over many ranks and its sharding are then two proofs.
+        """
         _, name = self.gathered.get(id(p), (p, ""))
         if (
             not name
@@ -162,7 +173,10 @@ class CutPoints:
         self.tracker.track("checkpoint", f"{name}.grad of backward", grad, placement)
 
     def _squares(self) -> None:
-        """Sums of squares of gradients (for clipping), which the ranks have parts of: the norm of all is then made of proved numbers."""
+        """Sums of squares of gradients (for clipping), of which ranks have parts.
+
+        The norm of all is then computed of proved numbers.
+        """
         g = self.recorder.g
         products = {
             n["in"][0]: n["out"][0]
@@ -183,7 +197,10 @@ class CutPoints:
                 )
 
     def _reduced_later(self) -> None:
-        """A gradient that the program reduces by hand after backward was its rank's part of the sum (or the mean) until then."""
+        """Gradients that the program reduces by hand after backward.
+
+        Until then each was its rank's part of the sum (or the mean).
+        """
         made = {
             m.name: (m.value.base or m.value).name
             for m in self.raw_gradients
@@ -215,7 +232,11 @@ class CutPoints:
                 )
 
     def _summed(self) -> None:
-        """A loss that is said to be a sum over ranks (it was divided by what all of them have) has gradients that are sums. Only checkpoints go by that, and they are proved before they are used."""
+        """Gradients of a loss that is a sum over ranks are sums.
+
+        `world.output` gives such a loss, or it was divided by what all ranks have. Only cut points
+        depend on that, and they are proved before they are used.
+        """
         scalars = [
             m.placement for m in self.tracker.tracked if m.role == "output" and m.value.shape == ()
         ]
@@ -244,7 +265,10 @@ class CutPoints:
                 m.placement.mean = [a for a in m.placement.mean if a not in summed]
 
     def _several_passes(self) -> None:
-        """Gradients of single backward passes, where there were several, are no gradients of all of them: each has its own name."""
+        """Gradients of several backward passes get a name for each pass.
+
+        None of them is the gradient of all passes.
+        """
         single: dict[str, list[TrackedTensor]] = collections.defaultdict(list)
         for m in self.tracker.tracked:
             if m.role == "checkpoint" and m.name.endswith(".grad of backward"):
@@ -254,7 +278,10 @@ class CutPoints:
                 m.name = f"{name} pass {i + 1}"
 
     def after_backward(self) -> None:
-        """Gradients as backward left them, before clipping; of several backward passes the last one's stay."""
+        """Gradients as backward left them, before clipping.
+
+        Those of the last backward pass stay.
+        """
         if self.recorder.paused:
             return
         self.recorder.untracked.differentiated = True

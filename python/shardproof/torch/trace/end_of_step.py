@@ -46,7 +46,7 @@ def same(a: Value, b: Value) -> bool:
     if a is b or not (isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape):
         return a is b
     with private.outside():
-        return torch.equal(a.data.double(), b.data.double())
+        return bool(torch.equal(a.data.double(), b.data.double()))
 
 
 @dataclasses.dataclass
@@ -74,8 +74,8 @@ class EndOfStep:
     """Tracks what a step leaves behind.
 
     plain: numbers and texts that it returned. changed: buffers that it changes. beside: what
-    optimizers and the step keep beside parameters of modules, and its shape. no_gradient: parameters
-    without a gradient.
+    optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
+    parameters without a gradient.
     """
 
     def __init__(self, tracker: Tracker, cut_points: CutPoints, given: Given) -> None:
@@ -95,8 +95,11 @@ class EndOfStep:
         placement: Placement | None,
         untouched: bool = False,
     ) -> None:
-        """What the step leaves in a parameter, its gradient or its state: of a single number, too, each rank has the model's, unlike a loss. untouched: nothing was done with it, so that nothing is
-        claimed of it here."""
+        """What the step leaves in a parameter, its gradient or its state.
+
+        Each rank has the model's value, also of a single number, unlike a loss. untouched: nothing
+        was done with it, so that nothing is claimed of it here.
+        """
         kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, "optimizer states")
         role = "output"
         if self.binding.only_used(name) and name not in self.binding.stretches:
@@ -128,7 +131,11 @@ class EndOfStep:
         self.tracker.tracked = before
 
     def finish(self, result: Any) -> None:
-        """Marks what the step left behind: its results, gradients, parameters and optimizer states."""
+        """Tracks what the step left behind: its results, gradients, parameters and optimizer
+        states.
+
+        Raises CaptureError.
+        """
         self.cut_points.finish()
         self.keep(result)
         self.tracker.tracked += self.yielded
@@ -165,7 +172,8 @@ class EndOfStep:
             value = optimizer.state.get(owner, {}).get(key[1:])
             if not isinstance(value, torch.Tensor):
                 raise CaptureError(
-                    f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor any more at the end of the step"
+                    f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor "
+                    "any more at the end of the step"
                 )
             placement = next(
                 (
@@ -192,7 +200,9 @@ class EndOfStep:
             self.recorder.g.leave_out(idle.what, idle.because)
 
     def _result(self, label: str, found: Any, number: int) -> None:
-        """Something that the step returned, or the one of that number of several: compared, or named as not compared."""
+        """One result of the step, or of the step with that number: compared, or named as not
+        compared.
+        """
         kind = "loss" if label == "loss" else "results"
         label = numbered(label, number)
         what = f"the step's result {label!r}"
@@ -223,12 +233,14 @@ class EndOfStep:
 
     def _returned(self, label: str, module: nn.Module) -> None:
         """Of a module that the step returned: what is compared nowhere else."""
-        if not self.binding.has(module):
-            if any(t.numel() for t in [*module.parameters(), *module.buffers()]):
-                self.recorder.g.leave_out(
-                    f"the step's result {label!r}",
-                    "nothing calls or trains this module in the step, so that its parameters and buffers are not looked at",
-                )
+        if not self.binding.has(module) and any(
+            t.numel() for t in [*module.parameters(), *module.buffers()]
+        ):
+            self.recorder.g.leave_out(
+                f"the step's result {label!r}",
+                "nothing calls or trains this module in the step, so that its parameters and "
+                "buffers are not looked at",
+            )
         for path, m in module.named_modules():
             for key, t in vars(m).items():
                 now = (
@@ -239,12 +251,17 @@ class EndOfStep:
                 if isinstance(now, Poison) or isinstance(now, Named) and now.node is not None:
                     self.recorder.g.leave_out(
                         f"the step's result {'.'.join(filter(None, (label, path, key)))!r}",
-                        "it is a tensor that the step computed and the module holds as a plain attribute: return it by itself",
+                        "it is a tensor that the step computed and the module holds as a plain "
+                        "attribute: return it by itself",
                     )
 
     def _untouched(self) -> set[str]:
-        """Parameters of models of which only parts are called that this side neither computes with nor changes, though it does with others of them: stages of a pipeline that others have, of which it keeps an old copy. A model that it leaves alone as a
-        whole is compared."""
+        """Parameters that this side neither computes with nor changes, of models of which it uses
+        other parts.
+
+        They are stages of a pipeline that other ranks have, of which it keeps an old copy. A model
+        that it leaves alone as a whole is compared.
+        """
         mine = [
             name
             for name in self.binding.parameters
@@ -268,7 +285,12 @@ class EndOfStep:
         return {name for name in left if id(self.binding.model_of(name)) in parts}
 
     def _attributes(self, name: str, p: nn.Parameter) -> None:
-        """Tensors that are kept with a parameter, such as gradients that are added up apart from `.grad`. Of a parameter that an optimizer has stepped these were only on the way (`main_grad` of a buffer of which a rank has reduced its own part)."""
+        """Tensors that are kept with a parameter, such as gradients that are accumulated outside of
+        `.grad`.
+
+        Of a parameter that an optimizer has stepped these were only intermediate (`main_grad` of a
+        buffer of which a rank has reduced its own part).
+        """
         stepped = any(
             p is q or getattr(q, "main_param", None) is p or getattr(p, "main_param", None) is q
             for o in self.binding.optimizers
@@ -291,7 +313,8 @@ class EndOfStep:
             if isinstance(now, Poison):
                 self.recorder.g.leave_out(
                     f"{name}.{key}",
-                    f"it is written in a way that is not followed ({now.reason.text} at {now.reason.loc})",
+                    f"it is written in a way that is not followed ({now.reason.text} at "
+                    f"{now.reason.loc})",
                 )
             elif not isinstance(now, (Filled, Known)):
                 self._beside_one(
@@ -308,7 +331,11 @@ class EndOfStep:
             raise CaptureError(str(e)) from None
 
     def _untracked(self, named: Mapping[str, Any]) -> None:
-        """Tensors that the step wrote by hand (untracked_tensors.py), but those that have names: parameters, gradients, states and buffers, and what FSDP gathers."""
+        """Tensors that the step wrote by hand (untracked_tensors.py) and that have no name
+        otherwise.
+
+        Parameters, gradients, states and buffers have names, and so has what FSDP gathers.
+        """
         binding = self.binding
         others = [
             *binding.parameters.values(),
@@ -335,7 +362,8 @@ class EndOfStep:
             if isinstance(now, Poison):
                 self.recorder.g.leave_out(
                     f"a tensor of shape {list(t.shape)} that no called module has",
-                    f"it is written by hand in a way that is not followed ({now.reason.text} at {now.reason.loc})",
+                    f"it is written by hand in a way that is not followed ({now.reason.text} at "
+                    f"{now.reason.loc})",
                 )
                 continue
             shape = "x".join(map(str, t.shape)) or "1"
@@ -410,7 +438,11 @@ class EndOfStep:
         self.tracker.track("kept", name, t, placement, kind=kind)
 
     def _beside(self, name: str, kept: Any) -> None:
-        """Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own share) have others of these."""
+        """What optimizers keep beside parameters of modules.
+
+        Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own
+        share) have others of these.
+        """
         if isinstance(kept, DataNumber) and kept.value is not None:
             with self.tracker.quiet():
                 kept = self.recorder.number_tensor(kept.value, torch.float64)
@@ -434,7 +466,11 @@ class EndOfStep:
                 self._beside_one(name + suffix, t, place(self.recorder, t), BESIDE)
 
     def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
-        """What the step leaves in a buffer is claimed if it changed it there, on whichever side. A cache of constants is not kept: it is made again; what was given to world.output is claimed as it was said there."""
+        """A buffer is claimed if the step changed it, on whichever side.
+
+        A cache of constants is not kept: it is recomputed. What was given to world.output is
+        claimed as it was then.
+        """
         local = unwrapped(b)
         before, now, said = (
             self.given.buffers_before.get(name),

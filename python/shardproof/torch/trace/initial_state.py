@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What buffers hold when the step begins.
 
-A step is one of many: a buffer that was just made of zeros holds something else in the next one. So a buffer that is saved with its model and holds one real number everywhere (statistics, averages)
-begins with any value, the same on the single device and the ranks, as parameters do. Tables and masks, of many numbers, and counts, which are integers, are what they are.
+A step is one of many: a buffer that was just made of zeros holds something else in the next one. So
+a buffer that is saved with its model and holds one real number everywhere (statistics, averages)
+begins with any value, the same on the single device and the ranks, as parameters do. Tables and
+masks, of many numbers, and counts, which are integers, keep their numbers.
 
 It begins with its numbers after all where
 
-* the step leaves it with the very number that it began with, on the single device: so does every later step find it (what ranks leave is compared with that);
+* the step leaves it with the very number that it began with, on the single device: so does every
+  later step find it (what ranks leave is compared with that);
 * `world.output` was told that ranks have parts of it that add up to the model's;
 * a rank has another number there, or no rank has it (ranks and single device are other code);
-* the program cannot be followed otherwise: something is decided by its number (flags, counts). Single numbers are tried first: flags are such.
+* the program cannot be followed otherwise: something is decided by its number (flags, counts).
+  Single numbers are tried first: flags are such.
 
 All but the first is listed under "Assumed".
 """
@@ -29,10 +33,15 @@ _NONE = 1 << 62  # elements that no buffer has
 
 @dataclasses.dataclass(frozen=True)
 class InitialState:
-    """Which buffers begin with any value. least: those of so many elements and more; numbers: but for these; single: on ranks, those of the single device that do, and the number that each was made with.
+    """Which buffers begin with any value.
 
-    batch: draws that are different data on ranks along these axes, of these sizes: the single device draws the rows of all of them, one rank's after another's.
-    dealt: axes along which DistributedSampler deals out samples, `size` to a batch: the single device's batches are those of all of them.
+    least: those of so many elements and more. numbers: buffers that begin with their numbers.
+    single: on ranks, the buffers of the single device that begin with any value, and the number
+    that each was made with.
+
+    batch: draws that are different data on ranks along these axes, of these sizes. The single
+    device draws the rows of all of them, rank by rank. dealt: axes along which DistributedSampler
+    deals out samples, `size` to a batch. The single device's batches are those of all ranks.
     """
 
     least: int = 1

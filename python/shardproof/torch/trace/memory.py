@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the memory of a program holds while it runs: storages, by the tensors that see them.
 
-Whatever reads or writes a tensor goes through here, so that what is under way (asynchronous calls), never written or given back is noticed in one place.
+All reads and writes of tensors go through here. So one place notices what is under way
+(asynchronous calls), never written, or freed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from ..terms.values import (
 
 
 def shortest(x: float, dtype: torch.dtype) -> float:
-    """The number that a constant of a short dtype was written as: a fraction of small numbers, else the fewest decimals."""
+    """The number as which a constant of a short dtype was written.
+
+    It is a fraction of small numbers, else the one with the fewest decimals.
+    """
     if not math.isfinite(x) or dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return x
     near = Fraction(x).limit_denominator(1 << 10)
@@ -108,7 +112,8 @@ class Memory:
                     Poison(
                         whole,
                         Reason(
-                            "a tensor that was made while another rank was recorded (or in an earlier call of sp.verify) and was kept, in a global or a cache",
+                            "a tensor that was made while another rank was recorded (or in an "
+                            "earlier call of sp.verify) and was kept, in a global or a cache",
                             self.where(),
                         ),
                     ),
@@ -131,7 +136,8 @@ class Memory:
                 value = Poison(
                     size,
                     Reason(
-                        "a tensor made of not-a-number, which a number that depends on data is here (Tensor.item())",
+                        "a tensor made of not-a-number, which a number that depends on data is "
+                        "here (Tensor.item())",
                         self.where(),
                     ),
                 )
@@ -169,7 +175,7 @@ class Memory:
             return self._read(t)
 
     def numbers(self, x: Any) -> Any:
-        """The numbers of a tensor that holds constants, as a real tensor; anything else as it is."""
+        """The numbers of a tensor that holds constants, as a real tensor; else x itself."""
         if not isinstance(x, private.FakeTensor):
             return x
         v = self.read(x)

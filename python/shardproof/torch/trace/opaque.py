@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of which nothing is known but that they are functions: equal arguments give equal results.
+"""Operators of which nothing is known but that they are functions: equal arguments, equal results.
 
-The results of such a call are inputs of both sides, the same on a rank as on the single device. That they are is what it rests on, so the call's arguments become outputs: the verifier has to prove
-that the rank's are those of the single device, whole, or, for a function of each element (or of each matrix) by itself, the part where the result's lies. Calls are taken in the order of the program: what a call's arguments are computed of are results of earlier calls, which are equal by then.
+The results of such a call are inputs of both sides, the same on a rank as on the single device.
+This rests on equal arguments, so the arguments become outputs: the verifier has to prove that the
+rank's are those of the single device. For a function of each element (or of each matrix) it proves
+that for the part at the result's place. Calls are taken in the order of the program: a call's
+arguments are computed of results of earlier calls, which are equal by then.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ def result(label: str, i: int) -> str:
 
 @dataclasses.dataclass
 class Call:
-    """One call. function: the operator with all that is no tensor; lead: so many dimensions in front, of all arguments and results alike, are taken one position by itself: what lies there in the results is
-    a function of what lies there in the arguments (0: a function of all)."""
+    """One call.
+
+    function: the operator with all arguments that are no tensors. lead: so many dimensions in
+    front, of all arguments and results, are independent: each position of the results is a function
+    of the same position of the arguments (0: a function of all).
+    """
 
     function: str
     loc: str
@@ -41,11 +48,10 @@ class Call:
         """Of what it is a function."""
         if not self.lead:
             return "its whole arguments"
-        return (
-            "each element"
-            if all(len(v.shape) == self.lead for v in (*self.operands, *self.results))
-            else f"each position of the first {self.lead} dimension{'s' if self.lead > 1 else ''} of its arguments"
-        )
+        if all(len(v.shape) == self.lead for v in (*self.operands, *self.results)):
+            return "each element"
+        plural = "s" if self.lead > 1 else ""
+        return f"each position of the first {self.lead} dimension{plural} of its arguments"
 
     def arguments(self) -> dict[str, Named]:
         return {argument(self.label, i): v for i, v in enumerate(self.operands)}
@@ -70,7 +76,10 @@ class Calls:
         outs: Sequence[Any],
         lead: int,
     ) -> list[Value | None]:
-        """The results, for tensors `outs`. Raises Poisoned and Unsupported for operands that are no tensors of the graph."""
+        """The results, for tensors `outs`.
+
+        Raises Poisoned and Unsupported for operands that are no tensors of the graph.
+        """
         given = [self.g.named(v) for v in operands]
         key = (function, tuple(v.name for v in given))
         if key not in self._before:
@@ -103,7 +112,9 @@ class Calls:
 def followed(
     g: Graph, calls: Sequence[Call], wanted: Sequence[str], keep: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[Call]]:
-    """The nodes that make what is wanted and the arguments of the calls that this needs; these calls."""
+    """The nodes that make what is wanted and the arguments of the calls that this needs; these
+    calls.
+    """
     needed: list[Call] = []
     while True:
         names = [*wanted, *(v.name for c in needed for v in c.operands)]
@@ -116,7 +127,10 @@ def followed(
 
 
 class Ancestors:
-    """Of which tensors that both sides have others are computed: the nearest ones. shared: tensors of one side, and what they are called on both."""
+    """The nearest tensors that both sides have, of which a tensor is computed.
+
+    shared: tensors of one side, and their names on both.
+    """
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]], shared: Mapping[str, str]) -> None:
         self.producers = {name: n for n in nodes for name in n["out"]}
@@ -157,8 +171,11 @@ class CalledThere:
 def matched(
     calls: Sequence[Call], theirs: Mapping[str, CalledThere], ours: Ancestors, models: Ancestors
 ) -> dict[str, str | None]:
-    """Which call of the single device's each of a rank's is, by labels. A rank may make some of them only (for parameters that it owns): then it is the same function of arguments of the same shapes that are
-    computed of the same tensors. None: there is none left. Calls that do not belong together have arguments of which nobody can prove that they are equal.
+    """The call of the single device for each call of a rank, by labels; None: there is none left.
+
+    A rank may make some of the calls only (for parameters that it owns). Its call is then the same
+    function of arguments of the same shapes that are computed of the same tensors. A wrong pair has
+    arguments that nobody can prove equal.
     """
 
     def fits(c: Call, label: str) -> bool:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers: which are drawn, by which generator in which state, and where they lie in what the single device draws.
+"""Random numbers: by which generator in which state they are drawn, and their place in the model's.
 
-What tells draws apart is the state of the generator, what is drawn and its shape: two ranks whose generators have the same state draw the same numbers. The state of the real generators is used, and
-moved on by what was drawn, so that seeds, forked generators and activation checkpointing are seen as they are. All draws are inputs. Those that are made while a module runs are named by it, others
-are counted.
+Draws are told apart by the state of the generator, by what is drawn, and by its shape: two ranks
+whose generators have the same state draw the same numbers. The state of the real generators is
+used, and advanced by what was drawn, so that seeds, forked generators and activation checkpointing
+are followed. All draws are inputs. Those that are made while a module runs are named after it,
+others are counted.
 
-A step begins with one state of torch's generator on all ranks and the single device. A script (`python -m shardproof.torch`) begins with a state of its own on each, as real processes do.
+A step begins with one state of PyTorch's generator on all ranks and the single device. A script
+(`python -m shardproof.torch`) begins with a state of its own on each, as real processes do.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import torch
 from ..compat import private
 from ..step.tracked_tensors import Placement, place
 from ..terms import arithmetic as ar
+from ..terms.graph import Graph
 from ..terms.values import Filled, Named, Unsupported, Value, kind_of
 
 _LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
@@ -47,7 +51,10 @@ _OF_ROWS = frozenset(
 
 @dataclasses.dataclass(eq=False)
 class Draw:
-    """Random numbers that are an input. key: equal where the numbers are; placement: None where shapes decide where they lie."""
+    """Random numbers that are an input.
+
+    key: equal where the numbers are. placement: None where shapes decide.
+    """
 
     value: Named
     loc: str
@@ -91,17 +98,20 @@ class Randomness:
         self._first = STEP_SEED
         self._cpu = "none"  # the seed that the program gave to the CPU
         self._device_seeds: set[str] = set()  # those that it gave to "cuda" alone
-        self._there: dict[
-            int, Any
-        ] = {}  # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays its own
+        # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays
+        # its own
+        self._there: dict[int, Any] = {}
         self._asked = False  # what is drawn now is asked for on "cuda"
-        self.batch: dict[
-            str, int
-        ] = {}  # draws of which the single device draws so many times the rows: a batch of all ranks (beginning.py)
+        # draws of which the single device draws so many times the rows: a batch of all ranks
+        # (beginning.py)
+        self.batch: dict[str, int] = {}
         self._rows = False  # an operator of _OF_ROWS runs
 
     def begin(self, rank: int, world: int, own: bool) -> None:
-        """Seeds torch's generator as a process finds it. own: as a process of its own, which no other one is like."""
+        """Seeds PyTorch's generator as a process finds it.
+
+        own: with a state that no other process has.
+        """
         self.own = own
         if own:
             self._first = int.from_bytes(
@@ -132,7 +142,10 @@ class Randomness:
             self._there[private.storage_key(made)] = made.untyped_storage()
 
     def _of_cpu(self, seed: str, t: torch.Tensor) -> str | None:
-        """The seed that the CPU has, where only that of "cuda" leads to what is drawn and nothing tells that it is drawn there."""
+        """The seed of the CPU, where only that of "cuda" leads to what is drawn.
+
+        None where the program shows that it is drawn on "cuda".
+        """
         there = self._asked or private.storage_key(t) in self._there
         return self._cpu if seed in self._device_seeds and not there else None
 
@@ -215,7 +228,10 @@ class Randomness:
         )
 
     def draw(self, t: torch.Tensor, what: str, generator: Any) -> Value:
-        """Numbers for a tensor. what: operator and parameters, which tell apart what is drawn in the same state."""
+        """Numbers for a tensor.
+
+        what: operator and parameters, which distinguish draws in the same state.
+        """
         shape = tuple(int(n) for n in t.shape)
         if 0 in shape:
             return Filled(0, shape)
@@ -227,7 +243,7 @@ class Randomness:
             return self._before[key]
         name, path = self._name()
         self._count[path] += 1
-        g = self.recorder.g
+        g: Graph = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
         placement = (
             place(self.recorder, private.DTensor(t, spec, requires_grad=False))
@@ -258,7 +274,11 @@ class Randomness:
                 d.more = False
 
     def _name(self) -> tuple[str, str]:
-        """Of the next numbers, and what they are counted by. Of those that torch.nn.init draws a rank may draw fewer than the single device: they are counted alone."""
+        """The name of the next numbers, and what they are counted by.
+
+        A rank may draw fewer of those that torch.nn.init draws than the single device: they are
+        counted alone.
+        """
         if self.inside:
             path = (
                 self.recorder.modules[-1]
@@ -282,7 +302,11 @@ class Randomness:
 
     @staticmethod
     def _advance(generator: Any, what: str) -> str:
-        """What tells these numbers from others; the generator goes on to a state that no other history leads to, and its seed stays the one that was set."""
+        """The key of these numbers.
+
+        The generator advances to a state that no other history leads to. Its seed stays the one
+        that was set.
+        """
         g = generator if generator is not None else torch.default_generator
         with private.outside():
             seed = g.initial_seed()

@@ -37,7 +37,10 @@ from .side import Side
 
 
 class _OneThread(private.FakeTensorMode):
-    """Knows of operators that another thread runs, which is not recorded. (An error that is raised there ends that thread alone.)"""
+    """Notes operators of other threads, which are not recorded.
+
+    An error that is raised there ends that thread alone.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -52,7 +55,10 @@ class _OneThread(private.FakeTensorMode):
 
 @contextlib.contextmanager
 def _own_random_state(rank: int, world: int) -> Iterator[None]:
-    """Python's and numpy's random numbers, which a process that seeds nothing begins with numbers of its own: those of no two ranks, nor of the single device, are the same."""
+    """Inside, Python's and numpy's random numbers are those of no other rank.
+
+    A process that seeds nothing begins with numbers of its own.
+    """
     numpy: Any = sys.modules.get("numpy")
     before, theirs = random.getstate(), numpy.random.get_state() if numpy is not None else None
     try:
@@ -69,8 +75,8 @@ def _own_random_state(rank: int, world: int) -> Iterator[None]:
 def _result(step: Step, world: World, side: Side) -> Any:
     """What the step returns.
 
-    Whatever it does about errors of the recorder, the first of them ends the recording (refusals.py).
-    Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    Whatever it does about errors of the recorder, the first of them ends the recording
+    (refusals.py). Raises CaptureError, MissingMetadata, and what the step raises of its own.
     """
     with noted(side.recorder.where) as notes:
         try:
@@ -90,10 +96,16 @@ def _result(step: Step, world: World, side: Side) -> Any:
 
 
 def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str = "") -> Exception:
-    """An error that ends a recording as its caller gets it. caught: by the program; loc: where, of one of torch's."""
+    """An error that ends a recording as its caller gets it.
+
+    caught: by the program. loc: the place of an error of PyTorch's.
+    """
     recorder, told = side.recorder, ""
     if caught:
-        told = " (the program catches this error, and what it does then it need not do on real devices)"
+        told = (
+            " (the program catches this error, and what it does then it need not do on real "
+            "devices)"
+        )
     if isinstance(error, MissingMetadata):
         return error
     reason = getattr(error, "reason", None)
@@ -164,8 +176,12 @@ def record(
     initial_state: InitialState | None = None,
     ignorable: labels.Ignorable = MappingProxyType({}),
 ) -> Recording:
-    """One rank's training step. classes: of integer inputs whose range is known from the single device. mailbox: what stages of pipelines tell each other. answers: what fake tensors said to other ranks.
-    stand_in: what numbers that depend on data are to code that is not followed. beginning: what buffers hold at first. ignorable: integer inputs that are classes or a number that ignores them.
+    """Records one rank's training step.
+
+    classes: integer inputs whose range is known from the single device. mailbox: what stages of
+    pipelines exchange. answers: results of fake operators of other ranks. stand_in: the number of
+    those that depend on data, for code that is not followed. initial_state: what buffers hold at
+    first. ignorable: integer inputs that are classes or a number that ignores them.
 
     Raises CaptureError, and whatever the step raises.
     """
@@ -212,7 +228,8 @@ def record(
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(
-                    f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what other threads do is not followed"
+                    f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what "
+                    "other threads do is not followed"
                 )
             try:
                 side.end.finish(result)

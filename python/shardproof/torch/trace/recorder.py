@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dispatch mode that sees every operator after autograd, and turns it into nodes.
 
-Each operator is looked up in the table (`aten/`, `collectives.py`); what has no line there is decomposed by ATen itself where it can be; the rest poisons everything that it returns or writes.
+Each operator is looked up in the table (`aten/`, `collectives.py`). ATen itself decomposes what has
+no lowering there, where it can. The rest poisons everything that it returns or writes.
 """
 
 from __future__ import annotations
@@ -133,7 +134,11 @@ def _identity(x: Any) -> Any:
 
 
 class Call:
-    """One operator call, for the lines of the table: what ATen made of shapes, the recorder, and the tensors that were given (of which few lines need to know how they lie in memory)."""
+    """One operator call, for lowerings.
+
+    outs: ATen's results, as shapes. given: the tensors among the operands, of which few lowerings
+    need the layout in memory.
+    """
 
     def __init__(
         self,
@@ -164,7 +169,7 @@ def _name_of(func: Any) -> tuple[str, str]:
 
 @functools.cache
 def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
-    """Of each operand: position, name, whether it has to be named, whether it is written, whether it is written only."""
+    """Each operand's position and name; whether it is keyword-only, written, and only written."""
     return [
         (i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out)
         for i, a in enumerate(func._schema.arguments)
@@ -186,9 +191,8 @@ def _is_view(func: Any) -> bool:
 @functools.cache
 def _is_composite(func: Any) -> bool:
     """Whether ATen makes it of other operators, which comes here whole from below autograd."""
-    return func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(func._can_decompose() and has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
 class Recorder(Memory, private.TorchDispatchMode):
@@ -237,7 +241,11 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.groups: Any = None  # collectives.Groups, set by the capture
 
     def is_activation(self, v: Value, distributed: bool = False) -> bool:
-        """Whether it was computed of the batch, or came from other ranks: a leaf that holds it is no parameter but where backward is cut in two. distributed: parameters may come from others, too."""
+        """Whether the value was computed of the batch, or came from other ranks.
+
+        A leaf that holds it is no parameter but where backward is cut in two. distributed:
+        parameters may come from others, too.
+        """
         todo = [v.name] if isinstance(v, Named) else []
         seen = set(todo)
         while todo:
@@ -262,7 +270,9 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     # ---- where we are ----
     def where(self) -> str:
-        """The module's path and the user's file and line; of the forward operator while backward runs."""
+        """The module's path and the user's file and line; of the forward operator while backward
+        runs.
+        """
         node = private.current_node()
         if node is not None:
             try:
@@ -283,7 +293,9 @@ class Recorder(Memory, private.TorchDispatchMode):
         if func is _DEVICE and isinstance(args[0], private.FakeTensor):
             return args[0].device  # asked for in C++, many times for each operator
         try:
-            with torch._C.DisableTorchFunction():  # type: ignore[attr-defined]  # devices were put in place above: what is below is no call of the script's
+            with (
+                torch._C.DisableTorchFunction()
+            ):  # devices were put in place above: what is below is no call of the script's
                 return self._dispatched(func, types, args, kwargs or {})
         except Exception as e:
             if not self.paused:
@@ -330,7 +342,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return collectives.dispatch(self, name, func, args, kwargs)
             if name == "aten.view" and func._overloadname == "dtype" and args[1] != args[0].dtype:
                 raise NotFollowed(
-                    f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers is not followed at {self.g.loc}"
+                    f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers "
+                    f"is not followed at {self.g.loc}"
                 )
             if _is_view(func):
                 out = self._view(func, args, kwargs)
@@ -383,7 +396,11 @@ class Recorder(Memory, private.TorchDispatchMode):
             self.g.loc = previous
 
     def _without_masks(self, args: Any) -> Any:
-        """Constant masks among indices as the positions that they name, as shapes of results depend on them. One number is written by the mask itself, if it is the only index."""
+        """Constant masks among indices as the positions that they name, on which shapes of results
+        depend.
+
+        One number is written by the mask itself, if it is the only index.
+        """
         if (
             len(args) < 2
             or len(args) > 2
@@ -406,7 +423,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         return (args[0], indices, *args[2:])
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A view reads nothing: its geometry says which elements it has. None where ATen made a copy after all (reshape)."""
+        """The result of a view, which reads nothing: its geometry has its elements.
+
+        None where ATen made a copy after all (reshape).
+        """
         given = private.tensors(args, kwargs)
         for t in given:
             if type(t) is not private.FakeTensor:
@@ -422,7 +442,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         )
 
     def copy_pieces(self, target: Any, source: Any) -> bool:
-        """A flat buffer of several tensors is copied as these, so that they stay apart. False where it is no such thing."""
+        """Copies a flat buffer of several tensors as these. False where it is no such buffer."""
         if (
             not isinstance(source, torch.Tensor)
             or target.dtype.is_complex
@@ -459,7 +479,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         return True
 
     def _copied_in_pieces(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A copy of a flat buffer of several tensors, also in another dtype, is these tensors. None where it is no such thing."""
+        """A copy of a flat buffer of several tensors, also in another dtype, as these tensors.
+
+        None where it is no such buffer.
+        """
         source = args[0]
         if (
             type(source) is not private.FakeTensor
@@ -484,7 +507,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         return out
 
     def _piece_by_piece(self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any) -> bool:
-        """A flat buffer of several tensors times a number: each of them is, so that they stay apart. False where it is no such thing."""
+        """Multiplies each tensor of a flat buffer by a number. False where it is no such buffer."""
         found = self._products(name, func, lowering, args, kwargs)
         if found is None:
             return False
@@ -497,7 +520,10 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _product_in_pieces(
         self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any
     ) -> Any:
-        """The same where the product is a new buffer. None where it is no such thing: the buffers have to lie alike, element by element."""
+        """The same where the product is a new buffer. None where it is no such buffer.
+
+        Both buffers need the same layout, element by element.
+        """
         t = args[0]
         if type(t) is not private.FakeTensor or not t.is_floating_point():
             return None
@@ -556,12 +582,17 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return None
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
-        """Whether ATen's own result can be taken: there are tensors among the operands, and all are constants."""
+        """Whether ATen's own result can be used: there are tensors among the operands, all
+        constants.
+        """
         values = [self.read(t) for t in private.tensors(args, kwargs)]
         return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
 
     def _not_a_number(self, name: str, args: Any, kwargs: Any) -> bool:
-        """Whether there is a number that depends on data among operands that are no tensors. What decompositions choose by themselves (xlogy's, of not-a-numbers) is none."""
+        """Whether a number that depends on data is among the operands that are no tensors.
+
+        What decompositions choose by themselves (xlogy's, of not-a-numbers) is none.
+        """
         return not (self._parts and name == "aten.where") and (
             holds_one(args) or bool(kwargs) and holds_one(kwargs)
         )
@@ -617,11 +648,15 @@ class Recorder(Memory, private.TorchDispatchMode):
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
             self._asked = v
             self._gives_number()
-            return math.nan  # poisons any tensor that it goes into; to Python a number of data_number.py, which knows its value
+            # poisons any tensor that it goes into; to Python a number of data_number.py, which
+            # knows its value
+            return math.nan
         if t.dtype == torch.bool and private.initialising():
-            return False  # whether numbers are to be drawn again, of parameters that are inputs afterwards
+            # whether numbers are to be drawn again, of parameters that are inputs afterwards
+            return False
         raise DataDependent(
-            f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), bool() or int() of a tensor)"
+            f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), "
+            "bool() or int() of a tensor)"
         )
 
     def unknown_text(self, t: torch.Tensor) -> bool:
@@ -715,7 +750,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 and not all(isinstance(v, (Filled, Known)) for v in operands)
             ):
                 raise Unsupported(
-                    "a sum of booleans, which is true or false in PyTorch and not a count (.float() or .long() before makes it one)"
+                    "a sum of booleans, which is true or false in PyTorch and not a count "
+                    "(.float() or .long() before makes it one)"
                 )
             with private.outside():
                 results = self._results(
@@ -760,7 +796,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 v = Poison(
                     t.shape,
                     Reason(
-                        f"{name}: translated to shape {list(v.shape)} where ATen has {list(t.shape)}",
+                        f"{name}: translated to shape {list(v.shape)} where ATen has "
+                        f"{list(t.shape)}",
                         self.g.loc,
                     ),
                 )
@@ -781,7 +818,11 @@ class Recorder(Memory, private.TorchDispatchMode):
             )
 
     def _operand(self, x: Any, operands: list[Value]) -> Any:
-        """What an operand holds; tensors' values are entered into `operands`, too. (A function inside of a function that calls itself would be a cycle for each operator.)"""
+        """The value of an operand; tensors' values are also entered into `operands`.
+
+        It is no function inside of a function: one that calls itself would be a reference cycle for
+        each operator.
+        """
         if isinstance(x, torch.Tensor):
             v = self._read(x)
             operands.append(v)
@@ -803,7 +844,8 @@ class Recorder(Memory, private.TorchDispatchMode):
     ) -> list[Value | None]:
         if self._not_a_number(name, values, keywords):
             raise Unsupported(
-                "a number that depends on data (Tensor.item()), or not-a-number, is used in a way that is not followed"
+                "a number that depends on data (Tensor.item()), or not-a-number, is used in a way "
+                "that is not followed"
             )
         if (
             name in table.RANDOM
@@ -841,7 +883,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         kwargs: Any,
         writes: bool,
     ) -> list[Value | None]:
-        """What has no line and no decomposition is a function of its whole arguments, or of each element or matrix (opaque.py)."""
+        """An operator without lowering and decomposition is an opaque function (opaque.py).
+
+        It is one of its whole arguments, or of each element or matrix.
+        """
         outs = [t for t in call.outs if 0 not in t.shape]
         if writes or not operands or not outs or any(t.is_complex() for t in outs):
             raise Unsupported("no line in the table of operators")
@@ -867,7 +912,9 @@ class Recorder(Memory, private.TorchDispatchMode):
     def _taken_apart(
         self, name: str, func: Any, operands: list[Value], results: list[Shape]
     ) -> tuple[int, list[Value]]:
-        """How many dimensions in front an operator takes position by position, and its operands with these dimensions."""
+        """The number of leading dimensions that an operator treats independently, and its operands
+        with them.
+        """
         if table.is_elementwise(func):
             if len(set(results)) > 1 or ar.broadcast(*operands) != results[0]:
                 return 0, operands
@@ -953,7 +1000,9 @@ class Recorder(Memory, private.TorchDispatchMode):
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
     def forget(self) -> None:
-        """What tensors held is dropped at the end: the recorder is in cycles, which take long to be found."""
+        """Drops what tensors held: the recorder is in reference cycles, which take long to be
+        found.
+        """
         for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
             kept.clear()
         self.untracked.forget()

@@ -26,7 +26,10 @@ Step = Callable[[World], Any]
 
 
 class CaptureError(RuntimeError):
-    """The step cannot be captured; the message says what was met and where. ranges: of integer inputs, where these were known by then."""
+    """The step cannot be captured; the message has what was met and where.
+
+    ranges: of integer inputs, where these were known by then.
+    """
 
     ranges: dict[str, int] | None = None
     any_buffers = True  # whether there may have been buffers that began with any value
@@ -37,9 +40,10 @@ class CaptureError(RuntimeError):
 
 
 class Hazard(CaptureError):
-    """The step is wrong whatever its numbers are. kind: `async`, a rank reads what nothing has written yet, or writes what is being sent; `random`, ranks draw other random numbers than one device could.
+    """The step is wrong whatever its numbers are.
 
-    loc: where.
+    kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
+    `random`, ranks draw other random numbers than one device could. loc: where.
     """
 
     def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
@@ -49,7 +53,11 @@ class Hazard(CaptureError):
 
 @dataclasses.dataclass
 class Facts:
-    """What is to be known of a recording beside its program. built: communication of the construction of the model; moved: of collectives that move memory the shape that is given to each."""
+    """What is known of a recording beside its program.
+
+    built: communication of the construction of the model. moved: the shapes of the operands of
+    collectives that move memory.
+    """
 
     assumptions: list[Assumption]
     not_compared: list[NotCompared]
@@ -101,9 +109,9 @@ class Recording:
         default_factory=dict
     )  # what optimizers and the step keep beside parameters of modules, and its shape
     no_gradient: tuple[str, ...] = ()  # parameters that are left without a gradient
-    models: tuple[
-        tuple[str, frozenset[str]], ...
-    ] = ()  # in the order in which they were made: what names of their parameters begin with, and which these are
+    # in the order in which they were made: what names of their parameters begin with, and which
+    # these are
+    models: tuple[tuple[str, frozenset[str]], ...] = ()
     left_alone: frozenset[str] = (
         frozenset()
     )  # parameters and buffers of models that were made and then left alone
@@ -127,10 +135,11 @@ class Recording:
     parts: dict[tuple[str, int], Named] = dataclasses.field(
         default_factory=dict
     )  # tensor, divisor -> its quotient, made for a checkpoint
-    program: Any = None  # rank_program.Program that needs no communication of the construction, once it was made
-    kept: str | None = (
-        None  # of one of which graph, marks and opaque are left out: the file with all of it, empty if there is none
-    )
+    # rank_program.Program that needs no communication of the construction, once it was made
+    program: Any = None
+    # of one of which graph, marks and opaque are left out: the file with all of it, empty if there
+    # is none
+    kept: str | None = None
     said: Facts | None = None
 
     @property
@@ -160,7 +169,10 @@ class Recording:
         return {comm: at.strides for comm, at in self.layouts.items() if at.strides}
 
     def light(self, file: str) -> Recording:
-        """What is needed of it if its program needs not be made again; all of it goes into the file, if that is not empty."""
+        """The recording without what is only needed to make its program.
+
+        file: gets all of it; empty: nothing does.
+        """
         said = self.facts
         if file:
             with open(file, "wb") as f:

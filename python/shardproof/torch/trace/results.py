@@ -35,7 +35,11 @@ def results(result: Any) -> list[tuple[str, Any]]:
 
 
 def leaves_of(result: Any, name: str = "", inside: tuple[int, ...] = ()) -> list[tuple[str, Any]]:
-    """All that the step returned, with names: a tensor is `loss`; a dictionary's have their keys, an object's its attributes' names, those of a list `result.` and their place."""
+    """All that the step returned, with names.
+
+    A tensor is `loss`. Items of a dictionary are named by their keys, an object's by its
+    attributes, those of a list `result.` and their index.
+    """
     if result is None and not name or isinstance(result, _NO_RESULTS) or id(result) in inside:
         return []
     if isinstance(result, (torch.Tensor, DataNumber, nn.Module, *PLAIN)) or result is None:

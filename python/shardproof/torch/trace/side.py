@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side while it is recorded: what the step gets of its world, and what its models hold at first."""
+"""One side while it is recorded: what the step gets of its world, and how its models begin."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -33,8 +33,8 @@ class Side:
     """Backend of the world and listener of the binding, for a recording.
 
     started: nodes before this one belong to the construction of the model. unused: parameters that
-    DistributedDataParallel found not used. initial: first values of parameters. spread: mesh axes of
-    DistributedDataParallel. input_names: of what `world.input` gave.
+    DistributedDataParallel found not used. initial: first values of parameters. spread: mesh axes
+    of DistributedDataParallel. input_names: of what `world.input` gave.
     """
 
     def __init__(self, recorder: Recorder, mesh: Mesh, initial_state: InitialState) -> None:
@@ -94,7 +94,8 @@ class Side:
             "input",
         )
         if name in self.recorder.g.integers.ignorable and 0 not in t.shape:
-            self.recorder.write(t, labels.input_of(self.recorder.g, name, self.recorder.read(t)))
+            classes = cast("Named", self.recorder.read(t))
+            self.recorder.write(t, labels.input_of(self.recorder.g, name, classes))
         return t
 
     def output(
@@ -105,7 +106,7 @@ class Side:
         mean: Sequence[str] | None,
         total: Sequence[str],
     ) -> None:
-        known = [a for a in self.mesh.names]
+        known = list(self.mesh.names)
         placement = place(
             self.recorder,
             tensor,
@@ -168,7 +169,9 @@ class Side:
         )
 
     def synchronised(self, tensors: Sequence[torch.Tensor], group: Any, source: int) -> None:
-        """DistributedDataParallel and FSDP's first version give what one rank has to all, when they are made."""
+        """DistributedDataParallel, or FSDP's first version, gives one rank's tensors to all at
+        construction.
+        """
         ranks = private.group_ranks(group)
         if len(ranks) == 1:
             return
@@ -196,11 +199,10 @@ class Side:
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         for name, (b, saved) in buffers.items():
-            made = self.recorder.read(
-                unwrapped(b)
-            )  # one that was made before the step is taken in as it is now
+            # One that was made before the step is taken in as it is now.
+            made = self.recorder.read(unwrapped(b))
             if self.initial_state.any(name, unwrapped(b), saved, made):
-                self.given.any_buffers[name] = made.fill
+                self.given.any_buffers[name] = cast("Filled", made).fill
                 self._given(
                     f"{name}.old", b, place(self.recorder, b, self.binding.shard_of(name)), "input"
                 )

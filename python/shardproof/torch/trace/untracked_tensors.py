@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that a step trains or keeps though no called module and no optimizer has them: leaves of autograd that it writes by hand, averaged copies of weights.
+"""Tensors that a step trains or keeps though no called module and no optimizer has them.
 
-Such a tensor is known by being a parameter of some module, or a leaf that requires a gradient, whose memory is written after the step has its inputs. It has no name: those of one shape are counted in
-the order in which they are first met, whatever the order in which a rank updates them.
+They are leaves of autograd that it writes by hand, or averaged copies of weights. Such a tensor is
+a parameter of some module, or a leaf that requires a gradient, whose memory is written after the
+step has its inputs. It has no name: those of one shape are counted in the order in which they are
+first met, whatever the order in which a rank updates them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ class UntrackedTensors:
     def __init__(
         self, found: Callable[[torch.Tensor], None], computed: Callable[[torch.Tensor], bool]
     ) -> None:
-        """found: is called with each, when it is met first. computed: whether a tensor holds what was computed of the batch."""
+        """found: is called with each, when it is met first.
+
+        computed: whether a tensor holds what was computed of the batch.
+        """
         self.found, self.computed = found, computed
         self.begun = False  # the step has its inputs, or a model was called
         self._known: dict[
@@ -46,7 +51,9 @@ class UntrackedTensors:
         self.updated: set[int] = set()  # memory that was written then
 
     def note(self, t: Any) -> None:
-        """A tensor whose memory is a leaf's, also where it is written under another name (`p.data`, a state dictionary)."""
+        """A tensor whose memory may be a leaf's, also under another name (`p.data`, a state
+        dictionary).
+        """
         if is_leaf(t) and not self._is_known(key := private.storage_key(t)):
             if not isinstance(t, nn.Parameter) and t.grad is None and self.computed(t):
                 return  # memory that a custom function works in looks like a leaf

@@ -170,7 +170,6 @@ class Binding:
         )
         self.made_optimizers: list[optim.Optimizer] = []
         self.priming = False
-        self.computing = False
         self.begun = False  # the step has its inputs, or a model was called
 
     def shard_of(self, name: str) -> dict[str, int] | None:
@@ -753,15 +752,12 @@ class Binding:
                 if model is not module and not any(model is r for r in self._roots):
                     self._partly.add(model)
                 self.bind(model)
-                self.computing = True
             elif (
                 not self.stack
                 and any(True for _ in module.buffers())
                 and all(module is not root for root, _ in self._kept)
             ):
                 self._change(module)
-        elif not self.stack:
-            self.computing = True
         if not self.stack:
             self._partly.discard(module)
         self.stack.append(self.modules.get(id(module), ""))

@@ -103,7 +103,7 @@ class Randomness:
         self._there: dict[int, Any] = {}
         self._asked = False  # what is drawn now is asked for on "cuda"
         # draws of which the single device draws so many times the rows: a batch of all ranks
-        # (beginning.py)
+        # (initial_state.py)
         self.batch: dict[str, int] = {}
         self._rows = False  # an operator of _OF_ROWS runs
 

@@ -120,7 +120,7 @@ class Recording:
     )  # numbers and texts that the step returned, and None
     initial: dict[str, Initial] = dataclasses.field(
         default_factory=dict
-    )  # first values of parameters (initial.py)
+    )  # first values of parameters (initial_parameters.py)
     sent: dict[str, Origin] = dataclasses.field(
         default_factory=dict
     )  # communication of the construction -> what this rank gave

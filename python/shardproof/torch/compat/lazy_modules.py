@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers of lazy modules (nn.LazyLinear) as fake tensors. As private as `_private`.
+"""Parameters and buffers of lazy modules (nn.LazyLinear) as fake tensors. As private as `private`.
 
 Torch makes them as tensors without elements, of a class of their own, which a fake tensor cannot
 become. So they are real ones here until their shape is known; then each becomes a fake tensor and

@@ -135,7 +135,7 @@ class Recording:
     parts: dict[tuple[str, int], Named] = dataclasses.field(
         default_factory=dict
     )  # tensor, divisor -> its quotient, made for a checkpoint
-    # rank_program.Program that needs no communication of the construction, once it was made
+    # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # of one of which graph, marks and opaque are left out: the file with all of it, empty if there
     # is none

@@ -52,8 +52,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.text.rstrip()]
-        told = {a["text"] for a in self.raw.get("assumptions", [])}  # of the plan: in the text
-        if others := [a for a in self.assumptions if a not in told]:
+        listed = {a["text"] for a in self.raw.get("assumptions", [])}  # of the plan: in the text
+        if others := [a for a in self.assumptions if a not in listed]:
             lines += ["", "Assumed:", *(f"  {a}" for a in others)]
         if self.seconds_capture:
             lines.append(f"Recorded in {self.seconds_capture:.1f} s")

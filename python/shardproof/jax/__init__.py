@@ -27,13 +27,13 @@ __all__ = ["Report", "ShardproofError", "assert_equivalent", "dump", "verify"]
 _VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided", 4: "conditional"}
 
 
-# The program could not be run, or does not understand what it was given; the message says what.
+# The program could not be run, or does not understand what it was given; the message has what.
 ShardproofError = ProgramError
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `shardproof verify` said."""
+    """The report of `shardproof verify`."""
 
     verdict: str  # "equivalent", "not equivalent", "undecided" or "conditional"
     text: str  # as it is printed

@@ -94,9 +94,10 @@ def _smallest(k: Any) -> Any:
 lowering("kthvalue")(
     _smallest(lambda args, kwargs: (args[0], args[1] if len(args) > 1 else kwargs.get("dim", -1)))
 )
+# of an even number the lower one; there are no not-a-numbers
 lowering("median", "nanmedian")(
     _smallest(lambda args, kwargs: (None, args[0] if args else kwargs.get("dim")))
-)  # of an even number the lower one; there are no not-a-numbers
+)
 
 
 def _running(largest: bool) -> Any:

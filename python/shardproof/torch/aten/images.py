@@ -202,9 +202,8 @@ def _transposed_backward(
             part = g.reshape(part, (groups, part.shape[0] // groups, part.shape[1]))
             dx = ar.binary(g, "add", dx, ar.matmul(g, seen, ar.transposed(g, part)))
         if mask[1]:
-            product = ar.reduce(
-                g, "sum", ar.matmul(g, ar.transposed(g, rows), seen), [0]
-            )  # [groups, in / groups, out / groups]
+            # [groups, in / groups, out / groups]
+            product = ar.reduce(g, "sum", ar.matmul(g, ar.transposed(g, rows), seen), [0])
             dw.append(g.reshape(product, (w.shape[0], w.shape[1], 1)))
     return [
         *([_back(g, dx, x.shape[2:])] if mask[0] else []),
@@ -249,9 +248,8 @@ def convolution_backward(
             dx = ar.binary(g, "add", dx, _spread(g, back, at, stride, dilation, padded.shape[2:]))
         if mask[1]:
             seen = _channels(g, _window(g, padded, at, stride, dilation, out), groups)
-            product = ar.reduce(
-                g, "sum", ar.matmul(g, ar.transposed(g, rows), seen), [0]
-            )  # [groups, out / groups, in / groups]
+            # [groups, out / groups, in / groups]
+            product = ar.reduce(g, "sum", ar.matmul(g, ar.transposed(g, rows), seen), [0])
             dw.append(g.reshape(product, (w.shape[0], w.shape[1], 1)))
     results: list[Value | None] = []
     if mask[0]:

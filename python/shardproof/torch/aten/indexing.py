@@ -114,9 +114,8 @@ def embedding_backward(
 def _rows_backward(g: Graph, grad: Value, ids: torch.Tensor, rows: int) -> Value:
     """The gradient of a lookup at known positions: what went to each row is summed."""
     width = grad.shape[-1]
-    while ids.dim() and bool(
-        (ids == ids[:1]).all()
-    ):  # the same for all of the leading dimension (a batch)
+    # the same for all of the leading dimension (a batch)
+    while ids.dim() and bool((ids == ids[:1]).all()):
         ids = ids[0]
         grad = ar.reduce(g, "sum", grad, [0])
     d = ids.reshape(-1)
@@ -364,7 +363,7 @@ def _of_rows(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> V
 
 
 def _hot_of_rows(g: Graph, index: Value, x: Value) -> Value:
-    """[rows, elements of a row, 1, ...]: 1 where the index says."""
+    """[rows, elements of a row, 1, ...]: 1 at the index."""
     tables.note_classes(g, index, x.shape[1])
     require(
         isinstance(index, (Named, Table)) and index.kind == "int",
@@ -578,7 +577,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Value:
-    """At known places, which are the same for all rows; or at one of each row, which data says."""
+    """Positions that are the same for all rows, or one of each row that depends on data."""
     dim %= len(x.shape)
     combine = _COMBINED[reduce]
     if not isinstance(i, (Known, Filled)):
@@ -901,9 +900,10 @@ def hot_rows(g: Graph, index: Value, scale: torch.Tensor | None, width: int) -> 
             int(positions.min()) >= 0 and int(positions.max()) < width,
             "an index outside of the tensor",
         )
+        # from classes to positions in any way
         if len(positions) <= indicators.MOST_WINDOWS and not torch.equal(
             positions, torch.arange(len(positions)) + positions[0]
-        ):  # from classes to positions in any way
+        ):
             goes = (positions[:, None] == torch.arange(width)[None]).double()
             return ar.matmul(
                 g,
@@ -1005,9 +1005,8 @@ def index_put(
     unsafe: bool = False,
 ) -> Value:
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if (
-        len(given) == 1 and getattr(given[0][1], "kind", "int") != "int"
-    ):  # a mask; of reals' comparisons it has their kind
+    # a mask; of reals' comparisons it has their kind
+    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int":
         return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):

@@ -129,7 +129,7 @@ def lu_solve(
 
 def _determinant(signs: bool) -> Any:
     def f(call: Any, g: Graph, a: Value) -> list[Value]:
-        """The factors are those of the transpose where the matrices lie in memory row by row."""
+        """The factors are those of the transpose where the matrices are row-major."""
         scalars = [(a.shape[:-2], torch.float32)] * (2 if signs else 1)
         return [
             *_of_matrices(

@@ -75,7 +75,7 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
         and ignore is not None
         and bool((counts := labels.data != ignore).logical_not().any())
     ):
-        keep = _both(g, keep, Known(counts.double()))  # the numbers say which count
+        keep = _both(g, keep, Known(counts.double()))  # the numbers determine which count
         labels = Known(torch.where(counts, labels.data, 0))
     g.assume(assumptions.CLASSES)
     ignore = -1 if ignore is None else ignore  # which is no class

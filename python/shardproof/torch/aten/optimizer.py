@@ -119,9 +119,8 @@ lowering("_fused_adamw_", "_fused_adamw")(_adam(True))
 lowering("_fused_adam_", "_fused_adam")(_adam(False))
 
 
-@lowering(
-    "_fused_sgd_", "_fused_sgd", selective=True
-)  # the first step finds buffers that nothing has written
+# the first step finds buffers that nothing has written
+@lowering("_fused_sgd_", "_fused_sgd", selective=True)
 def sgd(
     call: Any,
     g: Graph,

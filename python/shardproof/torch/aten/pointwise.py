@@ -475,13 +475,14 @@ def _comparison(name: str) -> Any:
                     call.shape(),
                     "bool",
                 )
+        # whether it is not-a-number
         if (
             name in ("eq", "ne")
             and isinstance(a, Named)
             and isinstance(b, Named)
             and a.name == b.name
             and a.kind == "real"
-        ):  # whether it is not-a-number
+        ):
             g.definedness.finite(a)
             return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
@@ -498,9 +499,8 @@ def _comparison(name: str) -> Any:
             and never_negative(g, a)
             and g.definedness.has_a_value(a)
         ):
-            return Filled(
-                int(name == "ge"), call.shape(), "bool"
-            )  # also where Python asks whether there is a negative one
+            # also where Python tests for a negative one
+            return Filled(int(name == "ge"), call.shape(), "bool")
         for v in (a, b):
             require(
                 not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"),

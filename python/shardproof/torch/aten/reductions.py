@@ -245,9 +245,8 @@ def trilinear(
     return ar.reduce(g, "sum", total, sumdim) if sumdim else total
 
 
-@lowering(
-    "addmm", "baddbmm", "addmv", selective=True
-)  # times 0, what is there does not matter: it may be memory that was never written
+# times 0, what is there does not matter: it may be memory that was never written
+@lowering("addmm", "baddbmm", "addmv", selective=True)
 def addmm(
     call: Any, g: Graph, c: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1
 ) -> Value:
@@ -272,7 +271,7 @@ def prod(
     dtype: Any = None,
     **kwargs: Any,
 ) -> Value:
-    """Products of halves, again and again."""
+    """Products of halves, repeatedly."""
     dims = ar.reduced_dims(a.shape, dim)
     rest = [i for i in range(len(a.shape)) if i not in dims]
     a, n = _summed(call, g, a, dtype), numel(tuple(a.shape[d] for d in dims))

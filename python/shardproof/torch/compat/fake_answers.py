@@ -77,9 +77,8 @@ class Answers:
     """Runs operators on fake tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            tuple[Any, ...], tuple[Any, ...] | None
-        ] = {}  # None: torch does not remember it either
+        # None: torch does not remember it either
+        self._known: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func(*args, **kwargs), below the recorder."""
@@ -107,19 +106,20 @@ class Answers:
         try:
             infos = self._known[key]
         except KeyError:
-            return self._asked(key, mode, func, args, kwargs)
+            return self._from_cache(key, mode, func, args, kwargs)
         if infos is None:
             return func(*args, **kwargs)
         if infos[0]:
             return tuple([_made(mode, func, info, args) for info in infos[1:]])
         return _made(mode, func, infos[1], args)
 
-    def _asked(self, key: tuple[Any, ...], mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    def _from_cache(
+        self, key: tuple[Any, ...], mode: Any, func: Any, args: Any, kwargs: Any
+    ) -> Any:
         """Torch's own answer, which is remembered if torch remembers it."""
         try:
-            theirs = mode._cache_key(
-                _CacheKeyState(None), func, args, kwargs
-            )  # before: the call may change what it is given
+            # before: the call may change what it is given
+            theirs = mode._cache_key(_CacheKeyState(None), func, args, kwargs)
         except Exception:
             theirs = None
         out = func(*args, **kwargs)
@@ -145,12 +145,13 @@ class Answers:
             and type(out) is FakeTensor
             and out.untyped_storage()._cdata == args[0].untyped_storage()._cdata
         ):
+            # not called a view by its schema
             infos = (
                 False,
                 _DispatchCacheEntryOutputInfo(
                     inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=0
                 ),
-            )  # not called a view by its schema
+            )
         if (
             infos is None
             and type(out) is FakeTensor

@@ -158,7 +158,7 @@ def storage_key(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-# ---- reductions: opaque objects in dispatch, so what was asked for is noted when the group is
+# ---- reductions: opaque objects in dispatch, so the reduction is noted when the group is
 # called ----
 _reduction: list[Any] = []
 
@@ -230,9 +230,8 @@ def group_ranks(group: Any) -> GroupRanks:
 
 
 # ---- patches that hold while a step is recorded ----
-Undo = list[
-    tuple[Any, str, Any]
-]  # owner, name and earlier value of each attribute that was replaced
+# owner, name and earlier value of each attribute that was replaced
+Undo = list[tuple[Any, str, Any]]
 
 
 @contextlib.contextmanager
@@ -255,9 +254,8 @@ def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_found: dict[
-    int, tuple[Any, int, list[tuple[Any, str]]]
-] = {}  # by id: an object, how many modules there were, and which of them had it by which name
+# by id: an object, how many modules there were, and which of them had it by which name
+_found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}
 
 
 def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
@@ -298,7 +296,7 @@ def set_attribute(owner: Any, name: str, value: Any, undo: Undo) -> None:
 
 @contextlib.contextmanager
 def random_tracker(tracker: Any) -> Iterator[None]:
-    """DTensor asks the tracker where random numbers lie."""
+    """DTensor queries the tracker for the place of random numbers."""
     import torch.distributed.tensor._random as random
 
     before, random._rng_tracker = random._rng_tracker, tracker
@@ -370,7 +368,7 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
             *args: Any,
             **kwargs: Any,
         ) -> Any:
-            """Whatever backend is asked for, the answers are the fake one's."""
+            """Whatever backend is requested, the group is a fake one."""
             kwargs.pop("device_id", None)
             if not (args[0] if args else kwargs.get("use_local_synchronization")):
                 made.append(tuple(ranks) if ranks is not None else tuple(range(world_size)))

@@ -249,12 +249,13 @@ def sync_batch_norm() -> Iterator[None]:
 
     with changes() as undo:
         set_attribute(module, "forward", forward, undo)
+        # it only checks for a GPU
         set_attribute(
             torch.nn.parallel.DistributedDataParallel,
             "_passing_sync_batchnorm_handle",
             lambda self, model: None,
             undo,
-        )  # it only asks for a GPU
+        )
         for name, f in _OPERATORS.items():
             set_attribute(torch, name, f, undo)
         yield

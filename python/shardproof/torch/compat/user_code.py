@@ -40,9 +40,8 @@ def nearest_user_place(stop_at_backward: bool = False) -> str:
     while f is not None:
         if stop_at_backward and f.f_code.co_filename.endswith("autograd/graph.py"):
             return ""
-        short = short_name(
-            f.f_code.co_filename
-        )  # no call of user_place: this runs for every operator
+        # no call of user_place: this runs for every operator
+        short = short_name(f.f_code.co_filename)
         if short is not None:
             return f"{short}:{f.f_lineno}"
         f = f.f_back

@@ -26,6 +26,7 @@ from ..terms.values import (
     Reason,
     Unsupported,
     Value,
+    kind_of,
 )
 from .exchange import Exchange, Groups
 from .flat_buffers import (
@@ -62,12 +63,10 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
                 (t, name[len("c10d.") :].strip("_"), writes) for t in private.tensors(operand)
             ]
     if name in ("c10d.send", "c10d.recv_") and not all(t.is_contiguous() for t in touched):
-        raise RuntimeError(
-            f"{name[len('c10d.') :].strip('_')}: a tensor has to be contiguous"
-        )  # as all backends say
-    out = recorder.fake(
-        func, args, kwargs
-    )  # fake: shapes only; what is recorded is read and written here
+        # as all backends do
+        raise RuntimeError(f"{name[len('c10d.') :].strip('_')}: a tensor has to be contiguous")
+    # fake: shapes only; what is recorded is read and written here
+    out = recorder.fake(func, args, kwargs)
     try:
         with private.outside():
             _check_layout(name, args)
@@ -75,9 +74,8 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
             _handle(recorder, name, handler, args, kwargs, out)
     except Exception as e:  # whatever goes wrong: what it would have written is not known
         reason = e.reason if isinstance(e, Poisoned) else Reason(f"{name}: {e}", recorder.g.loc)
-        if (
-            name == "c10d.send"
-        ):  # nothing is written here: what the other rank receives is not known
+        # nothing is written here: what the other rank receives is not known
+        if name == "c10d.send":
             error = NotSent(
                 f"what is sent cannot be followed: {reason.text}"
                 + (f" at {reason.loc}" if reason.loc else "")
@@ -92,11 +90,10 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
     return out
 
 
-# of what lies densely, each element with the one that lies at the same place (Exchange.by_memory)
+# of dense tensors, each element with the one at the same offset (Exchange.by_memory)
 _ONE_BY_ONE = frozenset({"c10d.allreduce_", "c10d.reduce_", "c10d.broadcast_"})
-_COPIED = frozenset(
-    {"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"}
-)  # to and from memory of the backend's own
+# to and from memory of the backend's own
+_COPIED = frozenset({"c10d.allgather_", "c10d.gather_", "c10d.alltoall_"})
 
 
 def _check_layout(name: str, args: Any) -> None:
@@ -246,12 +243,12 @@ def _broadcast(
     shape: tuple[int, ...],
     kind: str,
 ) -> Value:
-    return _told(
+    return _received_constant(
         recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind)
     )
 
 
-def _told(
+def _received_constant(
     groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value
 ) -> Value:
     """A constant that is sent (a module's buffers) is that constant on the receiving rank.
@@ -269,8 +266,6 @@ def _told(
 
 
 def _kind(t: torch.Tensor) -> str:
-    from ..terms.values import kind_of
-
     kind = kind_of(t.dtype)
     if kind == "complex":
         raise Unsupported("communication of complex tensors")
@@ -307,7 +302,7 @@ def _c10d_gather(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
-    """The root gets the sum; what the others have then is not said."""
+    """The root gets the sum; what the others have then is undefined."""
     ranks = private.group_ranks(args[1])
     exchange = Exchange(recorder, ranks)
     exchange.by_memory(args[0], "reduce")
@@ -456,7 +451,7 @@ def _c10d_recv(recorder: Any, args: Any, out: Any) -> None:
 
 
 def _barrier(recorder: Any, args: Any, out: Any) -> None:
-    """Nobody goes on before all are there: a sum of zeros that nobody reads."""
+    """Nobody goes on before all are there: a sum of zeros that is not read."""
     exchange = Exchange(recorder, private.group_ranks(args[1]))
     if exchange.size > 1:
         exchange.all_reduce(Filled(0, ()), ("sum", None))
@@ -481,7 +476,7 @@ def order_batch(recorder: Any, start: int) -> None:
 
 
 # ---- functional collectives: results are new tensors, read after wait_tensor ----
-def _begins(
+def _asynchronous(
     handler: Any,
     name: str = "collective",
     written: Any = lambda args, out: out,
@@ -508,7 +503,7 @@ def _functional(make: Any) -> Any:
     def f(recorder: Any, args: Any, out: Any) -> None:
         recorder.write(out, recorder.g.reshape(make(recorder, args), tuple(out.shape)))
 
-    return _begins(f)
+    return _asynchronous(f)
 
 
 def _f_all_gather(recorder: Any, args: Any, out: Any) -> None:
@@ -626,21 +621,21 @@ for _space in ("_c10d_functional", "_c10d_functional_autograd"):
         )
     )
     _gather, _scatter = (
-        _begins(_f_all_gather, "all_gather", reads=True),
-        _begins(_f_reduce_scatter, "reduce_scatter", reads=True),
+        _asynchronous(_f_all_gather, "all_gather", reads=True),
+        _asynchronous(_f_reduce_scatter, "reduce_scatter", reads=True),
     )
     _HANDLERS.update(
         {
             f"{_space}.all_reduce": _reduce,
             f"{_space}.all_reduce_coalesced": _each_of(_reduce),
-            f"{_space}.all_reduce_": _begins(
+            f"{_space}.all_reduce_": _asynchronous(
                 _f_all_reduce_in_place, "all_reduce", lambda args, out: args[0]
             ),
             f"{_space}.all_gather_into_tensor": _gather,
             f"{_space}.all_gather_into_tensor_coalesced": _each_of(_gather),
             f"{_space}.reduce_scatter_tensor": _scatter,
             f"{_space}.reduce_scatter_tensor_coalesced": _each_of(_scatter),
-            f"{_space}.all_to_all_single": _begins(_f_all_to_all, "all_to_all", reads=True),
+            f"{_space}.all_to_all_single": _asynchronous(_f_all_to_all, "all_to_all", reads=True),
             f"{_space}.broadcast": _functional(_f_broadcast),
             f"{_space}.wait_tensor": _wait,
             f"{_space}._wrap_tensor_autograd": _same_tensor,

@@ -38,7 +38,7 @@ class Layouts:
 
 
 def group_of(node: dict[str, Any]) -> Any:
-    """Who takes part in a collective, as its node says it; None of other nodes."""
+    """The group of a collective, from its node; None for other nodes."""
     return node.get("group") or node.get("group_at")
 
 
@@ -47,9 +47,8 @@ class Groups:
 
     def __init__(self, mesh: Mesh, rank: int, mailbox: dict[Any, Any] | None = None) -> None:
         self.mesh, self.rank = mesh, rank
-        self.mailbox: dict[Any, Any] = (
-            {} if mailbox is None else mailbox
-        )  # what other ranks' recordings have sent
+        # what other ranks' recordings have sent
+        self.mailbox: dict[Any, Any] = {} if mailbox is None else mailbox
         self.count: collections.Counter[str] = collections.Counter()
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
@@ -61,7 +60,7 @@ class Groups:
         self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc, tag)
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
-        """The group's name and the node's fields that say who is in it."""
+        """The group's name and the node's fields for its members."""
         axes = self.mesh.axes_of(ranks, self.rank)
         if axes is not None:
             return "+".join(axes), {"group": list(axes)}
@@ -285,9 +284,8 @@ class Exchange:
         return n
 
     def real(self, v: Value, reduction: str | None = None) -> Named:
-        if (
-            reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int"
-        ):  # counts; other ranks may have others
+        # counts; other ranks may have others
+        if reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int":
             v = Filled(v.fill, v.shape) if isinstance(v, Filled) else Known(v.data.double())
         n = self.g.named(v)
         if reduction is not None and n.kind != "real":

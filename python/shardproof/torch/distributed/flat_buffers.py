@@ -91,11 +91,12 @@ def scatter_into(
     parts = segments(recorder, source)
     per = source.numel() // exchange.size
     start, target = recorder.geometry(source).offset, recorder.geometry(out)
+    # one device: its tensors stay apart, too
     if (
         parts is not None
         and exchange.size == 1
         and target == contiguous(target.size, target.offset)
-    ):  # one device: its tensors stay apart, too
+    ):
         s = recorder._storage(out)
         factor = reduction[1] if reduction[0] == "premul_sum" else None
         s.clear(target)

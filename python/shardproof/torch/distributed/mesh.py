@@ -54,7 +54,7 @@ class Mesh:
         return r
 
     def stretches(self, axis: str, rank_classes: RankClasses) -> Sequence[Stretch]:
-        """The stretches of coordinates that are told apart on an axis: single ones, where all were
+        """The stretches of coordinates that an axis distinguishes: single ones, where all were
         recorded.
         """
         return rank_classes.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]

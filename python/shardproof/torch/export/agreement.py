@@ -185,9 +185,8 @@ def check_draws(
                     e.tie.tensor,
                     "random",
                 )
-            if (
-                seeded
-            ):  # from the state that every step begins with, real processes draw different ones
+            # from the state that every step begins with, real processes draw different ones
+            if seeded:
                 assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
         by_key[e.draw.key].setdefault(e.at, e)
     return list(assumed)
@@ -204,7 +203,7 @@ def _batches(
     be their own parts of a batch.
     """
     found: dict[str, tuple[str, ...]] = {}
-    said: Hazard | None = None
+    first_hazard: Hazard | None = None
     cut: set[str] | None = None
     for name, drawn in others.items():
         mesh: Mesh = drawn[0].side.mesh
@@ -237,12 +236,12 @@ def _batches(
             )
             if not rows or not axes or axes & cut or any(axes.isdisjoint(v) for v in varying):
                 raise hazard
-            said = said or hazard
+            first_hazard = first_hazard or hazard
         if axes:
             found[name] = tuple(a for a in mesh.names if a in axes)
-    if said is not None:
+    if first_hazard is not None:
         raise OtherBatches(
-            found, said, spread.issuperset(a for axes in found.values() for a in axes)
+            found, first_hazard, spread.issuperset(a for axes in found.values() for a in axes)
         )
 
 
@@ -254,7 +253,7 @@ def same_batch(
     """
     spread = spread_axes(sides)
     if any(side.given for side in sides):
-        return []  # world.input says who has what
+        return []  # world.input gives each rank's part
     found: list[Assumption] = []
     data = [(side, _data(side, program, model)) for side, program in zip(sides, programs)]
     for axis in sides[0].mesh.names:
@@ -446,7 +445,7 @@ def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
             t.tensor,
             "random",
         )
-    mixed = _known_apart(here, there) or _known_apart(there, here)
+    mixed = _known_different(here, there) or _known_different(there, here)
     if drawn or number or mixed:
         ours, theirs = (
             f"with {i.constant}"
@@ -462,7 +461,7 @@ def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
         )
 
 
-def _known_apart(one: Initial, two: Initial) -> bool:
+def _known_different(one: Initial, two: Initial) -> bool:
     """Whether one is drawn, and two a number. What DistributedDataParallel gave to all is the first
     rank's, whatever a rank had before.
     """
@@ -471,10 +470,10 @@ def _known_apart(one: Initial, two: Initial) -> bool:
 
 def _different(name: str, one: Recording, two: Recording) -> str:
     ways = [next(iter(side.initial[name].where), None) for side in (one, two)]
-    said = [f"rank {side.rank} {_drawn_at(way)}" for side, way in zip((one, two), ways)]
+    beginnings = [f"rank {side.rank} {_drawn_at(way)}" for side, way in zip((one, two), ways)]
     return (
         f"ranks {one.rank} and {two.rank} begin with different values of {name}, and nothing "
-        f"broadcasts them ({', '.join(said)})"
+        f"broadcasts them ({', '.join(beginnings)})"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a rank's tensor lies in the model's: a box, the axes to sum over, and a divisor."""
+"""The place of a rank's tensor in the model's: a box, the axes to sum over, and a divisor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA_NAMES = ("dp", "data", "ddp", "fsdp", "dp_replicate", "dp_shard", "batch", 
 
 
 class NoPlace(Exception):
-    """Nothing is known of where a tensor lies; the message says why."""
+    """The place of a tensor is not known; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def locate(
         for axis in cuts:
             divisor *= 1 if axis in p.summed else mesh.sizes[axis]
     if p.shard is not None:
-        return _said(p.shard, logical, local, mesh, at, total, divisor)
+        return _from_shard(p.shard, logical, local, mesh, at, total, divisor)
     inner = p.shape if p.offset or p.covered else local
     low = list(p.offset) if p.offset else [0] * len(local)
     if len(inner) != len(logical):
@@ -156,7 +156,7 @@ def refine(
     return Box(tuple(low), box.total, box.divisor, box.guessed)
 
 
-def _said(
+def _from_shard(
     shard: Mapping[str, int],
     logical: Shape,
     local: Shape,

@@ -142,7 +142,7 @@ def literal(data: torch.Tensor) -> Any:
 
 
 def repeats(data: torch.Tensor) -> list[int]:
-    """The dimensions along which a constant is the same again and again."""
+    """The dimensions along which a constant repeats itself."""
     return [
         d
         for d, n in enumerate(data.shape)
@@ -180,9 +180,8 @@ class Model:
     constants: list[tuple[str, torch.Tensor]]
     outputs: list[str]
     calls: dict[str, int]
-    random: dict[
-        str, str
-    ]  # random numbers that are inputs -> what tells them apart (randomness.py)
+    # random numbers that are inputs -> what distinguishes them (randomness.py)
+    random: dict[str, str]
     classes: dict[str, int]
     assumptions: list[assumptions.Assumption]
     opaque: dict[str, str]  # label of an opaque call -> the function; their arguments are outputs
@@ -190,13 +189,11 @@ class Model:
     initial_state: InitialState  # of ranks
     kinds: dict[str, str]  # of outputs: how the report counts them
     models: tuple[tuple[str, frozenset[str]], ...]  # Recording.models of the single device
-    initial: dict[
-        str, Initial
-    ]  # first values of parameters, by the model's tensor; none where ranks run other code
+    # first values of parameters, by the model's tensor; none where ranks run other code
+    initial: dict[str, Initial]
     ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
-    beside: dict[
-        str, Shape
-    ]  # outputs that are claimed where all ranks have those that go together (marks.together)
+    # outputs that are claimed where all ranks have those that go together (marks.together)
+    beside: dict[str, Shape]
 
     def compared(self) -> dict[str, list[str]]:
         """The outputs by kind; one that has several names counts once."""
@@ -256,9 +253,8 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         if tensor is None or isinstance(tracked.value, Poison):
             continue
         tied.setdefault(_key(tracked), tensor.name)
-        if (
-            tracked.role == "checkpoint" and tensor.base is not None
-        ):  # the shape that it was made in, from which others read it, too
+        # the shape that it was made in, from which others read it, too
+        if tracked.role == "checkpoint" and tensor.base is not None:
             tied.setdefault(("base", tracked.name, tracked.call), tensor.base.name)
         if tracked.role == "output":
             outputs.append(tracked.name)
@@ -297,9 +293,8 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
     declared = {rename.get(n, n): dict(t) for n, t in tensors.items()}
     for n, count in {**g.integers.chosen_from, **g.integers.ranges, **g.integers.classes}.items():
         if declared.get(n, {}).get("kind") == "input":
-            declared[n]["known"] = {
-                "within": [[0, count + (n in g.integers.ignorable)]]
-            }  # what is drawn then is one of the classes (or ignored): others may have no value
+            # what is drawn then is one of the classes (or ignored): others may have no value
+            declared[n]["known"] = {"within": [[0, count + (n in g.integers.ignorable)]]}
     tied = {k: rename.get(n, n) for k, n in tied.items()}
     for label in outputs:
         parameter = label.removesuffix(".grad")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan's file from the recordings of ranks: programs, what tells them apart, and lineage."""
+"""The plan's file from the recordings of ranks: programs, what distinguishes them, and lineage."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def plan_of(
     free = [a for a in mesh.names if a not in fixed]
     out_programs: list[dict[str, Any]] = []
     shards: dict[Any, list[Any]] = collections.defaultdict(list)
-    # where the second rank along an axis was recorded for some programs only, the others move alike
+    # where the second rank along an axis was recorded for some programs only, the others have the
+    # same steps
     moves: dict[Any, dict[str, list[int]]] = {}
     for c in itertools.product(*[mesh.stretches(a, rank_classes) for a in fixed]):
         here = dict(zip(fixed, c))

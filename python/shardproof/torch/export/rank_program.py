@@ -38,9 +38,8 @@ from .model_file import (
 MOST_PARTS = 8  # of a batch, where each rank's is named
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
 
-Stretches = tuple[
-    tuple[int, int, int], ...
-]  # of a dimension: where each begins in the local tensor and in the model's, and how long it is
+# of a dimension: where each begins in the local tensor and in the model's, and how long it is
+Stretches = tuple[tuple[int, int, int], ...]
 
 
 @dataclasses.dataclass
@@ -51,7 +50,7 @@ class Tie:
     shape: Shape
     box: Box
     label: str = ""  # of an output: two may be one tensor of the model
-    # whose coordinates say which tensor of the model it is: one of several calls of a module
+    # whose coordinates determine the tensor of the model: one of several calls of a module
     axes: tuple[str, ...] = ()
     dim: int = 0  # of which the local tensor has several stretches
     stretches: Stretches = ()
@@ -100,7 +99,7 @@ def _constants(side: Recording, model: Model) -> list[_Constant]:
         ):
             if whole.dim() != data.dim():
                 continue
-            # what the model has once and the rank again and again
+            # what the model has once and the rank repeats
             part = once(data, [d for d in dims if whole.shape[d] == 1])
             if (low := _inside(part, whole)) is not None:
                 own = _Constant(name, data, part, n, low)
@@ -160,7 +159,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             continue
         seen.add(key)
         ties.append(tie)
-    ties = _where_they_lie(side, model, ties, at, skipped)
+    ties = _in_shown_stretches(side, model, ties, at, skipped)
     keep_indices = [
         i
         for i, n in enumerate(g.nodes)
@@ -215,7 +214,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
                 "value": literal(constant.full),
             }
     ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
-    _apart(side, ties)
+    _check_disjoint(side, ties)
     tensors, nodes, ties = _numbered(tensors, nodes, ties)
     return Program(
         text_of(tensors, nodes, waits, ties),
@@ -408,7 +407,7 @@ def _of_call(
     return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
 
 
-def _where_they_lie(
+def _in_shown_stretches(
     side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]
 ) -> list[Tie]:
     """Cut points that were placed by their shapes, where one shows that its rank has other rows.
@@ -634,7 +633,7 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie
     return Tie("input", name, d.value.name, d.value.shape, box)
 
 
-def _apart(side: Recording, ties: Sequence[Tie]) -> None:
+def _check_disjoint(side: Recording, ties: Sequence[Tie]) -> None:
     """Two draws of a rank are not one draw of the single device. Raises Hazard."""
     drawn = {d.value.name: d for d in side.random_inputs}
     taken: dict[str, str] = {}

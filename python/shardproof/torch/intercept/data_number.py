@@ -35,7 +35,7 @@ from ..terms import arithmetic as ar
 
 
 class DataDependent(Refusal):
-    """The program asks for a number that depends on data."""
+    """The program uses a number that depends on data to decide something."""
 
 
 class Follower(Protocol):
@@ -82,9 +82,8 @@ class Text(str):
     startswith = endswith = find = rfind = index = rindex = count = refuse
 
 
-_stand_in = (
-    math.nan
-)  # what such numbers are to code that looks at them as C does, but for a factor between 1 and 2
+# what such numbers are to code that looks at them as C does, but for a factor between 1 and 2
+_stand_in = math.nan
 _made = itertools.count()
 
 
@@ -281,6 +280,7 @@ def holds_one(x: Any) -> bool:
 
 
 _ANSWERS = {"isnan": False, "isinf": False, "isfinite": True}  # as for tensors: Graph.finite
+# the others refuse them
 _COMPUTED = frozenset(
     {
         "acos",
@@ -317,7 +317,7 @@ _COMPUTED = frozenset(
         "tan",
         "tanh",
     }
-)  # the others refuse them
+)
 
 
 def _functions(module: Any) -> list[tuple[str, Callable[..., Any]]]:
@@ -464,7 +464,7 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
 
     to_array, to_numpy = torch.Tensor.__array__, torch.Tensor.numpy
 
-    def numbers_asked_for(self: torch.Tensor) -> None:
+    def refuse_decision(self: torch.Tensor) -> None:
         if isinstance(self, private.FakeTensor):
             at = follower.where()
             raise DataDependent(
@@ -473,11 +473,11 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
             )
 
     def as_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        numbers_asked_for(self)
+        refuse_decision(self)
         return to_numpy(self, *args, **kwargs)
 
     def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        numbers_asked_for(self)
+        refuse_decision(self)
         return to_array(self, *args, **kwargs)
 
     methods = {

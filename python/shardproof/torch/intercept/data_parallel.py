@@ -14,12 +14,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..compat.private import Undo, replace_everywhere, set_attribute
 from .hooks import Hooks
 
-_may_be_unused: dict[
-    int, Any
-] = {}  # DistributedDataParallel with find_unused_parameters=True, by id
-_unused_now: list[
-    tuple[Any, str]
-] = []  # parameters that the last forward of such a model did not use, and had no gradient
+# DistributedDataParallel with find_unused_parameters=True, by id
+_may_be_unused: dict[int, Any] = {}
+# parameters that the last forward of such a model did not use, and had no gradient
+_unused_now: list[tuple[Any, str]] = []
 
 
 class _Touch(torch.autograd.Function):
@@ -82,7 +80,7 @@ def forget_unused() -> None:
 
 
 def after_backward() -> None:
-    """A backward pass has ended: gradients that no rank computed are None again."""
+    """A backward pass has ended: gradients that no rank computed become None."""
     for p, _ in _unused_now:
         p.grad = None
     _unused_now.clear()
@@ -122,9 +120,8 @@ def patch_ddp(undo: Undo, hooks: Hooks) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         gives = kwargs.get("init_sync", True)
         kwargs["init_sync"] = False
-        args = (
-            (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args
-        )  # devices: all are the CPU here
+        # devices: all are the CPU here
+        args = (args[0], *(None for _ in args[1:3]), *args[3:]) if args else args
         kwargs.update({k: None for k in ("device_ids", "output_device") if k in kwargs})
         # which parameters are used is data to the reducer (of a static graph, too, in its first
         # step): here those that are not are used with zeros
@@ -163,9 +160,8 @@ def patch_ddp(undo: Undo, hooks: Hooks) -> None:
         self._shardproof_hooks.append((state, hook))
 
     def register_builtin(self: Any, kind: Any) -> None:
-        register(
-            self, None, _mean_over_ranks(self.process_group)
-        )  # with half precision or without: casts are the identity
+        # with half precision or without: casts are the identity
+        register(self, None, _mean_over_ranks(self.process_group))
 
     def sync(
         group: Any, tensors: Sequence[torch.Tensor], size: int, src: int, **options: Any

@@ -21,7 +21,7 @@ from ..compat.refusals import fail
 from .data_number import DataNumber, with_numbers
 
 CPU = torch.device("cpu")
-_MEMORY = 80 << 30  # what the device is said to have; nothing is stored there
+_MEMORY = 80 << 30  # what the device reports; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 
 
@@ -68,20 +68,20 @@ def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
 
 
 class Devices(Protocol):
-    """Who is told of what concerns devices (randomness.py)."""
+    """Follows what concerns devices (randomness.py)."""
 
     def device_seeded(self, seed: int, cpu: bool) -> None:
         """The program seeds "cuda". cpu: so does it the CPU."""
 
-    def asked_for(self) -> contextlib.AbstractContextManager[None]:
+    def on_device(self) -> contextlib.AbstractContextManager[None]:
         """What is drawn inside is drawn on "cuda"."""
 
-    def lies_there(self, made: Any) -> None:
+    def placed_there(self, made: Any) -> None:
         """A tensor that was made on "cuda" or moved there."""
 
 
 class OnCPU(TorchFunctionMode):
-    """Puts the CPU in the place of "cuda" in calls of torch."""
+    """Replaces "cuda" by the CPU in calls of PyTorch."""
 
     def __init__(self, devices: Devices) -> None:
         super().__init__()
@@ -103,28 +103,28 @@ class OnCPU(TorchFunctionMode):
             return CPU if made.type == "cuda" else made
         if func is _CUDA or func is _PIN_MEMORY:
             if func is _CUDA:
-                self.devices.lies_there(args[0])
+                self.devices.placed_there(args[0])
             return args[0]
-        asked = False
+        on_cuda = False
         for x in args:
             kind = type(x)
             if kind is str or kind is _DEVICE:
                 there = tuple(on_cpu(a) for a in args)
-                asked = any(a is not b for a, b in zip(there, args))
+                on_cuda = any(a is not b for a, b in zip(there, args))
                 args = there
                 break
             if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
                 return with_numbers(func, args, kwargs or {})
         if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
             return made
-        if not kwargs and not asked:
+        if not kwargs and not on_cuda:
             return func(*args)
         kwargs = kwargs or {}
         if type(kwargs.get("alpha")) is DataNumber:
             return with_numbers(func, args, kwargs)
         if "device" in kwargs:
-            asked = (
-                asked
+            on_cuda = (
+                on_cuda
                 or type(kwargs["device"]) is int
                 or on_cpu(kwargs["device"]) is not kwargs["device"]
             )
@@ -134,11 +134,11 @@ class OnCPU(TorchFunctionMode):
             }
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if not asked:
+        if not on_cuda:
             return func(*args, **kwargs)
-        with self.devices.asked_for():
+        with self.devices.on_device():
             made = func(*args, **kwargs)
-        self.devices.lies_there(made)
+        self.devices.placed_there(made)
         return made
 
 
@@ -176,9 +176,10 @@ def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
 
 def _seeding(devices: Devices) -> Callable[[int], None]:
     def seed(seed: int) -> None:
+        # torch.manual_seed seeds all devices
         devices.device_seeded(
             int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random"
-        )  # torch.manual_seed seeds all devices
+        )
         torch.default_generator.manual_seed(int(seed))
 
     return seed
@@ -237,7 +238,7 @@ def as_cpu(devices: Devices) -> Iterator[None]:
         for name in answers
         if hasattr(module, name)
     ]
-    # torch.random.fork_rng() asks the device's module, which is the CPU's then.
+    # torch.random.fork_rng() queries the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
     for module, name, _ in undo:
         setattr(module, name, answers[name])

@@ -71,16 +71,16 @@ def patch_sharding_strategies(undo: Undo) -> None:
         return OpStrategy(list(known[key]))
 
     flags = propagation._propagate_use_strided_shard_flag
+    # the operator that was last asked about, and whether there is anything to do
     looked_through: list[Any] = [
         None,
         False,
-    ]  # the operator that was last asked about, and whether there is anything to do
+    ]
 
     @functools.wraps(flags)
     def propagate_flags(op_strategy: Any, op_schema: Any) -> None:
-        if (
-            looked_through[0] is not op_schema
-        ):  # asked for each tensor of a foreach operator, about all of them
+        # called for each tensor of a foreach operator, about all of them
+        if looked_through[0] is not op_schema:
             looked_through[:] = (
                 op_schema,
                 any(

@@ -44,7 +44,7 @@ class Hooks:
     trial(): inside, what modules compute is no part of what the single device computes.
     after_backward(): a whole backward pass has ended.
     unused(name): DistributedDataParallel found that this parameter is not used.
-    constant(x): the numbers of a constant tensor, which say which ranks a mesh has; else x.
+    constant(x): the numbers of a constant tensor, which are the ranks of a mesh; else x.
     unreduced(parameter, gradient): FSDP2 is about to reduce the gradient of a gathered parameter.
     synchronised(tensors, group, source): DistributedDataParallel, or FSDP's first version, gives
         tensors of rank `source` of the group to all of its ranks.

@@ -92,9 +92,10 @@ class _Objects:
         )
         if here:
             if object_gather_list is None:
+                # as in PyTorch
                 raise ValueError(
                     "Argument object_gather_list must be specified on destination rank."
-                )  # as torch says
+                )
             object_gather_list[: len(members)] = taken
 
     def broadcast(
@@ -144,7 +145,7 @@ class _Objects:
 def objects_exchanged(
     mailbox: Mailbox, rank: int, next_call: Callable[[str], str]
 ) -> Iterator[None]:
-    """These are in the place of torch's. next_call: the how-manieth call of a name this is."""
+    """Inside, these replace PyTorch's. next_call: the index of a call of that name."""
     ours = _Objects(mailbox, rank, next_call)
     with changes() as undo:
         replace_everywhere(

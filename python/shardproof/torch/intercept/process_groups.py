@@ -142,7 +142,7 @@ def patch_process_groups(undo: Undo, hooks: Hooks) -> None:
     def end(group: Any, *args: Any) -> Any:
         return _Several(together.pop(id(group), []))
 
-    # what a group has begun since it was told to take calls together, which are waited for at once
+    # what a group has begun since it coalesces calls, which are waited for at once
     together: dict[int, list[Any]] = {}
     for name, f in (("_start_coalescing", start), ("_end_coalescing", end)):
         set_attribute(dist.ProcessGroup, name, f, undo)

@@ -129,7 +129,7 @@ def _single(
 
     request = Request(SINGLE, {}, {}, initial_state=initial_state)
 
-    def again(
+    def rerecord(
         ranges: Mapping[str, int], ignorable: Mapping[str, int] = MappingProxyType({})
     ) -> Recording:
         nonlocal request
@@ -137,32 +137,33 @@ def _single(
             SINGLE, ranges, {}, initial_state=initial_state, ignorable=dict(ignorable)
         )
         try:
-            isolated.ask([request])
+            isolated.submit([request])
             side = isolated.take({}, time.monotonic() - start)[SINGLE]
         except Overrun:
             side = None
+        # which meets the error itself
         return (
             side
             if isinstance(side, Recording)
             else record(step, one, 0, ranges, initial_state=initial_state, ignorable=ignorable)
-        )  # which meets the error itself
+        )
 
     start = time.monotonic()
     try:
-        side = record(step, one, 0, initial_state=initial_state) if first else again({})
-    # of a number that depends on labels whose range the loss tells (or the script did) more may be
+        side = record(step, one, 0, initial_state=initial_state) if first else rerecord({})
+    # of a number that depends on labels whose range the loss (or the script) gives more may be
     # known
     except CaptureError as e:
         if not e.ranges:
             raise
-        side = again(e.ranges)
+        side = rerecord(e.ranges)
     if side.hazards:
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")
     known = {**side.graph.integers.ranges, **side.graph.integers.chosen_from}
     ignorable = labels.look(side)
     if ignorable or any(n in side.graph.integers.tabulated for n in known):
-        side = again(known, ignorable)
+        side = rerecord(known, ignorable)
         side.graph.integers.chosen_from = {**known, **side.graph.integers.chosen_from}
     return side, _model(side, name), request
 
@@ -209,7 +210,7 @@ def _check_ordinary_numbers(
     Raises CaptureError.
     """
     for stand_in in ORDINARY:
-        isolated.ask([dataclasses.replace(request, stand_in=stand_in)])
+        isolated.submit([dataclasses.replace(request, stand_in=stand_in)])
         other = isolated.take({}, time.monotonic() - start)[SINGLE]
         if not isinstance(other, Recording):
             raise decided("the single device", side)
@@ -802,7 +803,7 @@ def verify(
 def _judged(
     c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str], words: Wording
 ) -> Report:
-    """What `shardproof verify` says of the two files, in the words of what was called."""
+    """The report of `shardproof verify` on the two files, in the words of what was called."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
@@ -867,7 +868,7 @@ def _hazardous(e: Hazard) -> Report:
         [e.loc] if e.loc else [],
         {"kind": e.kind, "message": e.text, "tensor": e.tensor},
     )
-    said = {
+    verdicts = {
         "async": "what the step computes depends on when its communication happens",
         "random": "ranks draw other random numbers than one device could",
     }
@@ -884,7 +885,7 @@ def _hazardous(e: Hazard) -> Report:
         0,
         0,
         [defect],
-        f"NOT EQUIVALENT: {said[e.kind]}\n\nDefect: {e}\n",
+        f"NOT EQUIVALENT: {verdicts[e.kind]}\n\nDefect: {e}\n",
         raw,
     )
 

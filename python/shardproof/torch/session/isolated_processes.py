@@ -30,7 +30,7 @@ from ..trace.initial_state import InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Recording, Step
 
-SINGLE = -1  # in the place of a rank: the single device
+SINGLE = -1  # instead of a rank: the single device
 MOST_SECONDS = (
     60  # that a recording takes beyond ten times of what the same step took in this process
 )
@@ -81,7 +81,7 @@ class IsolatedRecorder:
         """steps: the single device's (True) and the ranks', with their meshes."""
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name  # for files that are not needed once this is closed
-        self._asked: list[int] = []
+        self._submitted: list[int] = []
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
         if self._pid == 0:
@@ -101,20 +101,20 @@ class IsolatedRecorder:
 
     def _end(self) -> None:
         if self._pid:
-            if self._asked:
+            if self._submitted:
                 os.kill(self._pid, signal.SIGTERM)  # what is still being recorded is not waited for
             self._ours.close()
             os.waitpid(self._pid, 0)
             self._pid = 0
 
-    def ask(self, requests: Sequence[Request], jobs: int = 1) -> None:
+    def submit(self, requests: Sequence[Request], jobs: int = 1) -> None:
         """Begins to record, `jobs` at a time; `take` returns the results.
 
         Raises Overrun where an earlier recording did not end.
         """
         if not self._pid:
             raise Overrun("the process that records ranks apart has ended")
-        self._asked = [r.rank for r in requests]
+        self._submitted = [r.rank for r in requests]
         self._ours.send((list(requests), jobs))
 
     def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
@@ -124,28 +124,28 @@ class IsolatedRecorder:
         What the ranks sent is put into the mailbox. seconds: that the same step took in this
         process. Raises Overrun.
         """
-        limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._asked)
+        limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._submitted)
         try:
             if not self._ours.poll(max(0.0, limit - time.monotonic())):
                 raise Overrun(
-                    f"rank {self._asked[0]}: recording it in a process of its own did not end"
+                    f"rank {self._submitted[0]}: recording it in a process of its own did not end"
                 )
             self._ours.recv()
         except (Overrun, EOFError, OSError) as e:
             self._end()
             raise Overrun(str(e)) from None
         found: dict[int, Recording | Exception] = {}
-        for rank in self._asked:
+        for rank in self._submitted:
             try:
                 with open(f"{self.folder}/{rank}", "rb") as f:
-                    what, told = pickle.load(f)
+                    what, sent = pickle.load(f)
                 os.remove(f"{self.folder}/{rank}")
             except (OSError, EOFError, pickle.UnpicklingError):
-                what, told = ("failed", f"rank {rank}: the process that recorded it died"), {}
-            for key, value in told.items():
+                what, sent = ("failed", f"rank {rank}: the process that recorded it died"), {}
+            for key, value in sent.items():
                 mailbox.setdefault(key, value)
             found[rank] = what if isinstance(what, Recording) else _raised(*what)
-        self._asked = []
+        self._submitted = []
         return found
 
 
@@ -198,9 +198,8 @@ class _Server:
             return
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            nowhere = os.open(
-                os.devnull, os.O_WRONLY
-            )  # what the step prints it prints where it is recorded with the others
+            # what the step prints it prints where it is recorded with the others
+            nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             with open(f"{self.folder}/{request.rank}", "wb") as f:

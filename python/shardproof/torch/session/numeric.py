@@ -33,6 +33,7 @@ from ..step.binding import Binding
 from ..step.several_steps import each, numbered
 from ..step.world import World
 from ..terms.values import Shape
+from ..trace.results import results as results_of
 
 
 def draw(
@@ -78,12 +79,11 @@ class _Numbers:
         self.mesh, self.rank, self.any_buffers = mesh, rank, any_buffers
         self.binding = Binding(self)
         self.results: dict[str, torch.Tensor] = {}
-        self.states_of: dict[
-            tuple[str, str], tuple[Any, nn.Parameter]
-        ] = {}  # (parameter, what it is) -> whose it is
+        # (parameter, what it is) -> whose it is
+        self.states_of: dict[tuple[str, str], tuple[Any, nn.Parameter]] = {}
         self.cut: list[str] = []
         self.buffers_before: dict[str, torch.Tensor] = {}
-        self.said: set[int] = set()  # memory that was given to world.output
+        self.output_memory: set[int] = set()  # memory that was given to world.output
 
     def input(
         self,
@@ -106,7 +106,7 @@ class _Numbers:
         mean: Sequence[str] | None,
         total: Sequence[str],
     ) -> None:
-        self.said.add(_local(tensor).data_ptr())
+        self.output_memory.add(_local(tensor).data_ptr())
         t = self._whole(tensor, {a: d for a, d in (shard or {}).items() if a in self.mesh.sizes})
         if mean is None and not total and shard is None and t.shape == ():  # as a loss
             mean = [a for a in self.cut if a not in self._covered(tensor)]
@@ -219,9 +219,8 @@ class _Numbers:
     def _whole(self, t: torch.Tensor, shard: Mapping[str, int] | None) -> torch.Tensor:
         t = t.detach()
         if isinstance(t, private.AsyncCollectiveTensor):
-            t = (
-                t.wait()
-            )  # what sends it to another process looks at its memory and waits for nothing
+            # what sends it to another process looks at its memory and waits for nothing
+            t = t.wait()
         if isinstance(t, private.DTensor):
             return t.full_tensor().clone()
         for axis in reversed(self.mesh.names):
@@ -238,9 +237,7 @@ class _Numbers:
         }
 
     def keep(self, result: Any, number: int = 1) -> None:
-        from ..trace.results import results
-
-        for label, t in results(result):
+        for label, t in results_of(result):
             label = numbered(label, number)
             covered = self._covered(t)
             t = self._whole(t, None)
@@ -311,7 +308,7 @@ class _Numbers:
         buffers = {
             name: b
             for name, (b, saved) in self.binding.buffers().items()
-            if saved and b.numel() and _local(b).data_ptr() not in self.said
+            if saved and b.numel() and _local(b).data_ptr() not in self.output_memory
         }
         changed: list[Any] = [
             name
@@ -381,7 +378,7 @@ def run(
 
 
 class _Uses(private.TorchDispatchMode):
-    """Tells the binding what operators compute with and write, as the recorder does."""
+    """Reports to the binding what operators read and write, as the recorder does."""
 
     def __init__(self, binding: Binding) -> None:
         super().__init__()
@@ -415,7 +412,7 @@ class _Uses(private.TorchDispatchMode):
 def _kept_messages() -> Iterator[None]:
     """Keeps what isend and irecv return until the step has ended.
 
-    gloo drops a message whose work nobody refers to any more, and its receiver waits forever; NCCL
+    gloo drops a message whose work has no reference any more, and its receiver waits forever; NCCL
     sends it.
     """
     kept: list[Any] = []
@@ -458,19 +455,19 @@ def _child(
         for i, (key, mesh) in enumerate(cases):
             try:
                 result: Any = run(load(key, which), mesh, rank, any_buffers)
-            except Exception as e:  # told to the parent
+            except Exception as e:  # reported to the parent
                 result = f"{type(e).__name__}: {e}"
             torch.save(result, f"{folder}/{i}.{rank}.pt")
             dist.barrier()
     except BaseException:
         dist.destroy_process_group()
         raise
-    # Nobody leaves while somebody may still wait for it.
+    # No rank leaves while another one may still wait for it.
     store.set(f"shardproof done {rank}", "yes")
     store.wait([f"shardproof done {r}" for r in range(world)])
     # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts
     # ("terminate called without an active exception": a thread of the
-    # process group is still there when the library is unloaded), which would say that the step
+    # process group is still there when the library is unloaded), which would mean that the step
     # failed.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -38,11 +38,12 @@ UNLOOKED = ranks_identical(
 MOST_GARBAGE = 1 << 30  # bytes that a process that ends soon leaves uncollected
 # stands in for a number that depends on data: on a rank this, on the single device its negative
 LARGE = 1.37e30
+# others, as losses and norms may be: what is decided by an interval is decided by one of these
 ORDINARY = (
     0.37,
     41.0,
     -3.1,
-)  # others, as losses and norms may be: what is decided by an interval is decided by one of these
+)
 
 
 @dataclasses.dataclass
@@ -93,10 +94,10 @@ def recorded_ranks(
         try:
             found = choose(together)
         except Exception:
-            if together.under_way is None or not together.succeeds_apart(together.under_way):
+            if together.under_way is None or not together.succeeds_isolated(together.under_way):
                 raise
         else:
-            if together.same_apart(found[0]):
+            if together.same_isolated(found[0]):
                 return Recorded(*found, [], together.beside)
     except Overrun:
         if found is None:
@@ -104,7 +105,7 @@ def recorded_ranks(
         return Recorded(*found, [UNLOOKED], together.beside)
     alone = _Recorder(step, mesh, model, checkpoints, jobs, isolated, alone=True)
     found = choose(alone)
-    alone.same_apart(found[0])
+    alone.same_isolated(found[0])
     return Recorded(*found, [], together.beside)
 
 
@@ -123,7 +124,7 @@ class _Recorder:
         checkpoints: bool,
         jobs: int,
         isolated: IsolatedRecorder,
-        asked_beside: Request | None = None,
+        submitted_beside: Request | None = None,
         alone: bool = False,
         keep_all: bool = False,
     ) -> None:
@@ -136,7 +137,7 @@ class _Recorder:
             isolated,
             alone,
         )
-        self.asked_beside, self.keep_all = asked_beside, keep_all
+        self.submitted_beside, self.keep_all = submitted_beside, keep_all
         self.beside: Recording | Exception | None = None
         self.mailbox: Mailbox = {}
         self.answers = Answers()
@@ -147,8 +148,8 @@ class _Recorder:
         self.like: Facts | None = None  # of the first rank
         self.seconds = 0.0  # of the slowest recording
         self.under_way: int | None = None  # rank that is being recorded
-        self.repeated: int | None = None  # a rank that was run again
-        self.early = False  # what `look_ahead` asked for was not taken yet
+        self.repeated: int | None = None  # a rank that was run twice
+        self.early = False  # what `look_ahead` submitted was not taken yet
 
     def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
         while True:
@@ -207,10 +208,10 @@ class _Recorder:
         except (CaptureError, Hazard) as e:
             return f"{type(e).__name__} {e}"
 
-    def _ask(self, ranks: Sequence[int], stand_in: float) -> None:
-        beside = [self.asked_beside] if self.asked_beside is not None else []
-        self.asked_beside = None
-        self.isolated.ask(
+    def _submit(self, ranks: Sequence[int], stand_in: float) -> None:
+        beside = [self.submitted_beside] if self.submitted_beside is not None else []
+        self.submitted_beside = None
+        self.isolated.submit(
             [
                 *[
                     Request(
@@ -234,7 +235,7 @@ class _Recorder:
         return found
 
     def _taken(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
-        self._ask(ranks, stand_in)
+        self._submit(ranks, stand_in)
         return self._take()
 
     @staticmethod
@@ -276,9 +277,9 @@ class _Recorder:
         for code, share, file in ended:
             if code == 0:
                 with open(file, "rb") as f:
-                    recordings, told = pickle.load(f)
+                    recordings, sent = pickle.load(f)
                 found.update(recordings)
-                for key, value in told.items():
+                for key, value in sent.items():
                     self.mailbox.setdefault(key, value)
             else:
                 found.update({r: self(r) for r in share})
@@ -308,9 +309,8 @@ class _Recorder:
         if pid == 0:
             try:
                 self.ends_soon, self.peak = True, _peak()
-                programs: dict[
-                    str, Program
-                ] = {}  # equal ones are one, and go through the file once
+                # equal ones are one, and go through the file once
+                programs: dict[str, Program] = {}
                 recordings = {}
                 for r in ranks:
                     side = self(r)
@@ -336,10 +336,10 @@ class _Recorder:
     def look_ahead(self, rank: int) -> None:
         """Begins to record a rank in a process of its own, while this one goes on with others."""
         if not self.alone and not self.mailbox:
-            self._ask([rank], LARGE)
+            self._submit([rank], LARGE)
             self.early = True
 
-    def _apart(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
+    def _isolated(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
         early = self._take() if self.early else {}
         self.early = False
         known = {
@@ -350,28 +350,31 @@ class _Recorder:
         missing = [r for r in ranks if r not in known]
         return {
             **known,
-            **(self._taken(missing, stand_in) if missing or self.asked_beside is not None else {}),
+            **(
+                self._taken(missing, stand_in)
+                if missing or self.submitted_beside is not None
+                else {}
+            ),
         }
 
-    def succeeds_apart(self, rank: int) -> bool:
-        return isinstance(self._apart([rank], math.nan)[rank], Recording)
+    def succeeds_isolated(self, rank: int) -> bool:
+        return isinstance(self._isolated([rank], math.nan)[rank], Recording)
 
-    def same_apart(self, sides: Sequence[Recording]) -> bool:
+    def same_isolated(self, sides: Sequence[Recording]) -> bool:
         """Whether ranks are the same in processes of their own.
 
         Raises CaptureError where they are, but not with another number in place of those that
         depend on data.
         """
-        middle = sides[
-            len(sides) // 2
-        ]  # stages of a pipeline between the first and the last may do what neither does
+        # stages of a pipeline between the first and the last may do what neither does
+        middle = sides[len(sides) // 2]
         chosen = {
             s.rank: s
             for s in sides
             if s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated
         }
         texts = {r: self._text(s) for r, s in chosen.items()}
-        large = self._apart(list(chosen), LARGE)
+        large = self._isolated(list(chosen), LARGE)
         differing = [
             r
             for r, text in texts.items()
@@ -379,7 +382,7 @@ class _Recorder:
         ]
         if differing and not any(chosen[r].facts.gave_numbers for r in differing):
             return False
-        plain = self._apart(differing, math.nan) if differing else {}
+        plain = self._isolated(differing, math.nan) if differing else {}
         for r in differing:
             if not isinstance(other := plain[r], Recording) or self._text(other) != texts[r]:
                 return False

@@ -27,7 +27,7 @@ _ADVICE = re.compile(r"\bto\s+accept:\s.*", re.DOTALL)
 class Wording:
     """source: the script or the step's function. reference: whose model it is compared with.
 
-    files: they are kept, so that their names tell something. command: the user called a command,
+    files: they are kept, so that their names are useful. command: the user called a command,
     which has options.
     """
 

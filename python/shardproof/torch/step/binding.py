@@ -27,7 +27,7 @@ from ..compat.refusals import tried
 from ..intercept.data_number import DataNumber
 from .flat_parameters import Stretch, stretches
 
-# What is in a group of an optimizer's parameters and says nothing of the next step's numbers:
+# What is in a group of an optimizer's parameters and does not determine the next step's numbers:
 # parameters, steps that were made, and by which code it runs.
 NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "differentiable"})
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -125,44 +125,38 @@ class Binding:
         # wrappers, and its own
         self._places: dict[str, tuple[nn.Module, Callable[[str], str], str]] = {}
         self._same: dict[str, str] = {}  # further names of parameters (tied ones) -> the first one
-        self._kept: list[
-            tuple[nn.Module, Callable[[str], str]]
-        ] = []  # models, and what theirs is called without wrappers
-        self._buffers: dict[
-            tuple[int, str], str
-        ] = {}  # module and what the buffer is there -> its name
+        # models, and what theirs is called without wrappers
+        self._kept: list[tuple[nn.Module, Callable[[str], str]]] = []
+        # module and what the buffer is there -> its name
+        self._buffers: dict[tuple[int, str], str] = {}
         self.shards: dict[str, dict[str, int]] = {}
-        self.stretches: dict[str, list[Stretch]] = {}  # of parameters that lie in flat ones
+        self.stretches: dict[str, list[Stretch]] = {}  # of parameters in flat ones
         self.modules: dict[int, str] = {}
         self.optimizers: list[optim.Optimizer] = []
-        self._alone: dict[
-            str, torch.Tensor
-        ] = {}  # what optimizers change that is no called module's
+        # what optimizers change that is no called module's
+        self._alone: dict[str, torch.Tensor] = {}
         self._stepped: list[optim.Optimizer] = []  # those that hold no others
         self._primed: list[optim.Optimizer] = []  # those whose state is an input
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
         self._made: list[weakref.ref[nn.Parameter]] = []
-        self._lent: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # those that were called with what was computed in the place of parameters
+        # those that were called with computed tensors in place of parameters
+        self._lent: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # modules, and what they were made parts of
         self._inside: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = (
             weakref.WeakKeyDictionary()
-        )  # modules, and what they were made parts of
-        self._there: weakref.WeakKeyDictionary[nn.Module, int] = (
-            weakref.WeakKeyDictionary()
-        )  # modules in the order in which they were made
+        )
+        # modules in the order in which they were made
+        self._there: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._counted = itertools.count()
-        self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = (
-            weakref.WeakKeyDictionary()
-        )  # of models
+        # of models
+        self._prefixes: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         # those that no one has named, in the order in which they were made: prefixes, and names of
         # what each has
         self._models: list[tuple[weakref.ref[nn.Module], str, frozenset[str]]] = []
         self._taken: set[str] = set()  # names with prefixes
-        self._partly: weakref.WeakSet[nn.Module] = (
-            weakref.WeakSet()
-        )  # models of which only parts were called, or used
+        # models of which only parts were called, or used
+        self._partly: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._read: dict[int, torch.Tensor] = {}  # leaves of autograd that were computed with
         self._owners: dict[int, weakref.ref[nn.Module]] | None = None  # of parameters, by id
         self._not_kept: dict[int, nn.Module] | None = (
@@ -338,9 +332,9 @@ class Binding:
                 if name != first[id(p)]:
                     self._same[name] = first[id(p)]
         for n, p in new.items():
-            self._said(n, own[id(p)], shard)
+            self._note_shard(n, own[id(p)], shard)
         for n, _ in root.named_buffers():
-            self._said(prefix + clean(n), clean(n), shard)
+            self._note_shard(prefix + clean(n), clean(n), shard)
         lent = root in self._lent
         if any(not self._is_own(p) for p in root.parameters()):
             self._lent.add(root)  # some of its parameters are elsewhere while it is called now
@@ -383,9 +377,9 @@ class Binding:
 
         return clean
 
-    # ---- models, and what tells them apart ----
+    # ---- models, and what distinguishes them ----
     def _call(self, root: nn.Module, name: str) -> None:
-        """`world.parameters` says what a model is called."""
+        """`world.parameters` names a model."""
         given = f"{name}."
         before = self._prefixes.get(root)
         if before == given:
@@ -411,9 +405,8 @@ class Binding:
         if root not in self._prefixes:
             mine = {id(p) for p in root.parameters()}
             for model in self._made_models():
-                part = model is not root and mine.issuperset(
-                    map(id, model.parameters())
-                )  # put together anew, under the names of the whole
+                # put together anew, under the names of the whole
+                part = model is not root and mine.issuperset(map(id, model.parameters()))
                 if model not in self._prefixes and not part:
                     self._count(model, self._clean(model))
             if root not in self._prefixes:
@@ -454,7 +447,9 @@ class Binding:
         if module not in self._there:
             self._there[module] = next(self._counted)
 
-    def _said(self, name: str, own: str, shard: Mapping[str, Mapping[str, int]] | None) -> None:
+    def _note_shard(
+        self, name: str, own: str, shard: Mapping[str, Mapping[str, int]] | None
+    ) -> None:
         for pattern, where in (shard or {}).items():
             if re.fullmatch(pattern, own) or re.fullmatch(pattern, name):
                 self.shards[name] = dict(where)
@@ -809,7 +804,7 @@ class Binding:
         self.listener.states(optimizer, states)
 
     def _not_primed(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> str:
-        """Makes the state, or says why it stays as it is."""
+        """Makes the state, or returns why it stays unchanged."""
         if any(optimizer.state.get(p) for p in parameters):
             return "it has some already"
         if isinstance(optimizer, torch.optim.LBFGS):

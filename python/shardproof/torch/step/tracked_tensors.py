@@ -28,14 +28,13 @@ class Placement:
     covered: list[str] = dataclasses.field(default_factory=list)  # axes that the DTensor's mesh has
     offset: tuple[int, ...] = ()
     shape: Shape = ()  # of the DTensor
-    cut: list[str] = dataclasses.field(
-        default_factory=list
-    )  # those of them along which the DTensor's ranks have different elements
+    # those of them along which the DTensor's ranks have different elements
+    cut: list[str] = dataclasses.field(default_factory=list)
     # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
     chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
-    mean: list[str] | None = None  # axes to take the mean over; None: not said
-    unknown: str = ""  # why nothing can be said
+    mean: list[str] | None = None  # axes to take the mean over; None: not given
+    unknown: str = ""  # why the place is unknown
     shared: tuple[
         str, ...
     ] = ()  # axes along which the ranks have just given each other what this is made of
@@ -91,16 +90,17 @@ def unwrapped(t: torch.Tensor) -> torch.Tensor:
 
 
 def place(recorder: Any, t: Any, shard: Shard | None = None) -> Placement:
-    """What is known of where a tensor lies."""
+    """What is known of the place of a tensor."""
     if not isinstance(t, private.DTensor):
         return Placement(shard=dict(shard) if shard is not None else None)
     key = (id(t.device_mesh), t.placements, t.shape, t._local_tensor.shape)
     known = recorder.placed.get(key)
     if known is None:
+        # the mesh is kept, so that its id stays its own
         known = recorder.placed[key] = (
             _placed(recorder, t),
             t.device_mesh,
-        )  # the mesh is kept, so that its id stays its own
+        )
     found: Placement = known[0]
     return dataclasses.replace(
         found,

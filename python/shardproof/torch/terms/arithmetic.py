@@ -299,9 +299,8 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
             else g.one("sqrt", [Filled(p, ())], ())
         )
         return g.one("mul", [a, factor], a.shape)
-    if (
-        exact is not None and not exact[2]
-    ):  # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
+    # as decimals, 1/480 of the single device and half of a rank's 1/240 are two numbers
+    if exact is not None and not exact[2]:
         g.assume(assumptions.fraction(x, f"{exact[0]}/{exact[1]}"))
         return g.one(
             op, [a, g.one("div", [Filled(exact[0], ())], (), {"scalar": exact[1]})], a.shape
@@ -801,9 +800,8 @@ def _attended(g: Graph, grad: Value, y: Value, dim: int) -> Value | None:
         return None
     v = transposed(g, right)
     base = right.base if isinstance(right, Named) else None
-    if (
-        base is not None and base.shape[-2:] == right.shape[-2:]
-    ):  # only dimensions in front of the matrices were joined
+    # only dimensions in front of the matrices were joined
+    if base is not None and base.shape[-2:] == right.shape[-2:]:
         v = g.reshape(transposed(g, base), v.shape)
     out = g.made("matmul", [g.reshape(y, product.shape), v])
     if out is None or out.shape != w.shape:

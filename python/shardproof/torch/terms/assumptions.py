@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a verdict rests on beside the theorem, and what of a step is not compared.
 
-One place for the name, the class and the sentence of each. The class says what a false one would
+One place for the name, the class and the sentence of each. The class is what a false one would
 mean (docs/soundness.md, "Assumptions"): a `RISK` makes an EQUIVALENT verdict CONDITIONAL until the
 user accepts it by its name.
 """

@@ -44,9 +44,8 @@ def as_fraction(x: float) -> tuple[int, int, bool] | None:
     if isinstance(x, int) or not math.isfinite(x) or x == 0:
         return None
     near = Fraction(x).limit_denominator(1 << 18)
-    if near.numerator and abs(float(near) - x) <= ROUNDINGS * math.ulp(
-        x
-    ):  # 0.7 / 12 and half of 0.7 / 6 are two doubles
+    # 0.7 / 12 and half of 0.7 / 6 are two doubles
+    if near.numerator and abs(float(near) - x) <= ROUNDINGS * math.ulp(x):
         q = near.denominator
         for prime in (2, 5):
             while q % prime == 0:
@@ -167,17 +166,15 @@ class Constants:
             if torch.equal(data.double(), other.double()):
                 return tensor
         if data.untyped_storage().nbytes() > data.numel() * data.element_size():
-            data = data.clone(
-                memory_format=torch.contiguous_format
-            )  # not the memory that it is a part of
+            # not the memory that it is a part of
+            data = data.clone(memory_format=torch.contiguous_format)
         name = f"%known.{sum(map(len, self._known.values()))}"
         if data.numel() <= LITERAL_LIMIT and (
             v.kind != "real" or bool((data == data.round()).all()) or len(torch.unique(data)) <= 2
         ):
             q = self._divisor(torch.unique(data).tolist()) if v.kind == "real" else None
-            tensor = self._graph.declare(
-                name, v.shape, v.kind, "constant"
-            )  # a mask, positions or counts: what is proved may depend on the numbers
+            # a mask, positions or counts: what is proved may depend on the numbers
+            tensor = self._graph.declare(name, v.shape, v.kind, "constant")
             self._graph.tensors[name]["value"] = _numbers(
                 (data if q is None else (data * q).round()).tolist()
             )

@@ -97,9 +97,8 @@ def reduced_next(
     (before or after).
     """
     wanted = set(names)
-    divided: dict[
-        str, tuple[str, dict[str, Any]]
-    ] = {}  # by what a factor makes of it: the tensor, and the node
+    # by what a factor makes of it: the tensor, and the node
+    divided: dict[str, tuple[str, dict[str, Any]]] = {}
     made: dict[str, tuple[str, list[str]]] = {}
     found: dict[str, tuple[list[str], bool]] = {}
 

@@ -55,7 +55,7 @@ class Geometry:
 
 @functools.lru_cache(maxsize=1 << 16)
 def view_of(size: Shape, stride: Shape, offset: int) -> Geometry:
-    """One object for all tensors that are alike, so that what is found out of it is found once."""
+    """One object for all tensors of equal layout, so that what is derived of it is derived once."""
     return Geometry(size, stride, offset)
 
 
@@ -102,7 +102,7 @@ class Place:
 
 @functools.lru_cache(maxsize=1 << 16)
 def locate(seg: Geometry, want: Geometry) -> Place | None:
-    """How a view lies in a segment, or None if it does not (or not as a box)."""
+    """The place of a view in a segment; None if it is not inside, or no box."""
     cells = [[t, n] for t, n, _ in seg.packed()]  # largest stride first
     lows, highs = seg.span(), want.span()
     if highs[0] < lows[0] or highs[1] > lows[1]:

@@ -336,10 +336,11 @@ class Graph(Nodes):
         ):
             key = (dim, *map(id, values))
             if key not in self._joined:
+                # the parts are kept, so that their ids stay their own
                 self._joined[key] = (
                     Known(torch.cat([self.data(v) for v in values], dim)),
                     values,
-                )  # the parts are kept, so that their ids stay their own
+                )
             return self._joined[key][0]
         ignored = self._ignored(values, dim)
         if ignored is not None:
@@ -360,9 +361,8 @@ class Graph(Nodes):
                 source = self.cat([self._expand_source(v) for v in tables], dim)
                 return Table(cast("Named", source), a.entries, a.low, shape)
         ns = [self.named(v) for v in values]
-        if any(
-            n.kind == "real" for n in ns
-        ):  # masks of data are zeros and ones, so that those of constants have to be, too
+        # masks of data are zeros and ones, so that those of constants have to be, too
+        if any(n.kind == "real" for n in ns):
             ns = [self.named(self._as_real(v)) for v in values]
         kinds = {n.kind for n in ns}
         return self.one(

@@ -82,12 +82,12 @@ def ignored_labels_named(g: Graph) -> Iterator[None]:
     def naming(f: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             frame: Any = sys._getframe(1)
-            said = ("ignore_index" in kwargs or len(args) > 4) and _user_file(
+            named = ("ignore_index" in kwargs or len(args) > 4) and _user_file(
                 frame.f_code.co_filename
             )
             before = g.integers.label_names
             g.integers.label_names = (
-                _who() if said else before if before is not None else Names.NOBODY
+                _who() if named else before if before is not None else Names.NOBODY
             )
             try:
                 return f(*args, **kwargs)
@@ -106,7 +106,7 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: boo
     """Labels meet a number that ignores them.
 
     window: in a comparison with 0. With a comparison with the end of a rank's part of a vocabulary
-    (`bounded`), that asks for the labels of this part.
+    (`bounded`), that selects the labels of this part.
     """
     source = labels.source if isinstance(labels, Table) else labels
     of = g.integers.origins_of(source) if isinstance(source, Named) else None

@@ -16,7 +16,7 @@ MOST_POSITIONS = 1 << 22  # elements of a tensor whose positions are followed
 
 
 def moved(node: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What a node of MOVES_HERE makes of tensors in the place of its operands."""
+    """The result of a node of MOVES_HERE for these tensors as its operands."""
     t, attrs = operands[0], node.get("attrs", {})
     if node["op"] == "cat":
         return torch.cat(list(operands), attrs["dim"])

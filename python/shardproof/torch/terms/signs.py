@@ -38,6 +38,7 @@ def _where_positive(g: Nodes, x: str, by: str) -> bool:
 
 
 _COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
+# of what this rank has: others may send anything
 _KEEPS_SIGN = (
     "view",
     "permute",
@@ -52,7 +53,7 @@ _KEEPS_SIGN = (
     "add",
     "mul",
     "div",
-)  # of what this rank has: others may send anything
+)
 
 
 def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) -> bool:
@@ -84,9 +85,8 @@ def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) 
         and (_where_positive(g, *node["in"]) or _where_positive(g, *reversed(node["in"])))
     ):
         return True
-    if (
-        op == "add" and len(node["in"]) == 1 and attrs.get("scalar", 0) >= 1
-    ):  # 1 less what is 0 or 1
+    # 1 less what is 0 or 1
+    if op == "add" and len(node["in"]) == 1 and attrs.get("scalar", 0) >= 1:
         inner = g.producer(node["in"][0])
         step = g.producer(inner["in"][0]) if inner is not None and inner["op"] == "neg" else None
         if step is not None and _is_step(step):

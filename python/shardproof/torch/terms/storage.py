@@ -55,7 +55,7 @@ class Storage:
         return next((name for a, b, name in self.pending.values() if a < high and low < b), None)
 
     def clear(self, at: Geometry) -> None:
-        """Forgets what lies inside a dense view."""
+        """Drops the segments inside a dense view."""
         low, high = at.span()
         self._cache.clear()
         self.segments = [
@@ -240,9 +240,8 @@ class Storage:
             for wide in sorted(
                 {u // t for s in touched for u, _, _ in s.at.packed()[-1:] if t > 0 and u % t == 0}
             ):
-                if (
-                    1 < wide <= min(n, FEW) and n % wide == 0
-                ):  # segments that take turns: real and imaginary parts
+                # segments that take turns: real and imaginary parts
+                if 1 < wide <= min(n, FEW) and n % wide == 0:
                     turns = [
                         self._read(
                             g,
@@ -268,9 +267,8 @@ class Storage:
                         )
         packed = at.packed()
         sizes = tuple(n for _, n, _ in packed)
-        if (
-            len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride
-        ):  # one stretch, whatever the order of the dimensions
+        # one stretch, whatever the order of the dimensions
+        if len(packed) > 1 and tuple(t for t, _, _ in packed) == contiguous(sizes).stride:
             flat = self._read(g, contiguous((numel(sizes),), at.offset), loc)
             if not isinstance(flat, Poison):
                 order = [i for _, _, i in packed]

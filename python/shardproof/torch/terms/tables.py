@@ -45,8 +45,8 @@ def note_classes(g: Graph, v: Value, count: int) -> None:
     for origin in (
         of.origins
         if of is not None
-        else [v.reason.asks]
-        if isinstance(v, Poison) and v.reason.asks
+        else [v.reason.range_of]
+        if isinstance(v, Poison) and v.reason.range_of
         else ()
     ):
         g.integers.chosen_from[origin] = min(count, g.integers.chosen_from.get(origin, count))
@@ -98,9 +98,8 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
 
 def _scalar(v: Value) -> torch.Tensor:
     assert isinstance(v, Filled)
-    return torch.tensor(
-        v.fill, dtype=torch.float64 if isinstance(v.fill, float) else None
-    )  # PyTorch's own choice would round it
+    # PyTorch's own choice would round it
+    return torch.tensor(v.fill, dtype=torch.float64 if isinstance(v.fill, float) else None)
 
 
 def _root(g: Graph, source: Named) -> tuple[str, Shape]:

@@ -217,13 +217,13 @@ class Pick(Value):
 class Reason:
     """Why a value is not known: what was met, and where.
 
-    asks: the integer input whose range would tell more. hazard: the program itself is wrong (it
+    range_of: the integer input whose range would help. hazard: the program itself is wrong (it
     reads what nothing has written yet).
     """
 
     text: str
     loc: str
-    asks: str = ""
+    range_of: str = ""
     hazard: bool = False
 
 

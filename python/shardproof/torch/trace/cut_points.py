@@ -118,7 +118,7 @@ class CutPoints:
     ) -> Callable[[Any], None]:
         def hook(grad: Any) -> None:
             if grad is None:
-                return  # a function of the step's own says so: its operand has no gradient
+                return  # a function of the step's own returns that: its operand has no gradient
             if torch.is_grad_enabled():
                 # it will be differentiated itself (a penalty on gradients), so that nothing says
                 # that its scale is the loss's
@@ -201,11 +201,12 @@ class CutPoints:
 
         Until then each was its rank's part of the sum (or the mean).
         """
+        # in the shape in which it was made
         made = {
             m.name: (m.value.base or m.value).name
             for m in self.raw_gradients
             if isinstance(m.value, Named) and not m.placement.covered
-        }  # in the shape in which it was made
+        }
         later = dataflow.reduced_next(
             self.recorder.g,
             [
@@ -292,9 +293,8 @@ class CutPoints:
             shard = self.binding.shard_of(name)
             placement = place(self.recorder, p.grad, shard)
             value = self.recorder.read(unwrapped(p.grad))
-            if not isinstance(
-                p.grad, private.DTensor
-            ):  # not reduced yet (by hand), or already (DDP)
+            # not reduced yet (by hand), or already (DDP)
+            if not isinstance(p.grad, private.DTensor):
                 reduced = dataflow.reduced_over(self.recorder.g, value)
                 placement.mean = [
                     a for a in self.tracker.cuts if a not in (shard or {}) and a not in reduced

@@ -279,9 +279,8 @@ class EndOfStep:
             for name, v in now.items()
             if isinstance(v, Named) and v.node is None and v.name == name
         }
-        parts = {
-            id(self.binding.model_of(name)) for name in mine if name not in left
-        }  # models of which this side has a part to do
+        # models of which this side has a part to do
+        parts = {id(self.binding.model_of(name)) for name in mine if name not in left}
         return {name for name in left if id(self.binding.model_of(name)) in parts}
 
     def _attributes(self, name: str, p: nn.Parameter) -> None:
@@ -355,9 +354,8 @@ class EndOfStep:
                 and now.node is None
                 and (key not in self.recorder.untracked.updated or now.name.startswith("%random"))
             )
-            if (
-                key in have or isinstance(now, (Filled, Known)) or copied
-            ):  # numbers, or as it was drawn or copied at the beginning
+            # numbers, or as it was drawn or copied at the beginning
+            if key in have or isinstance(now, (Filled, Known)) or copied:
                 continue
             if isinstance(now, Poison):
                 self.recorder.g.leave_out(
@@ -472,7 +470,7 @@ class EndOfStep:
         claimed as it was then.
         """
         local = unwrapped(b)
-        before, now, said = (
+        before, now, output = (
             self.given.buffers_before.get(name),
             self.recorder.read(local),
             self.given.outputs.get(memory_of(b)),
@@ -480,7 +478,7 @@ class EndOfStep:
         if 0 in local.shape:
             return
         if (saved or not isinstance(now, (Filled, Known))) and not any(
-            v is not None and same(v, now) for v in (before, said)
+            v is not None and same(v, now) for v in (before, output)
         ):
             self.changed.update(f"{name}.new{part}" for part in _parts(now))
         placement = place(self.recorder, b, self.binding.shard_of(name))

@@ -23,12 +23,13 @@ from ..terms.graph import Graph
 from ..terms.values import Complex, Filled, Known, Named, Value
 from .randomness import Draw
 
+# whose result all members get
 _SAME_FOR_ALL = (
     "all_reduce",
     "all_gather",
     "broadcast",
     "recv",
-)  # what all who take part get alike
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +62,14 @@ class Initial:
     why: str = ""  # nothing is known of it
     constant: float | None = None  # it is this number everywhere
     flat: bool = False
-    keys: frozenset[str] = frozenset()  # what tells its draws apart
+    keys: frozenset[str] = frozenset()  # what distinguishes its draws
     given: bool = False  # DistributedDataParallel gave the first rank's to all
     # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
     by_device: tuple[tuple[str, str], ...] = ()
 
     @property
     def seeded(self) -> bool:
-        """Whether the step had a say in what is drawn."""
+        """Whether the step determines what is drawn."""
         return any(seed for _, seed in self.where)
 
 

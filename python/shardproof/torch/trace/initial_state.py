@@ -10,7 +10,7 @@ It begins with its numbers after all where
 
 * the step leaves it with the very number that it began with, on the single device: so does every
   later step find it (what ranks leave is compared with that);
-* `world.output` was told that ranks have parts of it that add up to the model's;
+* `world.output` got it as parts that add up to the model's;
 * a rank has another number there, or no rank has it (ranks and single device are other code);
 * the program cannot be followed otherwise: something is decided by its number (flags, counts).
   Single numbers are tried first: flags are such.

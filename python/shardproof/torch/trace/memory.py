@@ -81,15 +81,12 @@ class Memory:
         self.g = Graph()
         self.storages: dict[int, Storage] = {}
         self.mode: Any = None  # of the fake tensors of this recording
-        self.hazards: dict[
-            str, str
-        ] = {}  # what the program does that no order of its communication makes right, and where
-        self._under_way: dict[
-            object, list[Storage]
-        ] = {}  # by the token of an asynchronous operator what it reads and writes
-        self._stands_for: dict[
-            object, object
-        ] = {}  # a token, and that of the operator of whose result the tensor is a copy
+        # what the program does that no order of its communication makes right, and where
+        self.hazards: dict[str, str] = {}
+        # by the token of an asynchronous operator what it reads and writes
+        self._under_way: dict[object, list[Storage]] = {}
+        # a token, and that of the operator of whose result the tensor is a copy
+        self._stands_for: dict[object, object] = {}
         self._pairs: dict[tuple[int, bool], tuple[Value, Value]] = {}
 
     def where(self) -> str:

@@ -198,7 +198,7 @@ def matched(
             (c.label if c.label in labels else labels[0] for labels in (same, left) if labels), None
         )
         if chosen is None and theirs.get(c.label, CalledThere("", [], [])).function == c.function:
-            chosen = c.label  # of other shapes, which is said where it is tied
+            chosen = c.label  # of other shapes, which is reported where it is tied
         found[c.label] = chosen
         ours.shared.update(
             {r.name: result(chosen, i) for i, r in enumerate(c.results) if chosen is not None}

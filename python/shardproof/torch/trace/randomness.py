@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers: by which generator in which state they are drawn, and their place in the model's.
 
-Draws are told apart by the state of the generator, by what is drawn, and by its shape: two ranks
+Draws are distinguished by the state of the generator, by what is drawn, and by its shape: two ranks
 whose generators have the same state draw the same numbers. The state of the real generators is
 used, and advanced by what was drawn, so that seeds, forked generators and activation checkpointing
 are followed. All draws are inputs. Those that are made while a module runs are named after it,
@@ -44,9 +44,8 @@ _DRAWN_INTO = frozenset(
     )
 )
 _DRAWN = frozenset({"aten.rand", "aten.randn", "aten.randint", "aten.randperm", "aten.normal"})
-_OF_ROWS = frozenset(
-    {"aten.rand", "aten.randn", "aten.randint"}
-)  # what takes a size, of which the first one may be the batch's
+# what takes a size, of which the first one may be the batch's
+_OF_ROWS = frozenset({"aten.rand", "aten.randn", "aten.randint"})
 
 
 @dataclasses.dataclass(eq=False)
@@ -66,11 +65,11 @@ class Draw:
     cpu: str | None = (
         None  # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
     )
-    more: bool = False  # the step may draw more rows of them: it only says how many
+    more: bool = False  # the step may draw more rows of them: it is only their number
 
 
 INSIDE = "%random of "  # names of what is drawn while the step computes begin with it
-STEP_SEED = 0x5EED5EED5EED5  # of a step that seeds nothing: a seed that nobody sets
+STEP_SEED = 0x5EED5EED5EED5  # of a step that seeds nothing: a seed that is set nowhere
 
 
 _DEFAULTS = {"uniform": [0.0, 1.0], "normal": [0.0, 1.0], "bernoulli": [0.5]}
@@ -98,10 +97,10 @@ class Randomness:
         self._first = STEP_SEED
         self._cpu = "none"  # the seed that the program gave to the CPU
         self._device_seeds: set[str] = set()  # those that it gave to "cuda" alone
-        # memory that lies on "cuda", as far as that is known; it is kept, so that its number stays
+        # memory on "cuda", as far as that is known; it is kept, so that its number stays
         # its own
         self._there: dict[int, Any] = {}
-        self._asked = False  # what is drawn now is asked for on "cuda"
+        self._on_device = False  # what is drawn now is requested on "cuda"
         # draws of which the single device draws so many times the rows: a batch of all ranks
         # (initial_state.py)
         self.batch: dict[str, int] = {}
@@ -128,15 +127,15 @@ class Randomness:
             self._device_seeds.add(str(seed))
 
     @contextlib.contextmanager
-    def asked_for(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[None]:
         """What is drawn inside is drawn on "cuda"."""
-        before, self._asked = self._asked, True
+        before, self._on_device = self._on_device, True
         try:
             yield
         finally:
-            self._asked = before
+            self._on_device = before
 
-    def lies_there(self, made: Any) -> None:
+    def placed_there(self, made: Any) -> None:
         """A tensor that was made on "cuda" or moved there."""
         if isinstance(made, torch.Tensor) and not isinstance(made, private.DTensor):
             self._there[private.storage_key(made)] = made.untyped_storage()
@@ -146,7 +145,7 @@ class Randomness:
 
         None where the program shows that it is drawn on "cuda".
         """
-        there = self._asked or private.storage_key(t) in self._there
+        there = self._on_device or private.storage_key(t) in self._there
         return self._cpu if seed in self._device_seeds and not there else None
 
     def of_all_ranks(self, name: str, args: Any) -> Any:
@@ -158,7 +157,7 @@ class Randomness:
             [x[0] * times, *x[1:]] if isinstance(x, (list, tuple)) and x else x for x in args
         )
 
-    # ---- what DTensor asks of a tracker of random states ----
+    # ---- what DTensor uses of a tracker of random states ----
     @contextlib.contextmanager
     def _distribute_region(self, spec: Any, generator: Any = None) -> Iterator[None]:
         self._spec = spec
@@ -183,9 +182,8 @@ class Randomness:
             ]
         self._rows = name in _OF_ROWS
         what = name[5:].strip("_").removesuffix("_like")
-        into = (
-            name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"
-        )  # of the first operand only the shape counts
+        # of the first operand only the shape counts
+        into = name in _DRAWN_INTO or name == "aten.bernoulli" and call.overload == "p"
         of_shape = into or name in _LIKE
         given = [
             v
@@ -313,8 +311,9 @@ class Randomness:
             digest = hashlib.sha256(g.get_state().numpy().tobytes() + what.encode()).digest()
             g.manual_seed(int.from_bytes(digest[:7], "little"))
             state = g.get_state()
+            # which a CPU generator's state begins with
             state[:8] = torch.frombuffer(
                 bytearray((seed % (1 << 64)).to_bytes(8, sys.byteorder)), dtype=torch.uint8
-            )  # which a CPU generator's state begins with
+            )
             g.set_state(state)
         return digest.hex()

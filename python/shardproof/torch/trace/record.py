@@ -100,9 +100,9 @@ def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str 
 
     caught: by the program. loc: the place of an error of PyTorch's.
     """
-    recorder, told = side.recorder, ""
+    recorder, note = side.recorder, ""
     if caught:
-        told = (
+        note = (
             " (the program catches this error, and what it does then it need not do on real "
             "devices)"
         )
@@ -118,15 +118,15 @@ def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str 
         return CaptureError(
             f"what {error} yields, or its shape, depends on data"
             + (f" at {loc}" if loc else "")
-            + told
+            + note
         )
     if isinstance(error, CaptureError):
         made: CaptureError = error
-        if told and not isinstance(error, Hazard):
-            made = CaptureError(f"{error}{told}")
+        if note and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{note}")
     else:
         made = CaptureError(
-            f"{loc}: {type(error).__name__}: {error}{told}" if loc else f"{error}{told}"
+            f"{loc}: {type(error).__name__}: {error}{note}" if loc else f"{error}{note}"
         )
         made.ranges = (
             {**recorder.g.integers.ranges, **recorder.g.integers.chosen_from}

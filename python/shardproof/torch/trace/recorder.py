@@ -52,6 +52,7 @@ FILL_LIMIT = 1 << 16  # elements of a filled tensor that is written out to compu
 _PLAIN = (torch.Tensor, private.FakeTensor, torch.nn.Parameter, torch.nn.Buffer)
 _DEVICE = torch.ops.prim.device.default
 _COPIES = {"aten._to_copy", "aten.clone"}
+# what they give, or its shape, depends on numbers
 _OF_NUMBERS = frozenset(
     f"aten.{name}"
     for name in (
@@ -64,7 +65,7 @@ _OF_NUMBERS = frozenset(
         "equal",
         "allclose",
     )
-)  # what they give, or its shape, depends on numbers
+)
 _BY_MASKS = {
     "aten.index",
     "aten.index_put",
@@ -73,6 +74,7 @@ _BY_MASKS = {
     "aten._unsafe_index_put",
     "aten._unsafe_index",
 }
+# of booleans they are "or", or errors
 _SUMS = frozenset(
     f"aten.{name}"
     for name in (
@@ -99,14 +101,16 @@ _SUMS = frozenset(
         "diff",
         "trace",
     )
-)  # of booleans they are "or", or errors
+)
+# which add up with accumulate=True
 _BY_INDEX = {
     "aten.index_put",
     "aten._index_put_impl",
     "aten._unsafe_index_put",
-}  # which add up where they are told to
+}
 _PIECEWISE = {"aten.mul_", "aten.div_"}
 _PIECEWISE_COPIES = {"aten.mul", "aten.div"}
+# which memory is seen, and how, changes; no element does
 _VIEWS_IN_PLACE = {
     f"aten.{name}_"
     for name in (
@@ -119,7 +123,7 @@ _VIEWS_IN_PLACE = {
         "swapaxes",
         "set",
     )
-}  # which memory is seen, and how, changes; no element does
+}
 
 
 def _identity(x: Any) -> Any:
@@ -207,37 +211,34 @@ class Recorder(Memory, private.TorchDispatchMode):
     def __init__(self, rank: int, answers: Answers | None = None) -> None:
         super().__init__()
         self.rank = rank
-        self.unknown: dict[
-            str, str
-        ] = {}  # operators without translation, and where they were met first
+        # operators without translation, and where they were met first
+        self.unknown: dict[str, str] = {}
         self.modules: list[str] = []  # the path of the modules whose forward runs
         self.paused = False
         self.fake = answers or Answers()
-        self.placed: dict[
-            Any, Any
-        ] = {}  # where DTensors of a mesh, placements and sizes lie (marks.place)
+        # placements of DTensors by mesh, placements and sizes (tracked_tensors.place)
+        self.placed: dict[Any, Any] = {}
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.untracked = UntrackedTensors(
             lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t))
         )
-        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: (
-            None
-        )  # what is told of operands before an operator computes with them, outside of backward,
+        # called with operands before an operator computes with them, outside of backward,
+        self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None
+        # and before it writes them; whether a backward has ended
         self.writes: Callable[[Sequence[torch.Tensor], bool], None] = (
             lambda tensors, differentiated: None
-        )  # and before it writes them; whether a backward has ended
+        )
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = (
             None  # what an asynchronous call of c10d writes (True) and sends, while it is made
         )
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
-        self._asked: Value | None = None
+        self._item_value: Value | None = None
         self.counting = 0
         self._parts = 0  # decompositions that run
-        self._folds: dict[
-            Any, tuple[list[Value | None], list[Value]]
-        ] = {}  # what was computed of large constants
+        # what was computed of large constants
+        self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}
         self.groups: Any = None  # collectives.Groups, set by the capture
 
     def is_activation(self, v: Value, distributed: bool = False) -> bool:
@@ -291,11 +292,10 @@ class Recorder(Memory, private.TorchDispatchMode):
     # ---- dispatch ----
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], private.FakeTensor):
-            return args[0].device  # asked for in C++, many times for each operator
+            return args[0].device  # called by C++, many times for each operator
         try:
-            with (
-                torch._C.DisableTorchFunction()
-            ):  # devices were put in place above: what is below is no call of the script's
+            # devices were put in place above: what is below is no call of the script's
+            with torch._C.DisableTorchFunction():
                 return self._dispatched(func, types, args, kwargs or {})
         except Exception as e:
             if not self.paused:
@@ -366,9 +366,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 args = self.random.of_all_ranks(name, args)
             lowering = table.lookup(name, func._overloadname)
             if self._not_a_number(name, args, kwargs):
-                return self._record(
-                    name, func, lowering, args, kwargs
-                )  # ATen's parts and folds would compute with not-a-number
+                # ATen's parts and folds would compute with not-a-number
+                return self._record(name, func, lowering, args, kwargs)
             if (
                 lowering is None
                 and (not _is_view(func) or _is_composite(func))
@@ -417,9 +416,8 @@ class Recorder(Memory, private.TorchDispatchMode):
                 indices.append(i)
             else:
                 with private.outside():
-                    indices += [
-                        i.clone() for i in known.nonzero(as_tuple=True)
-                    ]  # each with memory of its own
+                    # each with memory of its own
+                    indices += [i.clone() for i in known.nonzero(as_tuple=True)]
         return (args[0], indices, *args[2:])
 
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -646,13 +644,13 @@ class Recorder(Memory, private.TorchDispatchMode):
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
-            self._asked = v
+            self._item_value = v
             self._gives_number()
             # poisons any tensor that it goes into; to Python a number of data_number.py, which
             # knows its value
             return math.nan
         if t.dtype == torch.bool and private.initialising():
-            # whether numbers are to be drawn again, of parameters that are inputs afterwards
+            # whether numbers are resampled, of parameters that are inputs afterwards
             return False
         raise DataDependent(
             f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), "
@@ -675,8 +673,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
 
     def taken(self) -> Value | None:
-        """The value of which a number was asked for last."""
-        v, self._asked = self._asked, None
+        """The value whose number was taken last."""
+        v, self._item_value = self._item_value, None
         return v if isinstance(v, Named) and numel(v.shape) == 1 else None
 
     def computed(self, make: Callable[[Any], Value]) -> Value | None:
@@ -725,7 +723,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         out = self.fake(func, args, kwargs)
         outs = private.tensors(out)
         if not written and outs and all(private.storage_key(t) in inputs_before for t in outs):
-            return out  # views: the geometry says it all
+            return out  # views: the geometry has all of it
         if name in table.UNDEFINED:
             return out  # memory that holds nothing yet
         call = Call(self, name, func._overloadname, outs, private.tensors(args, kwargs))
@@ -860,9 +858,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         for v in operands:
             if isinstance(v, Poison) and not getattr(lowering, "reads_selectively", False):
                 raise Poisoned(v.reason)
+        # lines know what to do with one number everywhere
         large = lowering is not None and any(
             isinstance(v, Filled) and numel(v.shape) > FILL_LIMIT for v in operands
-        )  # lines know what to do with one number everywhere
+        )
         folded = None if large else self._folded(call, func, values, keywords, operands)
         if folded is not None:
             return folded
@@ -890,13 +889,15 @@ class Recorder(Memory, private.TorchDispatchMode):
         outs = [t for t in call.outs if 0 not in t.shape]
         if writes or not operands or not outs or any(t.is_complex() for t in outs):
             raise Unsupported("no line in the table of operators")
-        lead, operands = self._taken_apart(
+        lead, operands = self._leading_dimensions(
             name, func, operands, [tuple(t.shape) for t in call.outs]
         )
-        said = private.tree_map(lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        settings = private.tree_map(
+            lambda x: "_" if isinstance(x, torch.Tensor) else x, (args, kwargs)
+        )
         results = iter(
             self.opaque.call(
-                f"{func.name()}{said[0]}{said[1] or ''}",
+                f"{func.name()}{settings[0]}{settings[1] or ''}",
                 name,
                 self.modules[-1] if self.modules else "",
                 operands,
@@ -909,7 +910,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             for t in call.outs
         ]
 
-    def _taken_apart(
+    def _leading_dimensions(
         self, name: str, func: Any, operands: list[Value], results: list[Shape]
     ) -> tuple[int, list[Value]]:
         """The number of leading dimensions that an operator treats independently, and its operands
@@ -960,11 +961,12 @@ class Recorder(Memory, private.TorchDispatchMode):
             return None
         key = None
         if sum(numel(v.shape) for v in operands) > FEW:
+            # a rotary table, say, which every layer computes
             key = (
                 func,
                 _identity(values),
                 _identity(list(keywords.items())),
-            )  # a rotary table, say, of which every layer asks for the same
+            )
             if key in self._folds:
                 return self._folds[key][0]
 

@@ -21,7 +21,7 @@ from .initial_state import InitialState
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
 
-MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever lies there
+MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever is there
 Step = Callable[[World], Any]
 
 
@@ -90,62 +90,52 @@ class Recording:
     opaque: list[OpaqueCall]  # calls of operators of which nothing is known
     hazards: dict[str, str]  # what is wrong with the program whatever it computes -> where
     unused: list[str]  # parameters that DistributedDataParallel found not used, in order
-    layouts: dict[
-        str, Layouts
-    ]  # communication -> how its tensors lie in memory, where that matters
+    # communication -> the layout of its tensors in memory, where that matters
+    layouts: dict[str, Layouts]
     groups_made: tuple[
         tuple[int, ...], ...
     ] = ()  # their ranks, in the order in which process groups were made
     changed: frozenset[str] = frozenset()  # buffers that the step changes
     initial_state: InitialState = InitialState()
-    any_buffers: dict[str, float] = dataclasses.field(
-        default_factory=dict
-    )  # those that begin with any value, and the number that each was made with
+    # those that begin with any value, and the number that each was made with
+    any_buffers: dict[str, float] = dataclasses.field(default_factory=dict)
     made_buffers: frozenset[str] = frozenset()  # all there were when a model was taken in
-    as_made: dict[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # those that begin with the number that they hold, or should, and why
-    beside: dict[str, Shape] = dataclasses.field(
-        default_factory=dict
-    )  # what optimizers and the step keep beside parameters of modules, and its shape
+    # those that begin with the number that they hold, or should, and why
+    as_made: dict[str, str] = dataclasses.field(default_factory=dict)
+    # what optimizers and the step keep beside parameters of modules, and its shape
+    beside: dict[str, Shape] = dataclasses.field(default_factory=dict)
     no_gradient: tuple[str, ...] = ()  # parameters that are left without a gradient
     # in the order in which they were made: what names of their parameters begin with, and which
     # these are
     models: tuple[tuple[str, frozenset[str]], ...] = ()
-    left_alone: frozenset[str] = (
-        frozenset()
-    )  # parameters and buffers of models that were made and then left alone
-    plain: dict[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # numbers and texts that the step returned, and None
-    initial: dict[str, Initial] = dataclasses.field(
-        default_factory=dict
-    )  # first values of parameters (initial_parameters.py)
-    sent: dict[str, Origin] = dataclasses.field(
-        default_factory=dict
-    )  # communication of the construction -> what this rank gave
-    spread: frozenset[str] = (
-        frozenset()
-    )  # axes of DistributedDataParallel: their ranks have different data
+    # parameters and buffers of models that were made and then left alone
+    left_alone: frozenset[str] = frozenset()
+    # numbers and texts that the step returned, and None
+    plain: dict[str, str] = dataclasses.field(default_factory=dict)
+    # first values of parameters (initial_parameters.py)
+    initial: dict[str, Initial] = dataclasses.field(default_factory=dict)
+    # communication of the construction -> what this rank gave
+    sent: dict[str, Origin] = dataclasses.field(default_factory=dict)
+    # axes of DistributedDataParallel: their ranks have different data
+    spread: frozenset[str] = frozenset()
     own: bool = False  # it began with a random state that no other process has
     given: frozenset[str] = frozenset()  # names of what world.input gave
     dealt: tuple[int, int] | None = (
         None  # to how many ranks samples are dealt out, and how many are in a batch
     )
-    parts: dict[tuple[str, int], Named] = dataclasses.field(
-        default_factory=dict
-    )  # tensor, divisor -> its quotient, made for a checkpoint
+    # tensor, divisor -> its quotient, made for a checkpoint
+    parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # of one of which graph, marks and opaque are left out: the file with all of it, empty if there
     # is none
     kept: str | None = None
-    said: Facts | None = None
+    kept_facts: Facts | None = None
 
     @property
     def facts(self) -> Facts:
-        if self.said is not None:
-            return self.said
+        if self.kept_facts is not None:
+            return self.kept_facts
         g = self.graph
         return Facts(
             list(g.assumptions),
@@ -165,7 +155,7 @@ class Recording:
 
     @property
     def strides(self) -> dict[str, Any]:
-        """Of the communication that takes tensors as they lie in memory: how they lie."""
+        """The strides of communication that takes tensors in the order of memory."""
         return {comm: at.strides for comm, at in self.layouts.items() if at.strides}
 
     def light(self, file: str) -> Recording:
@@ -173,14 +163,14 @@ class Recording:
 
         file: gets all of it; empty: nothing does.
         """
-        said = self.facts
+        kept_facts = self.facts
         if file:
             with open(file, "wb") as f:
                 pickle.dump(
                     dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL
                 )
         return dataclasses.replace(
-            self, graph=Graph(), tracked=[], opaque=[], parts={}, kept=file, said=said
+            self, graph=Graph(), tracked=[], opaque=[], parts={}, kept=file, kept_facts=kept_facts
         )
 
     def whole(self) -> Recording:

@@ -17,12 +17,13 @@ from ..intercept.data_number import DataNumber
 from ..step.world import World
 
 PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, enum.Enum)
+# compared otherwise, or no data
 _NO_RESULTS = (
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
     World,
     type,
-)  # compared otherwise, or no data
+)
 
 
 def results(result: Any) -> list[tuple[str, Any]]:

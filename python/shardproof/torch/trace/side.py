@@ -142,7 +142,7 @@ class Side:
             self.started = len(self.recorder.g.nodes)
         self.origins.look(self.recorder.random.draws)
         for name, p in parameters.items():
-            self._begins(name, p)
+            self._first_value(name, p)
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
             else:
@@ -151,7 +151,7 @@ class Side:
                 )
         self.recorder.random.inside = self.recorder.untracked.begun = True
 
-    def _begins(self, name: str, p: torch.Tensor) -> None:
+    def _first_value(self, name: str, p: torch.Tensor) -> None:
         """What a parameter holds before it is an input."""
         local = unwrapped(p)
         if 0 in local.shape:
@@ -251,7 +251,7 @@ class Side:
         self.tracker.tracked.append(TrackedTensor("input", name, value, placement))
 
     def _given_flat(self, name: str, suffix: str, t: torch.Tensor, role: str) -> None:
-        """The same of a tensor in which parameters of the model lie one after another."""
+        """The same for a flat tensor of several parameters."""
         value, tracked_tensors = flat_parameters.given(
             self.recorder.g, self.binding.stretches[name], suffix, t.numel(), "real", role
         )

@@ -41,9 +41,8 @@ class UntrackedTensors:
         """
         self.found, self.computed = found, computed
         self.begun = False  # the step has its inputs, or a model was called
-        self._known: dict[
-            int, torch.Tensor
-        ] = {}  # by memory; the tensors are kept, so that no other takes its place
+        # by memory; the tensors are kept, so that no other takes its place
+        self._known: dict[int, torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}
         self.differentiated = (
             False  # a backward has ended: what is copied from here on is no beginning
@@ -80,7 +79,7 @@ class UntrackedTensors:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Whose parameters are asked for inside is noted."""
+        """Inside, modules whose parameters are listed are noted."""
         named, save = nn.Module.named_parameters, nn.Module._save_to_state_dict
 
         def named_parameters(

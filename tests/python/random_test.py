@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import shardproof.torch as sp
-from shardproof.torch.__main__ import script_step
+from shardproof.torch.session.script import script_step
 from shardproof.torch.terms.assumptions import Kind
 
 OPTIONS = ["--timeout", "20", "--diagnose", "off"]

@@ -30,7 +30,10 @@ class Defect:
 
 @dataclasses.dataclass
 class Report:
-    """What was decided. Truth value: whether the plan is equivalent."""
+    """The report of one verification. Its truth value is whether the plan is equivalent.
+
+    outputs, outputs_proved: how many. seconds_capture: how long the recording of a step took.
+    """
 
     verdict: str  # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
     reason: str

@@ -13,7 +13,11 @@ RankClasses = Mapping[str, Sequence[Stretch]]
 
 
 class Mesh:
-    """Named axes with sizes of at least 1."""
+    """Named axes with sizes of at least 1, slowest first.
+
+    sizes: by axis. names: of the axes, in order. world: the number of ranks. Raises ValueError for
+    an empty name, the name `mb`, and a size below 1.
+    """
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.sizes: dict[str, int] = {str(a): int(n) for a, n in axes.items()}
@@ -30,7 +34,7 @@ class Mesh:
 
     @classmethod
     def parse(cls, text: str) -> Mesh:
-        """From `dp=2,tp=4`."""
+        """The mesh that a text like `dp=2,tp=4` describes. Raises ValueError for any other text."""
         axes: dict[str, int] = {}
         for part in text.split(","):
             name, sep, size = part.partition("=")
@@ -47,7 +51,7 @@ class Mesh:
         return {axis: at[axis] for axis in self.names}
 
     def rank(self, at: Mapping[str, int]) -> int:
-        """Axes that are not named are at 0."""
+        """The rank with these coordinates; axes that are not named are at 0."""
         r = 0
         for axis in self.names:
             r = r * self.sizes[axis] + at.get(axis, 0)
@@ -60,7 +64,7 @@ class Mesh:
         return rank_classes.get(axis) or [(k, k + 1) for k in range(self.sizes[axis])]
 
     def stretch(self, axis: str, coordinate: int, rank_classes: RankClasses) -> Stretch:
-        """The one that has the coordinate."""
+        """The stretch that has the coordinate."""
         return next(s for s in self.stretches(axis, rank_classes) if s[0] <= coordinate < s[1])
 
     def stands_for(

@@ -60,7 +60,10 @@ class Capture:
     source: str = ""  # the script, or the step's function
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
-        """PREFIX.model.json.gz and PREFIX.plan.json.gz."""
+        """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
+
+        Raises OSError.
+        """
         model, plan = Path(f"{prefix}.model.json.gz"), Path(f"{prefix}.plan.json.gz")
         for path, content in (
             (model, self.model),
@@ -71,7 +74,9 @@ class Capture:
         return model, plan
 
     def ledger(self) -> dict[str, Any]:
-        """What the verdict covers, what not, and what it rests on (docs/format.md, "Capture")."""
+        """What the verdict covers, what it does not, and what it rests on (docs/format.md,
+        "Capture").
+        """
         return {
             **({"source": self.source} if self.source else {}),
             "compared": self.compared,
@@ -891,7 +896,10 @@ def _hazardous(e: Hazard) -> Report:
 
 
 def assert_equivalent(*functions: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
-    """For tests: fails with the report's text unless the verdict is EQUIVALENT."""
+    """For tests: the report. Parameters and errors are those of `verify`.
+
+    Raises AssertionError with the report's text unless the verdict is EQUIVALENT.
+    """
     report = verify(*functions, mesh=mesh, **options)
     if not report.equivalent:
         raise AssertionError(str(report))

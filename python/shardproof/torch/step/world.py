@@ -43,7 +43,7 @@ class Backend(Protocol):
 class World:
     """One rank's view. At world size 1 every axis has size 1: the step is then the model.
 
-    rank: 0 up to size; coordinates: by axis; sizes: by axis.
+    rank: 0 up to size. coordinates, sizes: by mesh axis.
     """
 
     def __init__(self, mesh: Mesh, rank: int, backend: Backend) -> None:
@@ -59,7 +59,9 @@ class World:
         return self.size == 1
 
     def mesh(self, *axes: str) -> Any:
-        """The torch DeviceMesh of these axes (none named: of all)."""
+        """The torch DeviceMesh of these axes (none named: of all). Raises KeyError for an unknown
+        axis.
+        """
         from torch.distributed.device_mesh import init_device_mesh
 
         if self._device_mesh is None:
@@ -77,7 +79,10 @@ class World:
         )
 
     def group(self, *axes: str) -> dist.ProcessGroup:
-        """The process group of the ranks that differ from this one in these axes only."""
+        """The process group of the ranks that differ from this one in these axes only.
+
+        Raises KeyError for an unknown axis.
+        """
         mesh = self.mesh(*axes)
         if len(axes) > 1:
             mesh = mesh._flatten()
@@ -135,7 +140,8 @@ class World:
         """A result beside what the step returns.
 
         mean, sum: axes over which the ranks' values make the model's. shard: mesh axis -> dimension
-        that it cuts.
+        that it cuts. The step ends with CaptureError for a name that is empty, begins with % or is
+        used twice.
         """
         self._backend.output(name, tensor, shard, mean, sum)
 

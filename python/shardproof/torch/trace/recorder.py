@@ -7,7 +7,6 @@ no lowering there, where it can. The rest poisons everything that it returns or 
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,6 +43,7 @@ from ..terms.values import (
 )
 from .memory import Memory, constant
 from .opaque import Calls
+from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
 from .randomness import Randomness
 from .untracked_tensors import UntrackedTensors
 
@@ -135,68 +135,6 @@ def _identity(x: Any) -> Any:
     if isinstance(x, Value):
         return id(x)
     return (type(x), *map(_identity, x)) if isinstance(x, (list, tuple)) else (type(x), str(x))
-
-
-class Call:
-    """One operator call, for lowerings.
-
-    outs: ATen's results, as shapes. given: the tensors among the operands, of which few lowerings
-    need the layout in memory.
-    """
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        name: str,
-        overload: str,
-        outs: list[Any],
-        given: Sequence[Any] = (),
-    ) -> None:
-        self.recorder, self.name, self.overload, self.outs, self.given = (
-            recorder,
-            name,
-            overload,
-            outs,
-            given,
-        )
-
-    def shape(self, i: int = 0) -> tuple[int, ...]:
-        return tuple(self.outs[i].shape)
-
-
-@functools.cache
-def _name_of(func: Any) -> tuple[str, str]:
-    """The namespace, and the name as tables have it."""
-    namespace, _, base = func._schema.name.partition("::")
-    return namespace, f"{namespace}.{base}"
-
-
-@functools.cache
-def _arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
-    """Each operand's position and name; whether it is keyword-only, written, and only written."""
-    return [
-        (i, a.name, a.kwarg_only, a.alias_info is not None and a.alias_info.is_write, a.is_out)
-        for i, a in enumerate(func._schema.arguments)
-    ]
-
-
-@functools.cache
-def _writes(func: Any) -> bool:
-    return any(is_written for _, _, _, is_written, _ in _arguments_of(func))
-
-
-@functools.cache
-def _is_view(func: Any) -> bool:
-    return func.is_view or any(
-        r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
-    )
-
-
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Whether ATen makes it of other operators, which comes here whole from below autograd."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(func._can_decompose() and has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
 class Recorder(Memory, private.TorchDispatchMode):
@@ -303,7 +241,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        namespace, name = _name_of(func)
+        namespace, name = name_of(func)
         if (
             not self.paused
             and name != "aten.detach"
@@ -324,11 +262,11 @@ class Recorder(Memory, private.TorchDispatchMode):
                 for t in args:
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         self.untracked.note(t)
-                if _writes(func):
+                if writes_operands(func):
                     written = private.tensors(
                         [
                             kwargs.get(argument) if by_name or i >= len(args) else args[i]
-                            for i, argument, by_name, is_written, _ in _arguments_of(func)
+                            for i, argument, by_name, is_written, _ in arguments_of(func)
                             if is_written
                         ]
                     )
@@ -345,7 +283,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                     f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers "
                     f"is not followed at {self.g.loc}"
                 )
-            if _is_view(func):
+            if is_view(func):
                 out = self._view(func, args, kwargs)
                 if out is not None:
                     return out
@@ -370,7 +308,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return self._record(name, func, lowering, args, kwargs)
             if (
                 lowering is None
-                and (not _is_view(func) or _is_composite(func))
+                and (not is_view(func) or is_composite(func))
                 and name not in table.RANDOM | table.UNDEFINED
                 and not self._constant_operands(args, kwargs)
             ):
@@ -604,7 +542,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             self._parts -= 1
 
     def _in_parts(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if _is_composite(func):
+        if is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         rule = table.decomposition(func)
@@ -711,7 +649,7 @@ class Recorder(Memory, private.TorchDispatchMode):
     ) -> Any:
         written: list[Any] = []  # tensors, or lists of them, that the operator writes
         outputs_only: set[str] = set()
-        for i, argument, by_name, is_written, is_out in _arguments_of(func):
+        for i, argument, by_name, is_written, is_out in arguments_of(func):
             v = kwargs.get(argument) if by_name or i >= len(args) else args[i]
             if is_written and v is not None:
                 written.append(v)

@@ -610,7 +610,8 @@ _HANDLERS: dict[str, Any] = {
     "fsdp.split_with_sizes_copy": split_into,
     "fsdp.chunk_cat": chunk_cat_into,
     "fsdp.copy_": lambda recorder, args, out: (
-        recorder.copy_pieces(args[0], args[1]) or recorder.write(args[0], recorder.read(args[1]))
+        recorder.flat_copies.copy(args[0], args[1])
+        or recorder.write(args[0], recorder.read(args[1]))
     ),
     "_dtensor.shard_dim_alltoall": _shard_dim_all_to_all,
 }

@@ -24,7 +24,6 @@ from ..intercept.data_number import DataDependent, holds_one
 from ..terms import arithmetic as ar
 from ..terms import assumptions, tables
 from ..terms.constants import FOLD_LIMIT
-from ..terms.geometry import Geometry, Segment, contiguous
 from ..terms.liveness import COMMUNICATION
 from ..terms.values import (
     Complex,
@@ -41,6 +40,7 @@ from ..terms.values import (
     kind_of,
     numel,
 )
+from .flat_copies import FlatCopies
 from .memory import Memory, constant
 from .opaque import Calls
 from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
@@ -156,6 +156,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.fake = answers or Answers()
         # placements of DTensors by mesh, placements and sizes (tracked_tensors.place)
         self.placed: dict[Any, Any] = {}
+        self.flat_copies = FlatCopies(self, self.fake)
         self.random = Randomness(self)
         self.opaque = Calls(self.g)
         self.untracked = UntrackedTensors(
@@ -315,17 +316,17 @@ class Recorder(Memory, private.TorchDispatchMode):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
                     return out
-            if name == "aten.copy_" and self.copy_pieces(args[0], args[1]):
+            if name == "aten.copy_" and self.flat_copies.copy(args[0], args[1]):
                 self.fake(func, args, kwargs)
                 return args[0]
-            if name in _COPIES and (out := self._copied_in_pieces(func, args, kwargs)) is not None:
+            if name in _COPIES and (out := self.flat_copies.copied(func, args, kwargs)) is not None:
                 return out
-            if name in _PIECEWISE and self._piece_by_piece(name, func, lowering, args, kwargs):
+            if name in _PIECEWISE and self.flat_copies.scale(name, func, lowering, args, kwargs):
                 return args[0]
             if (
                 name in _PIECEWISE_COPIES
                 and lowering is not None
-                and (out := self._product_in_pieces(name, func, lowering, args, kwargs)) is not None
+                and (out := self.flat_copies.scaled(name, func, lowering, args, kwargs)) is not None
             ):
                 return out
             return self._record(name, func, lowering, args, kwargs)
@@ -376,146 +377,6 @@ class Recorder(Memory, private.TorchDispatchMode):
             if all(isinstance(t, torch.Tensor) and private.storage_key(t) in keys for t in results)
             else None
         )
-
-    def copy_pieces(self, target: Any, source: Any) -> bool:
-        """Copies a flat buffer of several tensors as these. False where it is no such buffer."""
-        if (
-            not isinstance(source, torch.Tensor)
-            or target.dtype.is_complex
-            or source.dtype.is_complex
-            or kind_of(target.dtype) != kind_of(source.dtype)
-        ):
-            return False
-        if (
-            any(type(t) is not private.FakeTensor or t.is_neg() for t in (target, source))
-            or target.numel() != source.numel()
-        ):
-            return False
-        with private.outside():
-            a, b = self.geometry(source), self.geometry(target)
-            s, d = self._storage(source), self._storage(target)
-            if (
-                s is d
-                or s.pending
-                or a != contiguous(a.size, a.offset)
-                or b != contiguous(b.size, b.offset)
-            ):
-                return False
-            parts = s.pieces(self.g, a)
-            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
-                return False
-            d.clear(b)
-            for p in parts:
-                d.write(
-                    self.g,
-                    p.value,
-                    Geometry(p.at.size, p.at.stride, p.at.offset - a.offset + b.offset),
-                    self.g.loc,
-                )
-        return True
-
-    def _copied_in_pieces(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A copy of a flat buffer of several tensors, also in another dtype, as these tensors.
-
-        None where it is no such buffer.
-        """
-        source = args[0]
-        if (
-            type(source) is not private.FakeTensor
-            or source.is_complex()
-            or source.is_neg()
-            or kind_of(kwargs.get("dtype") or source.dtype) != kind_of(source.dtype)
-        ):
-            return None
-        with private.outside():
-            at = self.geometry(source)
-            s = self._storage(source)
-            if (
-                s.pending
-                or at != contiguous(at.size, at.offset)
-                or len(s.segments) < 2
-                or len(s.pieces(self.g, at) or ()) < 2
-            ):
-                return None
-        out = self.fake(func, args, kwargs)
-        if not self.copy_pieces(out, source):
-            self.write(out, self.read(source))
-        return out
-
-    def _piece_by_piece(self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any) -> bool:
-        """Multiplies each tensor of a flat buffer by a number. False where it is no such buffer."""
-        found = self._products(name, func, lowering, args, kwargs)
-        if found is None:
-            return False
-        self.fake(func, args, {})
-        with private.outside():
-            for p, v in found:
-                self._storage(args[0]).write(self.g, v, p.at, self.g.loc)
-        return True
-
-    def _product_in_pieces(
-        self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any
-    ) -> Any:
-        """The same where the product is a new buffer. None where it is no such buffer.
-
-        Both buffers need the same layout, element by element.
-        """
-        t = args[0]
-        if type(t) is not private.FakeTensor or not t.is_floating_point():
-            return None
-        with private.outside():
-            at = self.geometry(t)
-            if at != contiguous(at.size, at.offset) or len(self._storage(t).segments) < 2:
-                return None
-        found = self._products(name, func, lowering, args, kwargs)
-        if found is None:
-            return None
-        out = self.fake(func, args, {})
-        with private.outside():
-            to = self.geometry(out)
-            if out.dtype != t.dtype or to != contiguous(at.size, to.offset):
-                return None
-            s = self._storage(out)
-            s.clear(to)
-            for p, v in found:
-                s.write(
-                    self.g,
-                    v,
-                    Geometry(p.at.size, p.at.stride, p.at.offset - at.offset + to.offset),
-                    self.g.loc,
-                )
-        return out
-
-    def _products(
-        self, name: str, func: Any, lowering: Any, args: Any, kwargs: Any
-    ) -> list[tuple[Segment, Value]] | None:
-        """The tensors of which a flat buffer is made, each times a number (or divided by it)."""
-        t, factor = args[0], args[1]
-        if (
-            kwargs
-            or t.is_complex()
-            or type(t) is not private.FakeTensor
-            or isinstance(factor, torch.Tensor)
-            and factor.numel() != 1
-        ):
-            return None
-        with private.outside():
-            s = self._storage(t)
-            if s.pending or t.is_neg():
-                return None
-            parts = s.pieces(self.g, self.geometry(t))
-            if parts is None or len(parts) < 2 or any(isinstance(p.value, Poison) for p in parts):
-                return None
-            by: Any = self._read(factor) if isinstance(factor, torch.Tensor) else factor
-            if isinstance(by, Value):
-                if isinstance(by, Poison):
-                    return None
-                by = self.g.reshape(by, ())
-            call = Call(self, name, func._overloadname, [t])
-            try:
-                return [(p, lowering(call, self.g, p.value, by)) for p in parts]
-            except (Unsupported, Poisoned):
-                return None
 
     def _constant_operands(self, args: Any, kwargs: Any) -> bool:
         """Whether ATen's own result can be used: there are tensors among the operands, all

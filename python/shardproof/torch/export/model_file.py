@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..step.tracked_tensors import TrackedTensor
+from ..step.tracked_tensors import CUT_POINT, TrackedTensor
 from ..terms import assumptions
 from ..terms.constants import number
 from ..terms.graph import Graph
@@ -35,7 +35,7 @@ def tensor_of(graph: Graph, tracked: TrackedTensor) -> Named | None:
         graph.loc = ""
         return graph.named(tracked.value)
     except (Poisoned, Unsupported) as e:
-        if tracked.role == "checkpoint":
+        if tracked.role == CUT_POINT:
             return None
         reason = e.reason if isinstance(e, Poisoned) else None
         where = f" at {reason.loc}" if reason and reason.loc else ""
@@ -61,7 +61,7 @@ def tensors_of(graph: Graph, nodes: list[dict[str, Any]], extra: Iterable[str]) 
     return {name: graph.tensors[name] for name in names}
 
 
-def through_checkpoints(
+def through_cut_points(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], claimed: Iterable[str]
 ) -> list[dict[str, Any]]:
     """Nodes that read a tensor read it by way of a cut point that is a view or permutation of it.
@@ -117,9 +117,8 @@ def through_checkpoints(
     return result
 
 
-_WAYS_BACK: dict[
-    str, Callable[[dict[str, Any], Any], dict[str, Any]]
-] = {  # of a node and the shape of its operand
+# of a node and the shape of its operand
+_WAYS_BACK: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "view": lambda node, shape: {"size": list(shape)},
     "permute": lambda node, shape: {
         "dims": [node["attrs"]["dims"].index(d) for d in range(len(shape))]
@@ -192,7 +191,8 @@ class Model:
     # first values of parameters, by the model's tensor; none where ranks run other code
     initial: dict[str, Initial]
     ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
-    # outputs that are claimed where all ranks have those that go together (marks.together)
+    # outputs that are claimed where all ranks have those that go together
+    # (tracked_tensors.together)
     beside: dict[str, Shape]
 
     def compared(self) -> dict[str, list[str]]:
@@ -254,7 +254,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
             continue
         tied.setdefault(_key(tracked), tensor.name)
         # the shape that it was made in, from which others read it, too
-        if tracked.role == "checkpoint" and tensor.base is not None:
+        if tracked.role == CUT_POINT and tensor.base is not None:
             tied.setdefault(("base", tracked.name, tracked.call), tensor.base.name)
         if tracked.role == "output":
             outputs.append(tracked.name)
@@ -375,7 +375,7 @@ def _readable(
     """Names of modules and results for tensors that nodes make."""
     rename: dict[str, str] = {}
     taken = set(tensors)
-    for role in ("output", "checkpoint", "base"):
+    for role in ("output", CUT_POINT, "base"):
         for (r, label, call), name in tied.items():
             if r != role or name in rename or tensors[name].get("kind", "constant") != "constant":
                 continue

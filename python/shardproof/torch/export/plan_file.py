@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..distributed.mesh import Mesh, RankClasses, Stretch
+from ..step.tracked_tensors import CUT_POINT
 from ..terms import assumptions
 from ..terms.assumptions import Assumption
 from ..terms.values import Shape, numel
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_initial, same_batch
-from .model_file import Model, through_checkpoints
+from .model_file import Model, through_cut_points
 from .rank_program import Program, Tie, program_of
 
 
@@ -31,7 +32,7 @@ def plan_of(
     model_file: str,
     rank_classes: RankClasses | None = None,
     affine_axis: str | None = None,
-    checkpoints: bool = True,
+    cut_points: bool = True,
 ) -> tuple[dict[str, Any], dict[str, str], list[Assumption]]:
     """The plan's file, cut points that were left out and why, and what was assumed.
 
@@ -48,13 +49,13 @@ def plan_of(
                 f"{side.rank} do not use the same parameters, which is not supported"
             )
     sides = _one_shape(sides)
-    programs = _programs(sides, model, checkpoints)
+    programs = _programs(sides, model, cut_points)
     if model.constants and any(p.own_constants for p in programs):
         # Numbers that are no part of the model's stand for themselves: so must the model's then, or
         # a step that is right for these numbers would be compared with any.
         model.write_constants()
         programs = _programs(
-            [dataclasses.replace(side.whole(), program=None) for side in sides], model, checkpoints
+            [dataclasses.replace(side.whole(), program=None) for side in sides], model, cut_points
         )
     drawn = [
         *check_draws(sides, programs, model),
@@ -108,10 +109,10 @@ def plan_of(
             )
             shards[key].append((at, _from_zero(tie, step, here), step))
     lineage = _lineage(shards, fixed, mesh)
-    model.json["nodes"] = through_checkpoints(
+    model.json["nodes"] = through_cut_points(
         model.json["nodes"],
         model.json["tensors"],
-        [e["tensor"] for e in lineage if e["role"] == "checkpoint"],
+        [e["tensor"] for e in lineage if e["role"] == CUT_POINT],
     )
     _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
@@ -270,7 +271,7 @@ def _one_shape(sides: Sequence[Recording]) -> Sequence[Recording]:
     return sides
 
 
-def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> list[Program]:
+def _programs(sides: Sequence[Recording], model: Model, cut_points: bool) -> list[Program]:
     """A communication of the construction that one rank needs is kept on all."""
     keep: set[str] = set()
     built = {comm for side in sides for comm in side.facts.built}
@@ -278,7 +279,7 @@ def _programs(sides: Sequence[Recording], model: Model, checkpoints: bool) -> li
         programs = [
             side.program
             if side.program is not None and not keep
-            else program_of(side.whole(), model, keep, checkpoints)
+            else program_of(side.whole(), model, keep, cut_points)
             for side in sides
         ]
         needed = {
@@ -356,7 +357,7 @@ def _lineage(
     fixed: Sequence[str],
     mesh: Mesh,
 ) -> list[dict[str, Any]]:
-    order = {"input": 0, "checkpoint": 1, "output": 2}
+    order = {"input": 0, CUT_POINT: 1, "output": 2}
     lineage: list[dict[str, Any]] = []
     for (role, tensor, _), entries in shards.items():
         for group in _entries(entries, fixed):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..distributed.asynchronous import with_waits
-from ..step.tracked_tensors import Placement, TrackedTensor, together
+from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, together
 from ..terms.liveness import COMMUNICATION, WAIT
 from ..terms.positions import Positions
 from ..terms.values import Named, Poison, Shape
@@ -32,7 +32,7 @@ from .model_file import (
     repeats,
     tensor_of,
     tensors_of,
-    through_checkpoints,
+    through_cut_points,
 )
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
@@ -125,7 +125,7 @@ def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
     return None
 
 
-def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool = True) -> Program:
+def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool = True) -> Program:
     """The program of a rank.
 
     keep: names of communications of the construction that some rank needs. Raises CaptureError and
@@ -139,7 +139,7 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
     divided: dict[str, tuple[str, int]] = {}
     seen: set[tuple[str, str]] = set()
     for tracked in side.tracked:
-        if tracked.role == "checkpoint" and not checkpoints:
+        if tracked.role == CUT_POINT and not cut_points:
             continue
         if tracked.role == "kept":
             if (
@@ -152,10 +152,10 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
         tie = _tie(side, model, tracked, at, skipped, divided)
         if tie is None:
             continue
-        if tie.box.guessed and tracked.role != "checkpoint":
+        if tie.box.guessed and tracked.role != CUT_POINT:
             guessed.append(tracked.name)
         key = (tie.tensor, tie.local)
-        if tracked.role == "checkpoint" and key in seen:
+        if tracked.role == CUT_POINT and key in seen:
             continue
         seen.add(key)
         ties.append(tie)
@@ -183,8 +183,8 @@ def program_of(side: Recording, model: Model, keep: set[str], checkpoints: bool 
             for i, r in enumerate(c.results)
             if result(there, i) in model.shapes
         ]
-    nodes = through_checkpoints(
-        _threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == "checkpoint"]
+    nodes = through_cut_points(
+        _threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == CUT_POINT]
     )
     nodes, ties = _in_stretches(nodes, g.tensors, ties)
     nodes, waits = with_waits(nodes)
@@ -307,7 +307,7 @@ def _threaded(
     restored: dict[str, str] = {}
     result: list[dict[str, Any]] = []
 
-    def checkpoint(name: str) -> None:
+    def cut_point(name: str) -> None:
         part, divisor = divided[name]
         if part not in made or name in restored:
             return
@@ -328,14 +328,14 @@ def _threaded(
     produced = {name for n in nodes for name in n["out"]}
     for name in divided:
         if name not in produced:
-            checkpoint(name)
+            cut_point(name)
     for n in nodes:
         if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
             continue
         result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
         for name in n["out"]:
             if name in divided:
-                checkpoint(name)
+                cut_point(name)
     wholes, used = set(restored.values()), {name for n in result for name in n["in"]}
     return [
         n
@@ -415,7 +415,7 @@ def _in_shown_stretches(
     They are placed in the stretches that it shows (sequences in zigzag), and left out where these
     are many (samples that a sampler deals out in turn).
     """
-    guessed = [t for t in ties if t.role == "checkpoint" and t.box.guessed]
+    guessed = [t for t in ties if t.role == CUT_POINT and t.box.guessed]
     if not guessed:
         return ties
     given = [t for t in ties if t.role == "input" and not t.box.total and t.box.divisor == 1]
@@ -456,14 +456,12 @@ def _in_shown_stretches(
                     )
                     for u in guessed
                 )
-                return [u for u in ties if u.role != "checkpoint" or not u.box.guessed]
+                return [u for u in ties if u.role != CUT_POINT or not u.box.guessed]
         found = found or shown
     if found is None:
         return ties
     placed = [
-        _placed(t, model.shapes[t.tensor], *found)
-        if t.role == "checkpoint" and t.box.guessed
-        else t
+        _placed(t, model.shapes[t.tensor], *found) if t.role == CUT_POINT and t.box.guessed else t
         for t in ties
     ]
     skipped.update(
@@ -662,7 +660,7 @@ def _tie(
     divided: dict[str, tuple[str, int]],
 ) -> Tie | None:
     call, microbatch, microbatches = tracked.call, 0, 1
-    if tracked.role == "checkpoint" and tracked.module:
+    if tracked.role == CUT_POINT and tracked.module:
         module = tracked.module
         here, there = side.calls.get(module, 1), model.calls.get(module, 1)
         if here != there and there and here % there == 0:
@@ -676,10 +674,10 @@ def _tie(
             )
             return None
     tensor = model.tied.get((tracked.role, tracked.name, call)) or (
-        model.tied.get(("input", tracked.name, 0)) if tracked.role == "checkpoint" else None
+        model.tied.get(("input", tracked.name, 0)) if tracked.role == CUT_POINT else None
     )
     if tensor is None:
-        if tracked.role == "checkpoint":
+        if tracked.role == CUT_POINT:
             skipped[tracked.name] = "not in the model"
             return None
         raise CaptureError(
@@ -703,14 +701,14 @@ def _tie(
             microbatch,
         )
     except NoPlace as e:
-        if tracked.role == "checkpoint":
+        if tracked.role == CUT_POINT:
             skipped[tracked.name] = str(e)
             return None
         raise CaptureError(
             f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. Say where it lies by shard="
         ) from None
     if (
-        tracked.role == "checkpoint"
+        tracked.role == CUT_POINT
         and local.base is not None
         and ("base", tracked.name, call) in model.tied
     ):
@@ -784,7 +782,7 @@ def _of_another_call(
 def _divided(
     side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]
 ) -> Named:
-    """What a checkpoint claims of a tensor whose divisor is not 1."""
+    """What a cut point claims of a tensor whose divisor is not 1."""
     if divisor == 1:
         return local
     part = side.parts.get((local.name, divisor))

@@ -48,7 +48,7 @@ class Capture:
     assumptions: list[basis.Assumption]
     not_compared: list[basis.NotCompared]
     compared: dict[str, list[str]]  # kind of output -> the model's tensors
-    left_out: dict[str, str]  # checkpoints that are not in the files, and why
+    left_out: dict[str, str]  # cut points that are not in the files, and why
     unknown: dict[str, str]  # operators without translation that no output needs
     recorded: list[int]  # ranks
     names: dict[str, str]  # output -> the model's tensor that it is

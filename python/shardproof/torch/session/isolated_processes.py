@@ -31,9 +31,8 @@ from ..trace.record import record
 from ..trace.recording import CaptureError, Recording, Step
 
 SINGLE = -1  # instead of a rank: the single device
-MOST_SECONDS = (
-    60  # that a recording takes beyond ten times of what the same step took in this process
-)
+# that a recording takes beyond ten times of what the same step took in this process
+MOST_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,7 @@ def recorded_ranks(
     mesh: Mesh,
     model: Model,
     ranks: str,
-    checkpoints: bool,
+    cut_points: bool,
     jobs: int,
     isolated: IsolatedRecorder,
     beside: Request | None = None,
@@ -88,7 +88,7 @@ def recorded_ranks(
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     choose = _all if ranks == "all" else functools.partial(_classes, may_move=may_move)
-    together = _Recorder(step, mesh, model, checkpoints, jobs, isolated, beside, keep_all=keep_all)
+    together = _Recorder(step, mesh, model, cut_points, jobs, isolated, beside, keep_all=keep_all)
     found = None
     try:
         try:
@@ -103,7 +103,7 @@ def recorded_ranks(
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
         return Recorded(*found, [UNLOOKED], together.beside)
-    alone = _Recorder(step, mesh, model, checkpoints, jobs, isolated, alone=True)
+    alone = _Recorder(step, mesh, model, cut_points, jobs, isolated, alone=True)
     found = choose(alone)
     alone.same_isolated(found[0])
     return Recorded(*found, [], together.beside)
@@ -121,18 +121,18 @@ class _Recorder:
         step: Step,
         mesh: Mesh,
         model: Model,
-        checkpoints: bool,
+        cut_points: bool,
         jobs: int,
         isolated: IsolatedRecorder,
         submitted_beside: Request | None = None,
         alone: bool = False,
         keep_all: bool = False,
     ) -> None:
-        self.step, self.mesh, self.model, self.checkpoints, self.jobs, self.isolated, self.alone = (
+        self.step, self.mesh, self.model, self.cut_points, self.jobs, self.isolated, self.alone = (
             step,
             mesh,
             model,
-            checkpoints,
+            cut_points,
             jobs,
             isolated,
             alone,
@@ -195,7 +195,7 @@ class _Recorder:
     def program(self, side: Recording) -> Program:
         """The program of a recording. Raises CaptureError."""
         if side.program is None:
-            side.program = program_of(side.whole(), self.model, set(), self.checkpoints)
+            side.program = program_of(side.whole(), self.model, set(), self.cut_points)
         made: Program = side.program
         return made
 

@@ -159,9 +159,8 @@ class Binding:
         self._partly: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._read: dict[int, torch.Tensor] = {}  # leaves of autograd that were computed with
         self._owners: dict[int, weakref.ref[nn.Module]] | None = None  # of parameters, by id
-        self._not_kept: dict[int, nn.Module] | None = (
-            None  # memory of what models hold that are not taken in yet
-        )
+        # memory of what models hold that are not taken in yet
+        self._not_kept: dict[int, nn.Module] | None = None
         self.made_optimizers: list[optim.Optimizer] = []
         self.priming = False
         self.begun = False  # the step has its inputs, or a model was called

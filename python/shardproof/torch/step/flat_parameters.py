@@ -81,7 +81,7 @@ def given(
 
     Elements between the parts are padding, and zero.
     """
-    marks: list[tuple[str, Value, Placement]] = []
+    tracked: list[tuple[str, Value, Placement]] = []
     values: list[Value] = []
     end = 0
     for part in sorted(parts, key=lambda s: s.at):
@@ -91,11 +91,11 @@ def given(
             name = part.name + suffix
             v = g.declare(name if i == 0 else f"{name}, part {i + 1}", box, kind, role)
             values.append(g.reshape(v, (numel(box),)))
-            marks.append((name, v, Placement(offset=low, shape=part.shape)))
+            tracked.append((name, v, Placement(offset=low, shape=part.shape)))
         end = part.at + part.count if part.count else end
     if end < size:
         values.append(Filled(0, (size - end,)))
-    return g.cat(values, 0) if values else Filled(0, (0,)), marks
+    return g.cat(values, 0) if values else Filled(0, (0,)), tracked
 
 
 def parts_of(

@@ -14,6 +14,7 @@ from ..compat import private
 from ..distributed.mesh import Mesh
 from ..terms.values import Shape, Value
 
+CUT_POINT = "checkpoint"  # the role of a cut point, as the files have it
 Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
 
 
@@ -35,9 +36,8 @@ class Placement:
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None  # axes to take the mean over; None: not given
     unknown: str = ""  # why the place is unknown
-    shared: tuple[
-        str, ...
-    ] = ()  # axes along which the ranks have just given each other what this is made of
+    # axes along which the ranks have just given each other what this is made of
+    shared: tuple[str, ...] = ()
     # axes over which the loss is a sum: gradients of activations have then the model's scale
     summed: tuple[str, ...] = ()
 
@@ -46,7 +46,7 @@ class Placement:
 class TrackedTensor:
     """One tensor of one rank (or of the single device) that has a name on both sides."""
 
-    # input, checkpoint, output; kept: an output where a side changes it, or all sides have it
+    # input, CUT_POINT, output; kept: an output where a side changes it, or all sides have it
     role: str
     name: str
     value: Value

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..compat import private
-from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
+from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, place, unwrapped
 from ..terms import dataflow
 from ..terms.values import Named
 from .tracker import Tracker
@@ -69,7 +69,7 @@ class CutPoints:
                 continue  # reading it would wait for it
             label = name + ".out" + (f".{i}" if len(outputs) > 1 else "")
             self.tracker.track(
-                "checkpoint", label, t, self._result_of(name, module, t), call=call, module=name
+                CUT_POINT, label, t, self._result_of(name, module, t), call=call, module=name
             )
             if t.requires_grad and torch.is_grad_enabled():
                 t.register_hook(self._gradient(label + ".grad", name, module, call, final))
@@ -87,7 +87,7 @@ class CutPoints:
             local = t._local_tensor if isinstance(t, private.DTensor) else t
             if not isinstance(local, private.AsyncCollectiveTensor):
                 self.tracker.track(
-                    "checkpoint",
+                    CUT_POINT,
                     name + ".in" + (f".{i}" if len(given) > 1 else ""),
                     t,
                     call=call,
@@ -133,7 +133,7 @@ class CutPoints:
                         self.recorder.g, self.recorder.read(local)
                     )
                 self.tracker.track(
-                    "checkpoint", label, grad, placement, call=call, gradient=True, module=name
+                    CUT_POINT, label, grad, placement, call=call, gradient=True, module=name
                 )
 
         return hook
@@ -144,7 +144,7 @@ class CutPoints:
             full = f"{name}.{key}" if name else key
             if p is not None and full in self.binding.parameters:
                 self.tracker.track(
-                    "checkpoint",
+                    CUT_POINT,
                     full,
                     p,
                     place(
@@ -170,7 +170,7 @@ class CutPoints:
             return
         placement = place(self.recorder, p)
         placement.mean = [a for a in self.tracker.cuts if a not in placement.covered]
-        self.tracker.track("checkpoint", f"{name}.grad of backward", grad, placement)
+        self.tracker.track(CUT_POINT, f"{name}.grad of backward", grad, placement)
 
     def _squares(self) -> None:
         """Sums of squares of gradients (for clipping), of which ranks have parts.
@@ -193,7 +193,7 @@ class CutPoints:
             if total is not None and (m.placement.covered or self.mesh.world == 1):
                 where = Placement(covered=list(m.placement.covered), partial=list(m.placement.cut))
                 self.tracker.tracked.append(
-                    TrackedTensor("checkpoint", f"{m.name}, squares", Named(total, ()), where)
+                    TrackedTensor(CUT_POINT, f"{m.name}, squares", Named(total, ()), where)
                 )
 
     def _reduced_later(self) -> None:
@@ -259,9 +259,7 @@ class CutPoints:
         for m in [*self.tracker.tracked, *self.raw_gradients] if summed else []:
             if m.gradient:
                 m.placement.summed = summed
-            elif (
-                m.role == "checkpoint" and m.placement.mean and m.name.endswith(".grad of backward")
-            ):
+            elif m.role == CUT_POINT and m.placement.mean and m.name.endswith(".grad of backward"):
                 m.placement.partial += [a for a in m.placement.mean if a in summed]
                 m.placement.mean = [a for a in m.placement.mean if a not in summed]
 
@@ -272,7 +270,7 @@ class CutPoints:
         """
         single: dict[str, list[TrackedTensor]] = collections.defaultdict(list)
         for m in self.tracker.tracked:
-            if m.role == "checkpoint" and m.name.endswith(".grad of backward"):
+            if m.role == CUT_POINT and m.name.endswith(".grad of backward"):
                 single[m.name].append(m)
         for name, tracked_tensors in single.items():
             for i, m in enumerate(tracked_tensors if len(tracked_tensors) > 1 else []):
@@ -300,5 +298,5 @@ class CutPoints:
                     a for a in self.tracker.cuts if a not in (shard or {}) and a not in reduced
                 ]
             self.raw_gradients.append(
-                TrackedTensor("checkpoint", f"{name}.grad of backward", value, placement)
+                TrackedTensor(CUT_POINT, f"{name}.grad of backward", value, placement)
             )

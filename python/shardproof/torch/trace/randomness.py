@@ -62,9 +62,8 @@ class Draw:
     what: str = ""  # distribution and parameters
     by_position: bool = False  # whoever draws them draws by position of the whole tensor (DTensor)
     seed: str = ""  # how the generator was seeded
-    cpu: str | None = (
-        None  # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
-    )
+    # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
+    cpu: str | None = None
     more: bool = False  # the step may draw more rows of them: it is only their number
 
 

@@ -168,9 +168,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.writes: Callable[[Sequence[torch.Tensor], bool], None] = (
             lambda tensors, differentiated: None
         )
-        self.issued: list[tuple[torch.Tensor, str, bool]] | None = (
-            None  # what an asynchronous call of c10d writes (True) and sends, while it is made
-        )
+        # what an asynchronous call of c10d writes (True) and sends, while it is made
+        self.issued: list[tuple[torch.Tensor, str, bool]] | None = None
         self.begun = Begun(self.g)
         self._forward_locs: dict[int, str] = {}
         self._item_value: Value | None = None

@@ -92,9 +92,8 @@ class Recording:
     unused: list[str]  # parameters that DistributedDataParallel found not used, in order
     # communication -> the layout of its tensors in memory, where that matters
     layouts: dict[str, Layouts]
-    groups_made: tuple[
-        tuple[int, ...], ...
-    ] = ()  # their ranks, in the order in which process groups were made
+    # their ranks, in the order in which process groups were made
+    groups_made: tuple[tuple[int, ...], ...] = ()
     changed: frozenset[str] = frozenset()  # buffers that the step changes
     initial_state: InitialState = InitialState()
     # those that begin with any value, and the number that each was made with
@@ -120,15 +119,13 @@ class Recording:
     spread: frozenset[str] = frozenset()
     own: bool = False  # it began with a random state that no other process has
     given: frozenset[str] = frozenset()  # names of what world.input gave
-    dealt: tuple[int, int] | None = (
-        None  # to how many ranks samples are dealt out, and how many are in a batch
-    )
-    # tensor, divisor -> its quotient, made for a checkpoint
+    # to how many ranks samples are dealt out, and how many are in a batch
+    dealt: tuple[int, int] | None = None
+    # tensor, divisor -> its quotient, made for a cut point
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
-    # of one of which graph, marks and opaque are left out: the file with all of it, empty if there
-    # is none
+    # where graph, tracked and opaque are left out: the file with all of it, empty if there is none
     kept: str | None = None
     kept_facts: Facts | None = None
 

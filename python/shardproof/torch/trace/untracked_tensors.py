@@ -44,9 +44,8 @@ class UntrackedTensors:
         # by memory; the tensors are kept, so that no other takes its place
         self._known: dict[int, torch.Tensor] = {}
         self._written: dict[int, torch.Tensor] = {}
-        self.differentiated = (
-            False  # a backward has ended: what is copied from here on is no beginning
-        )
+        # a backward has ended: what is copied from here on is no beginning
+        self.differentiated = False
         self.updated: set[int] = set()  # memory that was written then
 
     def note(self, t: Any) -> None:

@@ -466,9 +466,8 @@ def _child(
     store.set(f"shardproof done {rank}", "yes")
     store.wait([f"shardproof done {r}" for r in range(world)])
     # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts
-    # ("terminate called without an active exception": a thread of the
-    # process group is still there when the library is unloaded), which would mean that the step
-    # failed.
+    # ("terminate called without an active exception": a thread of the process group is still there
+    # when the library is unloaded), which would mean that the step failed.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

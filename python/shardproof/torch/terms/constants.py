@@ -105,8 +105,7 @@ class Constants:
         self._fills: dict[Any, Named] = {}
         self._known: dict[Any, list[tuple[Named, torch.Tensor]]] = {}
         # By the id of a value, and by the memory of its numbers. Value and numbers are kept, so
-        # that
-        # no other object gets their id or address.
+        # that no other object gets their id or address.
         self._by_value: dict[int, tuple[Known, Named]] = {}
         self._by_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
 

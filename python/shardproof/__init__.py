@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shardproof: proves that a distributed training plan computes exactly what its single-device model says."""
+"""shardproof proves that a distributed training plan computes what its single-device model does."""
 
 import importlib.metadata
 

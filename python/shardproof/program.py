@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 from .report import VERDICTS, Defect, Report
 
@@ -20,43 +21,90 @@ class ProgramError(RuntimeError):
 
 
 def find_program() -> str:
-    """The program's path: $SHARDPROOF, the one installed with this package, or the one in the PATH. Raises ProgramError."""
+    """The program's path: $SHARDPROOF, the program installed with this package, or the one in PATH.
+
+    Raises ProgramError where there is none.
+    """
     named = os.environ.get("SHARDPROOF")
     if named:
         return named
-    for candidate in (Path(__file__).parent / "bin" / "shardproof", Path(sys.executable).parent / "shardproof"):
+    for candidate in (
+        Path(__file__).parent / "bin" / "shardproof",
+        Path(sys.executable).parent / "shardproof",
+    ):
         if candidate.is_file():
             return str(candidate)
     found = shutil.which("shardproof")
     if found is None:
-        raise ProgramError("the program shardproof is not found: install the package with its program, put it into the PATH, or name it in $SHARDPROOF")
+        raise ProgramError(
+            "the program shardproof is not found: install the package with its program, put it "
+            "into the PATH, or name it in $SHARDPROOF"
+        )
     return found
 
 
-def run_verify(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = (),
-               program: str | None = None) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-    """Runs `shardproof verify`; the JSON report and what was printed. `program`: its path. Raises ProgramError as verify_files does."""
+def run_verify(
+    plan: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] = (),
+    program: str | None = None,
+) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    """Runs `shardproof verify`. Returns the JSON report and the finished process.
+
+    program: its path. Raises ProgramError as verify_files does.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report.json"
-        command = [program or find_program(), "verify", "--plan", os.fspath(plan), *(["--model", os.fspath(model)] if model else []), "--json", str(result), *arguments]
+        command = [
+            program or find_program(),
+            "verify",
+            "--plan",
+            os.fspath(plan),
+            *(["--model", os.fspath(model)] if model else []),
+            "--json",
+            str(result),
+            *arguments,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 4, 5, 10) or not result.is_file():
-            raise ProgramError(f"shardproof verify ended with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
+            raise ProgramError(
+                f"shardproof verify ended with exit code {done.returncode}: "
+                f"{(done.stderr or done.stdout).strip()}"
+            )
         return json.loads(result.read_text()), done
 
 
-def verify_files(plan: str | os.PathLike[str], model: str | os.PathLike[str] | None = None, arguments: Sequence[str] = ()) -> Report:
-    """Runs `shardproof verify`. Raises ProgramError if the files cannot be read or the program fails."""
+def verify_files(
+    plan: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] = (),
+) -> Report:
+    """Runs `shardproof verify` on two files.
+
+    model: None where the plan names it. arguments: further options. Raises ProgramError if the
+    files cannot be read or the program fails.
+    """
     raw, done = run_verify(plan, model, arguments)
     return report_of(raw, done.stdout)
 
 
 def report_of(raw: dict[str, Any], text: str) -> Report:
     """The JSON report as an object."""
-    defects = [Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d) for d in raw["defects"]]
-    return Report(VERDICTS[raw["verdict"]], raw["reason"], raw["outputs"], raw["outputs_proved"],
-                  defects, text, raw, [a["text"] for a in raw["assumptions"]],
-                  [f"{n['what']} is not compared: {n['because']}" for n in raw["not_compared"]])
+    defects = [
+        Defect(d.get("kind", ""), d.get("message", ""), d.get("tensor", ""), _places(d), d)
+        for d in raw["defects"]
+    ]
+    return Report(
+        VERDICTS[raw["verdict"]],
+        raw["reason"],
+        raw["outputs"],
+        raw["outputs_proved"],
+        defects,
+        text,
+        raw,
+        [a["text"] for a in raw["assumptions"]],
+        [f"{n['what']} is not compared: {n['because']}" for n in raw["not_compared"]],
+    )
 
 
 def _places(defect: dict[str, Any]) -> list[str]:
@@ -78,6 +126,6 @@ def _places(defect: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """The command `shardproof` of an environment: becomes the program that is installed with this package."""
+    """The command `shardproof` of an environment. The process becomes the installed program."""
     program = Path(__file__).parent / "bin" / "shardproof"
     os.execv(program, ["shardproof", *sys.argv[1:]])

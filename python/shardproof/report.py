@@ -6,13 +6,20 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-VERDICTS = {"equivalent": "EQUIVALENT", "not-equivalent": "NOT EQUIVALENT", "undecided": "UNDECIDED",
-            "conditional": "CONDITIONAL"}
+VERDICTS = {
+    "equivalent": "EQUIVALENT",
+    "not-equivalent": "NOT EQUIVALENT",
+    "undecided": "UNDECIDED",
+    "conditional": "CONDITIONAL",
+}
 
 
 @dataclasses.dataclass
 class Defect:
-    """One place where the plan is wrong. kind: as in README.md; text: one sentence; places: where to look, nearest first."""
+    """One place where the plan is wrong.
+
+    kind: as in README.md. text: one sentence. places: where to look, nearest first.
+    """
 
     kind: str
     text: str
@@ -23,15 +30,18 @@ class Defect:
 
 @dataclasses.dataclass
 class Report:
-    """What was decided. Truth value: whether the plan is equivalent."""
+    """The report of one verification. Its truth value is whether the plan is equivalent.
 
-    verdict: str                     # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
+    outputs, outputs_proved: how many. seconds_capture: how long the recording of a step took.
+    """
+
+    verdict: str  # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
     reason: str
     outputs: int
     outputs_proved: int
     defects: list[Defect]
-    text: str                        # what the program printed
-    raw: dict[str, Any]              # the whole JSON report
+    text: str  # what the program printed
+    raw: dict[str, Any]  # the whole JSON report
     assumptions: list[str] = dataclasses.field(default_factory=list)
     not_compared: list[str] = dataclasses.field(default_factory=list)
     seconds_capture: float = 0.0
@@ -45,8 +55,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [self.text.rstrip()]
-        told = {a["text"] for a in self.raw.get("assumptions", [])}  # of the plan: in the text
-        if others := [a for a in self.assumptions if a not in told]:
+        listed = {a["text"] for a in self.raw.get("assumptions", [])}  # of the plan: in the text
+        if others := [a for a in self.assumptions if a not in listed]:
             lines += ["", "Assumed:", *(f"  {a}" for a in others)]
         if self.seconds_capture:
             lines.append(f"Recorded in {self.seconds_capture:.1f} s")

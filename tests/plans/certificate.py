@@ -16,9 +16,8 @@ import sys
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, USAGE, Runner
-
 from cache import MLP, SMALL, edited, execute, expect, generate, verify, wrong
+from plan_edit import EQUIVALENT, INPUT_ERROR, INTERNAL, NOT_EQUIVALENT, USAGE, Runner
 
 SEVERAL_AXES = (
     "gpt",

@@ -13,7 +13,7 @@ import torch
 from adversary import campaign
 from adversary.steps import HEAD
 from adversary.truth import Case, Judge, _leaf, _leaves
-from shardproof.torch.mesh import Mesh
+from shardproof.torch.distributed.mesh import Mesh
 
 STEPS = int(os.environ.get("SHARDPROOF_ADVERSARY_STEPS", "40"))
 

@@ -49,7 +49,9 @@ class Apart(unittest.TestCase):
         left_behind.clear()
 
     def verdict(self, step, **options):
-        return sp.verify(step, mesh={"dp": 2}, arguments=["--stage-timeout", "10"], **options).verdict
+        return sp.verify(
+            step, mesh={"dp": 2}, arguments=["--stage-timeout", "10"], **options
+        ).verdict
 
     def scaled(self, world, factor):
         world.output("y", world.input("x", (4, 8), shard={"dp": 0}) * factor, shard={"dp": 0})
@@ -164,7 +166,8 @@ class Caches(RecorderTest):
             world.output("y", x / kept_scale(), shard={"dp": 0})
 
         self.assertEqual(
-            "NOT EQUIVALENT", sp.verify(step, mesh={"dp": 2}, arguments=["--stage-timeout", "10"]).verdict
+            "NOT EQUIVALENT",
+            sp.verify(step, mesh={"dp": 2}, arguments=["--stage-timeout", "10"]).verdict,
         )
 
 

@@ -10,11 +10,11 @@ import torch.distributed as dist
 import torch.distributed.nn
 from models import MLP
 from recorder_steps import MESH, RecorderTest
-from shardproof.torch.boxes import NoPlace, locate
-from shardproof.torch.geometry import contiguous
-from shardproof.torch.marks import Mark, Placement
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.values import Filled
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.export.boxes import NoPlace, locate
+from shardproof.torch.step.tracked_tensors import Placement, TrackedTensor
+from shardproof.torch.terms.geometry import contiguous
+from shardproof.torch.terms.values import Filled
 from torch.distributed.fsdp import fully_shard
 
 
@@ -163,7 +163,7 @@ class Outputs(RecorderTest):
 class Boxes(unittest.TestCase):
     def place(self, logical, local, mesh, at, cuts, **placement):
         return locate(
-            Mark("output", "t", Filled(0, local), Placement(**placement)),
+            TrackedTensor("output", "t", Filled(0, local), Placement(**placement)),
             logical,
             local,
             Mesh(mesh),

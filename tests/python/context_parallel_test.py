@@ -11,7 +11,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shardproof.torch import numeric
+from shardproof.torch.session import numeric
 from torch import nn
 from torch.distributed.tensor.experimental import _attention, context_parallel
 from torch.distributed.tensor.experimental._attention import (
@@ -101,7 +101,9 @@ class ContextParallel(unittest.TestCase):
     def test_verdicts(self):
         for name, (f, mesh, verdict) in STEPS.items():
             with self.subTest(name):
-                report = sp.verify(f, mesh=mesh, arguments=["--stage-timeout", "20", "--confirm", "off"])
+                report = sp.verify(
+                    f, mesh=mesh, arguments=["--stage-timeout", "20", "--confirm", "off"]
+                )
                 self.assertEqual(verdict, report.verdict, str(report))
                 if verdict != "EQUIVALENT":
                     self.assertIn("context_parallel_test.py", " ".join(report.defects[0].places))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 import torch.nn.functional as F
 from recorder_steps import MESH, RecorderTest
-from shardproof.torch.data_number import DataDependent
+from shardproof.torch.intercept.data_number import DataDependent
 
 
 class Domains(RecorderTest):

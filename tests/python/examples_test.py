@@ -9,7 +9,7 @@ import unittest
 import shardproof.torch as sp
 import torch
 import torch.distributed._functional_collectives as functional
-from shardproof.torch import numeric
+from shardproof.torch.session import numeric
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(

@@ -284,7 +284,9 @@ class Kept(unittest.TestCase):
 
         self.assertEqual(
             "CONDITIONAL",
-            sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"]).verdict,
+            sp.verify(
+                step, mesh=MESH, arguments=["--stage-timeout", "10", "--confirm", "off"]
+            ).verdict,
         )
 
     def test_parameters_that_take_the_place_of_others(self):

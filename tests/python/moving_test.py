@@ -12,8 +12,8 @@ import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from shardproof.program import verify_files
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.moving import joined
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.export.affine_programs import joined
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 

@@ -16,10 +16,11 @@ import numpy
 import torch
 import torch.nn.functional as F
 from shardproof import find_program
-from shardproof.torch import capture, numeric
+from shardproof.torch import capture
 from shardproof.torch.aten import table
-from shardproof.torch.opaque import Calls
-from shardproof.torch.world import World
+from shardproof.torch.session import numeric
+from shardproof.torch.step.world import World
+from shardproof.torch.trace.opaque import Calls
 
 A = torch.ops.aten
 S = (3, 4)
@@ -882,7 +883,7 @@ class Operators(unittest.TestCase):
             mock.patch.object(Calls, "call", call),
         ):
             captured = capture(step, mesh={"one": 1})
-        self.assertEqual([], [n for n, f in table.LINES.items() if f not in reached])
+        self.assertEqual([], [n for n, f in table.LOWERINGS.items() if f not in reached])
         inputs = {name: data.double().numpy() for name, data in captured.constants.items()}
         for name, tensor in captured.model["tensors"].items():
             if tensor.get("kind") == "input" and not name.startswith("%"):

@@ -12,8 +12,8 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shardproof.torch.__main__ import script_step
-from shardproof.torch.assumptions import Kind
+from shardproof.torch.session.script import script_step
+from shardproof.torch.terms.assumptions import Kind
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 OPTIONS = ["--stage-timeout", "20", "--diagnose", "off"]
@@ -617,7 +617,7 @@ class FirstValues(Random):
 
 class Classes(unittest.TestCase):
     def test_what_could_hide_a_bug_is_a_risk(self):
-        from shardproof.torch import assumptions
+        from shardproof.torch.terms import assumptions
 
         self.assertEqual(
             {Kind.RISK},

@@ -199,7 +199,9 @@ class NotFollowed(unittest.TestCase):
             left_behind.clear()
             self.assertEqual(
                 "NOT EQUIVALENT",
-                sp.verify(step, mesh={"dp": 4}, jobs=jobs, arguments=["--stage-timeout", "10"]).verdict,
+                sp.verify(
+                    step, mesh={"dp": 4}, jobs=jobs, arguments=["--stage-timeout", "10"]
+                ).verdict,
             )
 
     def test_decisions_by_numbers_in_an_interval(self):

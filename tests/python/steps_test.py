@@ -13,7 +13,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shardproof.torch import numeric
+from shardproof.torch.session import numeric
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

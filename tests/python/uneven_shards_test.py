@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from models import MLP
 from shardproof.program import verify_files
-from shardproof.torch import _patches as patches
-from shardproof.torch import numeric
+from shardproof.torch.intercept import fully_sharded as patches
+from shardproof.torch.session import numeric
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from torch.distributed.tensor import Replicate
@@ -157,7 +157,7 @@ class UnevenShards(unittest.TestCase):
 
         The programs of all ranks are made a second time, from what was kept of them.
         """
-        module = sys.modules["shardproof.torch.capture"]
+        module = sys.modules["shardproof.torch.session.capture"]
         with unittest.mock.patch.object(
             module, "recorded_ranks", wraps=module.recorded_ranks
         ) as recorded:

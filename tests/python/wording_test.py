@@ -17,7 +17,7 @@ import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
 from shardproof.report import Report
-from shardproof.torch.wording import Wording, parameters
+from shardproof.torch.session.wording import Wording, parameters
 from torch import nn
 
 MESH = {"dp": 2}

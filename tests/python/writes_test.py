@@ -8,10 +8,10 @@ import torch
 import torch.distributed.nn
 import torch.nn.functional as F
 from recorder_steps import MESH, RecorderTest, flat_gradients, train
-from shardproof.torch.boxes import locate
-from shardproof.torch.marks import Mark, Placement
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.values import Filled
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.export.boxes import locate
+from shardproof.torch.step.tracked_tensors import Placement, TrackedTensor
+from shardproof.torch.terms.values import Filled
 
 
 class Writes(RecorderTest):
@@ -130,7 +130,7 @@ class FlatGradients(unittest.TestCase):
 
     def test_gradients_of_a_loss_that_is_a_sum_have_the_models_scale(self):
         for summed, low in (((), 2), (("dp",), 1)):
-            mark = Mark(
+            mark = TrackedTensor(
                 "checkpoint",
                 "a.out.grad",
                 Filled(0, (4, 4)),

@@ -14,8 +14,9 @@ import sys
 import tempfile
 import zipfile
 
-import support
 import torch
+
+import support
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "plans" / "lib"))
 from self_plan import self_plan

@@ -15,10 +15,11 @@ import unittest
 import zlib
 
 import executor
-import support  # first of these: changes to the interpreter that has PyTorch
 import torch
 from operator_cases import Random
 from reference_models import ARCHITECTURES, GivenDropout
+
+import support  # first of these: changes to the interpreter that has PyTorch
 
 SIZES = {
     "mlp": {"layers": 2, "dim": 6, "hidden": 10, "batch": 4},

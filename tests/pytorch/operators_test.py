@@ -22,9 +22,10 @@ import zlib
 
 import executor
 import operator_cases
-import support  # first of these: changes to the interpreter that has PyTorch
 import torch
 from operator_cases import MAY_BE_ONE, WITHOUT_BACKWARD, Case, Random
+
+import support  # first of these: changes to the interpreter that has PyTorch
 
 CASES = 40  # of each operator
 SEED = 20260

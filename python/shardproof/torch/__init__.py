@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a PyTorch training step on fake tensors, rank by rank in one process, and verifies that a mesh of ranks computes what one device does.
+"""Verifies that a PyTorch training step on a mesh of ranks computes what it does on one device.
+
+The step runs on fake tensors, rank by rank in one process.
 
     import shardproof.torch as sp
     report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
-from .capture import Capture, CaptureError, assert_equivalent, capture, verify
-from .mesh import Mesh
-from .world import World
+from .distributed.mesh import Mesh
+from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
+from .step.world import World
 
 __all__ = ["Capture", "CaptureError", "Mesh", "World", "assert_equivalent", "capture", "verify"]

@@ -28,8 +28,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from shardproof.torch.mesh import Mesh
-from shardproof.torch.world import World
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.step.world import World
 from torch import nn
 from torch.distributed.tensor import DTensor
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""top-k, sort and arg-max: which positions of a row are chosen is one opaque function of the row (`moe_gate`); what lies there is looked up."""
+"""top-k, sort and arg-max.
+
+Which positions of a row are chosen is one opaque function of the row (`moe_gate`). The elements at
+these positions are looked up.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import MOST_POSITIONS, MOVES_HERE, Graph, moved
-from ..values import Filled, Known, Named, Value, numel
-from .table import line, require
+from ..terms import arithmetic as ar
+from ..terms import assumptions, tables
+from ..terms.graph import Graph
+from ..terms.nodes import MOVES_HERE
+from ..terms.positions import MOST_POSITIONS, moved
+from ..terms.selection import choose
+from ..terms.values import Filled, Known, Named, Value, numel
+from .table import lowering, require
 
 MOST = 256  # length of a row that is chosen from
 
@@ -27,23 +34,39 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     lead = rows.shape[:-1]
     flat = g.named(g.reshape(rows, (numel(lead), n)))
     key = g.named(flat if largest else ar.negate(g, flat))
-    index = g.emit("moe_gate", [key, Known(torch.eye(n, dtype=torch.float64))], [None, (numel(lead), k)], {"score_func": "softmax", "topk": k}, "int")[1]
+    index = g.emit(
+        "moe_gate",
+        [key, Known(torch.eye(n, dtype=torch.float64))],
+        [None, (numel(lead), k)],
+        {"score_func": "softmax", "topk": k},
+        "int",
+    )[1]
     assert index is not None
     g.tensors[index.name]["dtype"] = "int64"
-    g.classes[index.name] = n
+    g.integers.classes[index.name] = n
     g.assume(assumptions.TIES)
     hot = tables.one_hot(g, index, 0, n)
     values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
     return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))
 
 
-@line("topk")
-def topk(call: Any, g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
+@lowering("topk")
+def topk(
+    call: Any, g: Graph, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Value]:
     return list(chosen(g, x, k, dim, largest))
 
 
-@line("sort")
-def sort(call: Any, g: Graph, x: Value, *args: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> list[Value]:
+@lowering("sort")
+def sort(
+    call: Any,
+    g: Graph,
+    x: Value,
+    *args: Any,
+    dim: int = -1,
+    descending: bool = False,
+    stable: Any = None,
+) -> list[Value]:
     rest = list(args)
     if call.overload.startswith("stable"):
         rest = rest[1:]
@@ -61,33 +84,50 @@ def _smallest(k: Any) -> Any:
         n = x.shape[dim]
         at = (n + 1) // 2 if rank is None else int(rank)
         values, indices = (g.slice(v, dim, at - 1, at) for v in chosen(g, x, at, dim, False))
-        return [g.reshape(v, call.shape(i)) for i, v in enumerate((values, indices)[:len(call.outs)])]
+        return [
+            g.reshape(v, call.shape(i)) for i, v in enumerate((values, indices)[: len(call.outs)])
+        ]
 
     return f
 
 
-line("kthvalue")(_smallest(lambda args, kwargs: (args[0], args[1] if len(args) > 1 else kwargs.get("dim", -1))))
-line("median", "nanmedian")(_smallest(lambda args, kwargs: (None, args[0] if args else kwargs.get("dim"))))  # of an even number the lower one; there are no not-a-numbers
+lowering("kthvalue")(
+    _smallest(lambda args, kwargs: (args[0], args[1] if len(args) > 1 else kwargs.get("dim", -1)))
+)
+# of an even number the lower one; there are no not-a-numbers
+lowering("median", "nanmedian")(
+    _smallest(lambda args, kwargs: (None, args[0] if args else kwargs.get("dim")))
+)
 
 
 def _running(largest: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, dim: int) -> list[Value]:
-        """The extremum of each row up to each position, and where it is: positions behind have less (more, of a minimum) than there is at it."""
-        from .pointwise import choose
+        """The extremum of each row up to each position, and its position.
 
+        Later positions have less (for a minimum, more) than there is at it.
+        """
         rows, back = ar.rows_of(g, x, dim)
         lead, n = rows.shape[:-1], rows.shape[-1]
         require(n <= MOST, f"a running extremum of more than {MOST} numbers")
         behind = ar.binary(g, "sub" if largest else "add", g.reshape(rows, (*lead, n, 1)), 1)
-        seen = choose(g, Known(torch.ones(n, n, dtype=torch.bool).tril()), g.reshape(rows, (*lead, 1, n)), behind, (*lead, n, n))
+        seen = choose(
+            g,
+            Known(torch.ones(n, n, dtype=torch.bool).tril()),
+            g.reshape(rows, (*lead, 1, n)),
+            behind,
+            (*lead, n, n),
+        )
         index = chosen(g, seen, 1, -1, largest)[1]
-        return [back(ar.reduce(g, "amax" if largest else "amin", seen, [-1])), back(g.reshape(index, rows.shape))]
+        return [
+            back(ar.reduce(g, "amax" if largest else "amin", seen, [-1])),
+            back(g.reshape(index, rows.shape)),
+        ]
 
     return f
 
 
-line("cummax")(_running(True))
-line("cummin")(_running(False))
+lowering("cummax")(_running(True))
+lowering("cummin")(_running(False))
 
 
 def _arg(largest: bool) -> Any:
@@ -98,26 +138,43 @@ def _arg(largest: bool) -> Any:
     return f
 
 
-line("argmax")(_arg(True))
-line("argmin")(_arg(False))
+lowering("argmax")(_arg(True))
+lowering("argmin")(_arg(False))
 
 
 def is_choice(g: Graph, v: Value, dim: int) -> bool:
-    """Positions that were chosen, of which no line along the dimension has one twice: each is of one row that was chosen from, at other places."""
-    found = _places(g, v.name) if isinstance(v, Named) and v.kind == "int" and numel(v.shape) <= MOST_POSITIONS else None
+    """Whether these are chosen positions, none twice along a line of the dimension.
+
+    Each is of one row that was chosen from, at other places.
+    """
+    found = (
+        _places(g, v.name)
+        if isinstance(v, Named) and v.kind == "int" and numel(v.shape) <= MOST_POSITIONS
+        else None
+    )
     if found is None:
         return False
     places, k = found
     lines = places.reshape(v.shape).movedim(dim, -1).reshape(-1, v.shape[dim])
     ordered = lines.sort(-1).values
-    return bool((lines // k == lines[:, :1] // k).all()) and bool((ordered[:, 1:] > ordered[:, :-1]).all())
+    return bool((lines // k == lines[:, :1] // k).all()) and bool(
+        (ordered[:, 1:] > ordered[:, :-1]).all()
+    )
 
 
 def _places(g: Graph, name: str) -> tuple[torch.Tensor, int] | None:
-    """Of what only moves (or repeats, or gathers from ranks that do the same) what `chosen` found: where each element was in it, row after row of so many. None for anything else."""
+    """For each element of a rearrangement of what `chosen` found, its position there.
+
+    Rows follow each other. Elements may be moved, repeated, or gathered from ranks that do the
+    same. None for anything else.
+    """
     moves: list[dict[str, Any]] = []
     while (node := g.producer(name)) is not None and node["op"] != "moe_gate":
-        if node["op"] not in (*MOVES_HERE, "all_gather") or len(node["in"]) > 1 or node["in"][0] is None:
+        if (
+            node["op"] not in (*MOVES_HERE, "all_gather")
+            or len(node["in"]) > 1
+            or node["in"][0] is None
+        ):
             return None
         moves.append(node)
         name = node["in"][0]
@@ -144,12 +201,17 @@ def gather_many(g: Graph, x: Value, index: Value, dim: int) -> Value:
     return back(ar.taken(g, g.reshape(rows, rows.shape[:-1] + (1, n)), hot, [-1]))
 
 
-def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accumulate: bool) -> Value:
+def scatter_many(
+    g: Graph, x: Value, index: Value, source: Value, dim: int, accumulate: bool
+) -> Value:
     """x with the source at (or, accumulating, added to) the positions along the dimension."""
     dim %= len(x.shape)
     (rows, back), (places, _) = ar.rows_of(g, x, dim), ar.rows_of(g, index, dim)
     require(rows.shape[:-1] == places.shape[:-1], "scatter to fewer rows than there are")
-    require(accumulate or is_choice(g, places, len(places.shape) - 1), "scatter to positions that may be the same")
+    require(
+        accumulate or is_choice(g, places, len(places.shape) - 1),
+        "scatter to positions that may be the same",
+    )
     n = rows.shape[-1]
     hot: Value = tables.one_hot(g, places, 0, n)
     if source.shape:
@@ -160,5 +222,9 @@ def scatter_many(g: Graph, x: Value, index: Value, source: Value, dim: int, accu
         placed = ar.binary(g, "mul", ar.reduce(g, "sum", hot, [-2]), source)
     if not (accumulate or isinstance(x, Filled) and x.fill == 0):
         named = ar.reduce(g, "sum", hot, [-2])
-        rows = ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named)) if g.has_a_value(rows) else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
+        rows = (
+            ar.binary(g, "mul", rows, ar.binary(g, "sub", 1, named))
+            if g.definedness.has_a_value(rows)
+            else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
+        )
     return back(ar.binary(g, "add", rows, placed))

@@ -3,19 +3,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from .. import tables
-from ..arithmetic import binary, check, lift, reduce
-from ..graph import Graph
-from ..values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
-from .table import line, require, scalar
+from ..terms import tables
+from ..terms.arithmetic import binary, check, lift, reduce
+from ..terms.graph import Graph
+from ..terms.selection import choose, nonzero
+from ..terms.values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
+from .table import lowering, require, scalar
 
 
-@line("clone", "contiguous", "alias", "detach", "lift_fresh", "lift_fresh_copy", "lift", "view_copy", "_to_dtype", "prims.device_put", "prims.convert_element_type", "_conj_copy",
-      "_wrap_tensor_autograd", "prims.clone", "_unsafe_view", "reshape", "_reshape_copy", "_reshape_alias", "expand_copy", "slice_copy", "select_copy")
+@lowering(
+    "clone",
+    "contiguous",
+    "alias",
+    "detach",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "lift",
+    "view_copy",
+    "_to_dtype",
+    "prims.device_put",
+    "prims.convert_element_type",
+    "_conj_copy",
+    "_wrap_tensor_autograd",
+    "prims.clone",
+    "_unsafe_view",
+    "reshape",
+    "_reshape_copy",
+    "_reshape_alias",
+    "expand_copy",
+    "slice_copy",
+    "select_copy",
+)
 def copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
     return g.reshape(cast(g, x, call.outs[0].dtype), call.shape())
 
@@ -27,21 +50,35 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
     have = getattr(x, "kind", "real")
     if kind == have or isinstance(x, Filled):
         if isinstance(x, Filled) and kind != have:
-            return Filled(x.fill if kind == "real" else int(x.fill != 0) if kind == "bool" else int(x.fill), x.shape, kind if kind != "complex" else "real")
+            return Filled(
+                x.fill if kind == "real" else int(x.fill != 0) if kind == "bool" else int(x.fill),
+                x.shape,
+                kind if kind != "complex" else "real",
+            )
         return x
     if isinstance(x, Table):
-        return Table(x.source, x.entries.to(torch.float64 if kind == "real" else dtype), x.low, x.shape)
-    if kind == "real" and isinstance(x, Named) and x.kind == "int" and (t := tables.table_of(g, x)) is not None:
+        return Table(
+            x.source, x.entries.to(torch.float64 if kind == "real" else dtype), x.low, x.shape
+        )
+    if (
+        kind == "real"
+        and isinstance(x, Named)
+        and x.kind == "int"
+        and (t := tables.table_of(g, x)) is not None
+    ):
         return Table(t.source, t.entries.to(torch.float64), t.low, x.shape)
     if kind == "real" and have in ("int", "bool"):
         return Known(x.data.double()) if isinstance(x, Known) else x
     if isinstance(x, Known):
         return Known(x.data.to(dtype))
-    if kind in ("int", "bool") and isinstance(x, Named) and x.node is not None and x.node["op"] == "one_hot":
+    if (
+        kind in ("int", "bool")
+        and isinstance(x, Named)
+        and x.node is not None
+        and x.node["op"] == "one_hot"
+    ):
         return x  # zeros and ones
     if kind == "bool" and have == "real":
-        from .pointwise import nonzero
-
         return nonzero(g, x)
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
@@ -51,38 +88,42 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
     raise Unsupported(f"a cast of {have} to {dtype}")
 
 
-@line("_to_copy", "to")
+@lowering("_to_copy", "to")
 def to_copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
     return cast(g, x, call.outs[0].dtype)
 
 
-@line("copy", "copy_", "prims.copy_to")
+@lowering("copy", "copy_", "prims.copy_to", selective=True)
 def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value:
-    check(source)
+    check(source)  # what was there before does not matter
     return g.expand(cast(g, source, call.outs[0].dtype), call.shape())
 
 
-setattr(copy_into, "reads_selectively", True)  # what was there before does not matter
-
-
-@line("fill", "fill_", "full_like", "new_full", selective=True)
+@lowering("fill", "fill_", "full_like", "new_full", selective=True)
 def fill(call: Any, g: Graph, x: Value, value: Any, *args: Any, **kwargs: Any) -> Value:
     v = lift((args[0] if args else kwargs["fill_value"]) if call.name == "aten.new_full" else value)
     check(v)
     return g.expand(cast(g, v, call.outs[0].dtype), call.shape())
 
 
-@line("zero", "zero_", "zeros_like", "new_zeros", "zeros", selective=True)
+@lowering("zero", "zero_", "zeros_like", "new_zeros", "zeros", selective=True)
 def zero(call: Any, g: Graph, *args: Any, **kwargs: Any) -> list[Value]:
     return [Filled(0, t.shape, _kind(t.dtype)) for t in call.outs]
 
 
-@line("_foreach_zero_", selective=True)
+@lowering("_foreach_zero_", selective=True)
 def foreach_zero(call: Any, g: Graph, tensors: list[Value]) -> list[Value]:
-    return [Filled(0, v.shape, getattr(v, "kind", "real") if getattr(v, "kind", "real") != "poison" else "real") for v in tensors]
+    return [
+        Filled(
+            0,
+            v.shape,
+            getattr(v, "kind", "real") if getattr(v, "kind", "real") != "poison" else "real",
+        )
+        for v in tensors
+    ]
 
 
-@line("ones_like", "new_ones", "ones", selective=True)
+@lowering("ones_like", "new_ones", "ones", selective=True)
 def ones(call: Any, g: Graph, *args: Any, **kwargs: Any) -> Value:
     return Filled(1, call.shape(), _kind(call.outs[0].dtype))
 
@@ -92,32 +133,39 @@ def _kind(dtype: torch.dtype) -> str:
     return "real" if kind == "complex" else kind
 
 
-@line("full", "scalar_tensor")
+@lowering("full", "scalar_tensor")
 def full(call: Any, g: Graph, *args: Any, **kwargs: Any) -> Value:
     x = args[1] if call.name == "aten.full" else args[0]
     return g.expand(cast(g, lift(scalar(x)), call.outs[0].dtype), call.shape())
 
 
-@line("_foreach_copy", "_foreach_copy_", selective=True)
-def foreach_copy(call: Any, g: Graph, targets: list[Value], sources: list[Value], *args: Any) -> list[Value]:
-    to, of = ([t.dtype for t in call.given[i * len(targets):(i + 1) * len(targets)]] for i in (0, 1))
-    return [g.expand(s if kind_of(a) == kind_of(b) else cast(g, s, a), t.shape) for t, s, a, b in zip(targets, sources, to, of)]
+@lowering("_foreach_copy", "_foreach_copy_", selective=True)
+def foreach_copy(
+    call: Any, g: Graph, targets: list[Value], sources: list[Value], *args: Any
+) -> list[Value]:
+    to, of = (
+        [t.dtype for t in call.given[i * len(targets) : (i + 1) * len(targets)]] for i in (0, 1)
+    )
+    return [
+        g.expand(s if kind_of(a) == kind_of(b) else cast(g, s, a), t.shape)
+        for t, s, a, b in zip(targets, sources, to, of)
+    ]
 
 
-@line("cat", "concat")
+@lowering("cat", "concat")
 def cat(call: Any, g: Graph, tensors: list[Value], dim: int = 0) -> Value:
     check(*tensors)
     return g.reshape(g.cat(tensors, dim % max(len(call.shape()), 1)), call.shape())
 
 
-@line("stack")
+@lowering("stack")
 def stack(call: Any, g: Graph, tensors: list[Value], dim: int = 0) -> Value:
     check(*tensors)
     dim %= len(call.shape())
     return g.cat([g.reshape(t, t.shape[:dim] + (1,) + t.shape[dim:]) for t in tensors], dim)
 
 
-@line("repeat")
+@lowering("repeat")
 def repeat(call: Any, g: Graph, x: Value, repeats: list[int]) -> Value:
     lead = len(repeats) - len(x.shape)
     v = g.reshape(x, (1,) * lead + x.shape)
@@ -128,7 +176,7 @@ def repeat(call: Any, g: Graph, x: Value, repeats: list[int]) -> Value:
     return v
 
 
-@line("constant_pad_nd")
+@lowering("constant_pad_nd")
 def pad(call: Any, g: Graph, x: Value, pads: list[int], value: Any = 0) -> Value:
     v = x
     for i in range(0, len(pads), 2):
@@ -140,34 +188,52 @@ def pad(call: Any, g: Graph, x: Value, pads: list[int], value: Any = 0) -> Value
         fill = cast(g, lift(scalar(value)), call.outs[0].dtype)
         for n, front in ((left, True), (right, False)):
             if n > 0:
-                piece = g.expand(fill, v.shape[:dim] + (n,) + v.shape[dim + 1:])
+                piece = g.expand(fill, v.shape[:dim] + (n,) + v.shape[dim + 1 :])
                 parts = [piece, *parts] if front else [*parts, piece]
         v = g.cat(parts, dim)
     return v
 
 
-@line("slice_backward")
-def slice_backward(call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, start: int, stop: int, step: int) -> Value:
+@lowering("slice_backward")
+def slice_backward(
+    call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, start: int, stop: int, step: int
+) -> Value:
     dim %= len(sizes)
     start, stop, _ = slice(start, stop, step).indices(sizes[dim])
-    zeros = lambda n: Filled(0, tuple(sizes[:dim]) + (n,) + tuple(sizes[dim + 1:]))  # noqa: E731
     if step > 1 and grad.shape[dim]:  # each element, with the step's zeros behind it
-        before, count, after = grad.shape[:dim], grad.shape[dim], grad.shape[dim + 1:]
-        spread = g.cat([g.reshape(grad, (*before, count, 1, *after)), Filled(0, (*before, count, step - 1, *after))], dim + 1)
+        before, count, after = grad.shape[:dim], grad.shape[dim], grad.shape[dim + 1 :]
+        spread = g.cat(
+            [
+                g.reshape(grad, (*before, count, 1, *after)),
+                Filled(0, (*before, count, step - 1, *after)),
+            ],
+            dim + 1,
+        )
         stop = min(start + count * step, sizes[dim])
         grad = g.slice(g.reshape(spread, (*before, count * step, *after)), dim, 0, stop - start)
-    parts: list[Value] = [*([zeros(start)] if start else []), grad, *([zeros(sizes[dim] - stop)] if stop < sizes[dim] else [])]
+    parts: list[Value] = [
+        *([_zeros(sizes, dim, start)] if start else []),
+        grad,
+        *([_zeros(sizes, dim, sizes[dim] - stop)] if stop < sizes[dim] else []),
+    ]
     return g.cat(parts, dim)
 
 
-@line("select_backward")
-def select_backward(call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, index: int) -> Value:
+def _zeros(sizes: Sequence[int], dim: int, n: int) -> Value:
+    """Zeros of these sizes, but n along one dimension."""
+    return Filled(0, (*sizes[:dim], n, *sizes[dim + 1 :]))
+
+
+@lowering("select_backward")
+def select_backward(
+    call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, index: int
+) -> Value:
     dim, index = dim % len(sizes), index % sizes[dim]
-    row = g.reshape(grad, tuple(sizes[:dim]) + (1,) + tuple(sizes[dim + 1:]))
+    row = g.reshape(grad, tuple(sizes[:dim]) + (1,) + tuple(sizes[dim + 1 :]))
     return slice_backward(call, g, row, sizes, dim, index, index + 1, 1)
 
 
-@line("split_with_sizes_copy")
+@lowering("split_with_sizes_copy")
 def split_copy(call: Any, g: Graph, x: Value, sizes: list[int], dim: int = 0) -> list[Value]:
     results, at = [], 0
     for n in sizes:
@@ -176,7 +242,7 @@ def split_copy(call: Any, g: Graph, x: Value, sizes: list[int], dim: int = 0) ->
     return results
 
 
-@line("flip")
+@lowering("flip")
 def flip(call: Any, g: Graph, x: Value, dims: list[int]) -> Value:
     v = x
     for dim in dims:
@@ -186,8 +252,8 @@ def flip(call: Any, g: Graph, x: Value, dims: list[int]) -> Value:
     return v
 
 
-@line("roll")
-def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = []) -> Value:  # noqa: B006  ATen's own default
+@lowering("roll")
+def roll(call: Any, g: Graph, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
     v = x if dims else g.reshape(x, (_count(x),))
     for shift, dim in zip(shifts, dims or [0]):
         n = v.shape[dim]
@@ -198,9 +264,12 @@ def roll(call: Any, g: Graph, x: Value, shifts: list[int], dims: list[int] = [])
 
 
 def taken_back(g: Graph, grad: Value, dim: int, positions: Sequence[int], n: int) -> Value:
-    """The transpose of taking elements at known positions along a dimension of n: what went to each is summed. By runs of positions that go up, go down or stay."""
+    """The transpose of taking elements at constant positions along a dimension of n.
+
+    What went to each position is summed, by runs of positions that go up, go down or stay.
+    """
     dim %= len(grad.shape)
-    shape = grad.shape[:dim] + (n,) + grad.shape[dim + 1:]
+    shape = grad.shape[:dim] + (n,) + grad.shape[dim + 1 :]
     total: Value = Filled(0, shape)
     runs: list[list[int]] = []  # first, behind the last, step
     for i, p in enumerate(positions):
@@ -216,8 +285,13 @@ def taken_back(g: Graph, grad: Value, dim: int, positions: Sequence[int], n: int
             part = reduce(g, "sum", part, [dim], True)
         elif step == -1:
             part = g.cat([g.slice(part, dim, i, i + 1) for i in reversed(range(b - a))], dim)
-        around = [Filled(0, grad.shape[:dim] + (m,) + grad.shape[dim + 1:]) if m else None for m in (low, n - low - part.shape[dim])]
-        total = binary(g, "add", total, g.cat([v for v in (around[0], part, around[1]) if v is not None], dim))
+        around = [
+            Filled(0, grad.shape[:dim] + (m,) + grad.shape[dim + 1 :]) if m else None
+            for m in (low, n - low - part.shape[dim])
+        ]
+        total = binary(
+            g, "add", total, g.cat([v for v in (around[0], part, around[1]) if v is not None], dim)
+        )
     return total
 
 
@@ -230,10 +304,10 @@ def _count(x: Value) -> int:
 
 def triangle(g: Graph, x: Value, upper: bool, diagonal: int = 0) -> Value:
     """With zeros on the other side of a diagonal."""
-    from .pointwise import choose
-
     mask = torch.ones(x.shape[-2:], dtype=torch.bool)
-    return choose(g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape)
+    return choose(
+        g, Known(mask.triu(diagonal) if upper else mask.tril(diagonal)), x, Filled(0, ()), x.shape
+    )
 
 
 def _triangle(upper: bool) -> Any:
@@ -243,5 +317,5 @@ def _triangle(upper: bool) -> Any:
     return f
 
 
-line("triu")(_triangle(True))
-line("tril")(_triangle(False))
+lowering("triu")(_triangle(True))
+lowering("tril")(_triangle(False))

@@ -8,24 +8,30 @@ from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import Graph, Integers, number
-from ..labels import note
-from ..values import Filled, Ignored, Known, Named, Table, Value, numel
-from .table import line, require, scalar
+from ..terms import arithmetic as ar
+from ..terms import assumptions, tables
+from ..terms.constants import number
+from ..terms.graph import Graph
+from ..terms.integer_inputs import IntegerOrigins
+from ..terms.labels import note
+from ..terms.values import Filled, Ignored, Known, Named, Table, Value, numel
+from .table import lowering, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
 
 
-@line("mse_loss")
+@lowering("mse_loss")
 def mse(call: Any, g: Graph, a: Value, b: Value, reduction: int = MEAN) -> Value:
     d = ar.binary(g, "sub", a, b)
     square = ar.binary(g, "mul", d, d)
-    return square if reduction == NONE else ar.reduce(g, "mean" if reduction == MEAN else "sum", square)
+    return (
+        square
+        if reduction == NONE
+        else ar.reduce(g, "mean" if reduction == MEAN else "sum", square)
+    )
 
 
-@line("mse_loss_backward")
+@lowering("mse_loss_backward")
 def mse_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, reduction: int) -> Value:
     d = ar.binary(g, "mul", ar.binary(g, "sub", a, b), 2)
     if reduction == MEAN:
@@ -35,7 +41,12 @@ def mse_backward(call: Any, g: Graph, grad: Value, a: Value, b: Value, reduction
 
 @dataclasses.dataclass
 class _Labels:
-    """hot: [..., classes], the rows of labels that do not count are zero. keep: 1 where a label counts; None: all do. ids: of whose classes hot is a sum. count: how many count; None: data says."""
+    """Labels of a loss.
+
+    hot: [..., classes]; the rows of labels that do not count are zero. keep: 1 where a label
+    counts; None: all count. ids: the labels whose indicators hot sums. count: how many count; None:
+    it depends on data.
+    """
 
     hot: Value
     keep: Value | None
@@ -44,33 +55,50 @@ class _Labels:
 
 
 def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Labels:
-    """Labels as one-hot rows. Those that are `ignore` (None: no number) do not count; the others are classes."""
+    """Labels as one-hot rows.
+
+    Those that are `ignore` (None: no number) do not count; the others are classes.
+    """
     tables.note_classes(g, labels, classes)
     if ignore is not None:
         note(g, labels, ignore)
     keep: Value | None = None
     if isinstance(labels, Ignored):
-        require(labels.other == ignore, "labels that are replaced by a number that is not the ignored one")
+        require(
+            labels.other == ignore,
+            "labels that are replaced by a number that is not the ignored one",
+        )
         keep, labels = labels.keep, labels.source
         tables.note_classes(g, labels, classes)
-    if isinstance(labels, Known) and ignore is not None and bool((counts := labels.data != ignore).logical_not().any()):
-        keep = _both(g, keep, Known(counts.double()))  # the numbers say which count
+    if (
+        isinstance(labels, Known)
+        and ignore is not None
+        and bool((counts := labels.data != ignore).logical_not().any())
+    ):
+        keep = _both(g, keep, Known(counts.double()))  # the numbers determine which count
         labels = Known(torch.where(counts, labels.data, 0))
     g.assume(assumptions.CLASSES)
     ignore = -1 if ignore is None else ignore  # which is no class
     if isinstance(labels, Table):
         counts = labels.entries != ignore
         positions = torch.arange(len(labels.entries)) + labels.low
-        require(bool((labels.entries == positions)[counts].all()) and labels.low == 0, "labels that were computed from others")
+        require(
+            bool((labels.entries == positions)[counts].all()) and labels.low == 0,
+            "labels that were computed from others",
+        )
         ids = g.named(g.expand(labels.source, labels.shape))
         if not bool(counts.all()):
             keep = _both(g, keep, Table(labels.source, counts.double(), labels.low, labels.shape))
     else:
         ids = g.named(labels)
         require(ids.kind == "int", "labels that are no integers")
-        of = g.integers(ids) or Integers()
+        of = g.integers.origins_of(ids) or IntegerOrigins()
         require(of.least >= 0, "labels beside several numbers of which some are no classes")
-        if 0 <= ignore < max(classes, of.most + 1, *(g.ranges.get(name, 0) for name in of.origins)):
+        if (
+            0
+            <= ignore
+            < max(classes, of.most + 1, *(g.integers.ranges.get(name, 0) for name in of.origins))
+        ):
             ignored = ar.reduce(g, "sum", tables.one_hot(g, ids, ignore, ignore + 1), [-1])
             keep = _both(g, keep, ar.binary(g, "sub", 1, ignored))
     hot: Value = tables.one_hot(g, ids, 0, classes)
@@ -83,9 +111,16 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
 
 
 def _repeated(g: Graph, keep: Known) -> Value:
-    """Ones and zeros as the shortest row of which they are repetitions: that of each sequence of a batch, whichever part of the batch there is."""
+    """The shortest row of which these ones and zeros are repetitions.
+
+    That is the one of each sequence of a batch, whichever part of the batch there is.
+    """
     flat = keep.data.flatten()
-    n = next(n for n in range(1, len(flat) + 1) if len(flat) % n == 0 and torch.equal(flat[n:], flat[:-n]))
+    n = next(
+        n
+        for n in range(1, len(flat) + 1)
+        if len(flat) % n == 0 and torch.equal(flat[n:], flat[:-n])
+    )
     return g.reshape(g.expand(g.named(Known(flat[:n].clone())), (len(flat) // n, n)), keep.shape)
 
 
@@ -95,7 +130,11 @@ def _both(g: Graph, a: Value | None, b: Value) -> Value:
 
 def _weights(g: Graph, labels: _Labels, weight: Value | None) -> Value | None:
     """What each row counts; None: 1."""
-    return ar.reduce(g, "sum", ar.binary(g, "mul", labels.hot, weight), [-1]) if weight is not None else labels.keep
+    return (
+        ar.reduce(g, "sum", ar.binary(g, "mul", labels.hot, weight), [-1])
+        if weight is not None
+        else labels.keep
+    )
 
 
 def _count(g: Graph, labels: _Labels, weight: Value | None) -> Value:
@@ -113,15 +152,19 @@ def _classes_last(g: Graph, x: Value) -> Value:
     return g.permute(x, (0, 2, 3, 1)) if len(x.shape) == 4 else x
 
 
-@line("nll_loss_forward", "nll_loss2d_forward")
-def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int) -> list[Value]:
+@lowering("nll_loss_forward", "nll_loss2d_forward")
+def nll(
+    call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int
+) -> list[Value]:
     x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
     loss = ar.negate(g, ar.taken(g, x, n.hot, [-1]))
     if isinstance(loss, Named):
         loss.of_class = n.ids
     if weight is not None:
-        loss = ar.binary(g, "mul", loss, ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1]))
+        loss = ar.binary(
+            g, "mul", loss, ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1])
+        )
     w = _weights(g, n, weight)
     if reduction == NONE:
         return [loss, Filled(0, ())]
@@ -132,23 +175,62 @@ def nll(call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, redu
     return [total if reduction == SUM else ar.binary(g, "div", total, count), count]
 
 
-@line("multi_margin_loss_backward")
-def multi_margin_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, p: Any, margin: Any, weight: Value | None = None, reduction: int = MEAN) -> Value:
+@lowering("multi_margin_loss_backward")
+def multi_margin_backward(
+    call: Any,
+    g: Graph,
+    grad: Value,
+    x: Value,
+    labels: Value,
+    p: Any,
+    margin: Any,
+    weight: Value | None = None,
+    reduction: int = MEAN,
+) -> Value:
     """Of the mean over the classes of max(0, margin - x_label + x)^p, the label's own left out."""
     shape = x.shape
-    x, labels = g.reshape(x, (numel(shape[:-1]), shape[-1])), g.reshape(labels, (numel(shape[:-1]),))
+    x, labels = (
+        g.reshape(x, (numel(shape[:-1]), shape[-1])),
+        g.reshape(labels, (numel(shape[:-1]),)),
+    )
     hot = _labels(g, labels, shape[-1], None).hot
-    over = ar.binary(g, "add", ar.binary(g, "sub", x, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1], True)), scalar(margin))
-    each = ar.binary(g, "mul", ar.step(g, over) if scalar(p) == 1 else ar.binary(g, "mul", ar.relu(g, over), 2), ar.binary(g, "sub", 1, hot))
+    over = ar.binary(
+        g,
+        "add",
+        ar.binary(g, "sub", x, ar.reduce(g, "sum", ar.binary(g, "mul", x, hot), [-1], True)),
+        scalar(margin),
+    )
+    each = ar.binary(
+        g,
+        "mul",
+        ar.step(g, over) if scalar(p) == 1 else ar.binary(g, "mul", ar.relu(g, over), 2),
+        ar.binary(g, "sub", 1, hot),
+    )
     if weight is not None:
-        each = ar.binary(g, "mul", each, ar.reduce(g, "sum", ar.binary(g, "mul", hot, weight), [-1], True))
-    each = ar.binary(g, "sub", each, ar.binary(g, "mul", hot, ar.reduce(g, "sum", each, [-1], True)))
+        each = ar.binary(
+            g, "mul", each, ar.reduce(g, "sum", ar.binary(g, "mul", hot, weight), [-1], True)
+        )
+    each = ar.binary(
+        g, "sub", each, ar.binary(g, "mul", hot, ar.reduce(g, "sum", each, [-1], True))
+    )
     each = ar.binary(g, "div", each, shape[-1] * (x.shape[0] if reduction == MEAN else 1))
-    return g.reshape(ar.binary(g, "mul", each, g.reshape(grad, (*grad.shape, 1)) if grad.shape else grad), shape)
+    return g.reshape(
+        ar.binary(g, "mul", each, g.reshape(grad, (*grad.shape, 1)) if grad.shape else grad), shape
+    )
 
 
-@line("nll_loss_backward", "nll_loss2d_backward")
-def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int, total: Value) -> Value:
+@lowering("nll_loss_backward", "nll_loss2d_backward")
+def nll_backward(
+    call: Any,
+    g: Graph,
+    grad: Value,
+    x: Value,
+    labels: Value,
+    weight: Value | None,
+    reduction: int,
+    ignore: int,
+    total: Value,
+) -> Value:
     image = len(x.shape) == 4
     x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
@@ -160,8 +242,12 @@ def nll_backward(call: Any, g: Graph, grad: Value, x: Value, labels: Value, weig
         row = ar.binary(g, "div", row, _count(g, n, weight))
     row = ar.negate(g, row)
     result = ar.binary(g, "mul", n.hot, row)
-    if isinstance(result, Named) and result.row_sums is None:  # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
-        sums = row if n.keep is None else ar.binary(g, "mul", row, g.reshape(n.keep, n.ids.shape + (1,)))
+    # each row of the one-hot matrix sums to 1 (to 0 where it does not count): labels are classes
+    if isinstance(result, Named) and result.row_sums is None:
+        sums = (
+            row
+            if n.keep is None
+            else ar.binary(g, "mul", row, g.reshape(n.keep, n.ids.shape + (1,)))
+        )
         result.row_sums = g.expand(sums, n.ids.shape + (1,))
     return g.permute(result, (0, 3, 1, 2)) if image else result
-

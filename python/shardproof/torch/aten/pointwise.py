@@ -4,47 +4,57 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .. import arithmetic as ar
-from .. import assumptions, tables
-from ..graph import Graph
-from ..labels import bounded, note
-from ..values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
-from .table import line, require, scalar
+from ..terms import arithmetic as ar
+from ..terms import assumptions, indicators, tables
+from ..terms.graph import Graph
+from ..terms.labels import bounded, note
+from ..terms.selection import as_numbers, at_least, choose, complement, greater
+from ..terms.signs import never_negative
+from ..terms.values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
+from .layout import cast
+from .table import lowering, require, scalar
 
 
-@line("add")
+@lowering("add")
 def add(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "add", a, b, scalar(alpha))
 
 
-@line("sub", "subtract")
+@lowering("sub", "subtract")
 def sub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "sub", a, b, scalar(alpha))
 
 
-@line("rsub")
+@lowering("rsub")
 def rsub(call: Any, g: Graph, a: Any, b: Any, alpha: Any = 1) -> Value:
     return ar.binary(g, "sub", b, a, scalar(alpha))
 
 
-@line("mul", "multiply")
+@lowering("mul", "multiply")
 def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.binary(g, "mul", a, b)
 
 
-@line("div", "divide", "true_divide")
+@lowering("div", "divide", "true_divide")
 def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is not None:
-        return _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(call, g, a, b)
+        rounded: Value = _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(
+            call, g, a, b
+        )
+        return rounded
     return ar.binary(g, "div", a, b)
 
 
 def _of_classes(function: Any) -> Any:
-    """A function of integers that are classes; of anything else nothing is known but that it is one of each element."""
+    """A function of integers that are classes.
+
+    Of anything else it is an opaque function of each element.
+    """
 
     def f(call: Any, g: Graph, a: Any, b: Any) -> Any:
         t = tables.apply(g, function, [ar.lift(a), ar.lift(b)], call.shape())
@@ -54,30 +64,36 @@ def _of_classes(function: Any) -> Any:
 
 
 for _name in ("remainder", "fmod", "floor_divide"):
-    line(_name)(_of_classes(getattr(torch, _name)))
+    lowering(_name)(_of_classes(getattr(torch, _name)))
 for _name in ("left_shift", "right_shift"):
-    line(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(_of_classes(getattr(torch, f"bitwise_{_name}")))
+    lowering(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(
+        _of_classes(getattr(torch, f"bitwise_{_name}"))
+    )
 
 
-@line("addcmul")
+@lowering("addcmul")
 def addcmul(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "mul", a, b), scalar(value)))
 
 
-@line("addcdiv")
+@lowering("addcdiv")
 def addcdiv(call: Any, g: Graph, x: Any, a: Any, b: Any, value: Any = 1) -> Value:
     return ar.binary(g, "add", x, ar.binary(g, "mul", ar.binary(g, "div", a, b), scalar(value)))
 
 
-@line("lerp")
+@lowering("lerp")
 def lerp(call: Any, g: Graph, a: Any, b: Any, weight: Any) -> Value:
     return ar.binary(g, "add", a, ar.binary(g, "mul", ar.binary(g, "sub", b, a), weight))
 
 
-@line("pow")
+@lowering("pow")
 def power(call: Any, g: Graph, a: Any, exponent: Any) -> Value:
     base, by = ar.lift(a), ar.lift(exponent)
-    return g.expand(ar.power(g, base, by.fill), call.shape()) if isinstance(by, Filled) else ar.exponential(g, base, by)
+    return (
+        g.expand(ar.power(g, base, by.fill), call.shape())
+        if isinstance(by, Filled)
+        else ar.exponential(g, base, by)
+    )
 
 
 def _plain(name: str) -> Any:
@@ -88,163 +104,219 @@ def _plain(name: str) -> Any:
 
 
 for _name in ("neg", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "relu"):
-    line(_name)(_plain(_name))
+    lowering(_name)(_plain(_name))
 for _name in ("sin", "cos", "erf", "floor", "ceil", "trunc"):
-    line(_name, f"prims.{_name}")(_plain(_name))
+    lowering(_name, f"prims.{_name}")(_plain(_name))
 
 
-@line("logaddexp")
+@lowering("logaddexp")
 def logaddexp(call: Any, g: Graph, a: Value, b: Value) -> Value:
     return ar.unary(g, "log", ar.binary(g, "add", ar.unary(g, "exp", a), ar.unary(g, "exp", b)))
 
 
-@line("round", "prims.round")
+@lowering("round", "prims.round")
 def rounded(call: Any, g: Graph, a: Value, *, decimals: int = 0) -> Value:
     if decimals == 0:
         return ar.unary(g, "round", a)
     up, down = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return ar.binary(g, down, ar.unary(g, "round", ar.binary(g, up, a, 10 ** abs(decimals))), 10 ** abs(decimals))
+    return ar.binary(
+        g, down, ar.unary(g, "round", ar.binary(g, up, a, 10 ** abs(decimals))), 10 ** abs(decimals)
+    )
 
 
-@line("erfc", "prims.erfc")
+@lowering("erfc", "prims.erfc")
 def erfc(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "sub", 1, ar.unary(g, "erf", a))
 
 
-@line("_amp_foreach_non_finite_check_and_unscale_")
-def unscale(call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value) -> list[Value]:
+@lowering("_amp_foreach_non_finite_check_and_unscale_")
+def unscale(
+    call: Any, g: Graph, gradients: list[Value], found: Value, inverse: Value
+) -> list[Value]:
     """A gradient scaler's: real numbers are finite."""
-    return [*[ar.binary(g, "mul", g.finite(v), g.reshape(inverse, ())) for v in gradients], found]
+    return [
+        *[ar.binary(g, "mul", g.definedness.finite(v), g.reshape(inverse, ())) for v in gradients],
+        found,
+    ]
 
 
-@line("_amp_update_scale_")
-def update_scale(call: Any, g: Graph, scale: Value, tracker: Value, found: Value, growth: float, backoff: float, interval: int) -> list[Value]:
-    require(isinstance(found, Filled) and isinstance(tracker, Filled), "a gradient scaler whose state depends on data")
+@lowering("_amp_update_scale_")
+def update_scale(
+    call: Any,
+    g: Graph,
+    scale: Value,
+    tracker: Value,
+    found: Value,
+    growth: float,
+    backoff: float,
+    interval: int,
+) -> list[Value]:
+    require(
+        isinstance(found, Filled) and isinstance(tracker, Filled),
+        "a gradient scaler whose state depends on data",
+    )
     assert isinstance(found, Filled) and isinstance(tracker, Filled)
     if found.fill:
         return [ar.binary(g, "mul", scale, backoff), Filled(0, tracker.shape, "int")]
     grows = int(tracker.fill) + 1 >= interval
-    return [ar.binary(g, "mul", scale, growth) if grows else scale, Filled(0 if grows else int(tracker.fill) + 1, tracker.shape, "int")]
+    return [
+        ar.binary(g, "mul", scale, growth) if grows else scale,
+        Filled(0 if grows else int(tracker.fill) + 1, tracker.shape, "int"),
+    ]
 
 
-@line("log1p", "prims.log1p")
+@lowering("log1p", "prims.log1p")
 def log1p(call: Any, g: Graph, a: Value) -> Value:
     return ar.unary(g, "log", ar.binary(g, "add", a, 1))
 
 
-@line("expm1", "prims.expm1")
+@lowering("expm1", "prims.expm1")
 def expm1(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "sub", ar.unary(g, "exp", a), 1)
 
 
-@line("log2")
+@lowering("log2")
 def log2(call: Any, g: Graph, a: Value) -> Value:
     return ar.binary(g, "div", ar.unary(g, "log", a), math.log(2))
 
 
-@line("exp2")
+@lowering("exp2")
 def exp2(call: Any, g: Graph, a: Value) -> Value:
     return ar.unary(g, "exp", ar.binary(g, "mul", a, math.log(2)))
 
 
-@line("reciprocal")
+@lowering("reciprocal")
 def reciprocal(call: Any, g: Graph, a: Value) -> Value:
     return ar.reciprocal(g, a)
 
 
-@line("gelu")
+@lowering("gelu")
 def gelu(call: Any, g: Graph, a: Value, approximate: str = "none") -> Value:
     return g.one("gelu", [a], a.shape, {"approximate": approximate})
 
 
-@line("gelu_backward")
+@lowering("gelu_backward")
 def gelu_backward(call: Any, g: Graph, grad: Value, a: Value, approximate: str = "none") -> Value:
     return g.one("gelu_backward", [grad, a], a.shape, {"approximate": approximate})
 
 
-@line("silu_backward")
+@lowering("silu_backward")
 def silu_backward(call: Any, g: Graph, grad: Value, a: Value) -> Value:
     return g.one("silu_backward", [grad, a], a.shape)
 
 
-@line("tanh_backward")
+@lowering("tanh_backward")
 def tanh_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "sub", 1, ar.binary(g, "mul", y, y)))
 
 
-@line("sigmoid_backward")
+@lowering("sigmoid_backward")
 def sigmoid_backward(call: Any, g: Graph, grad: Value, y: Value) -> Value:
     return ar.binary(g, "mul", grad, ar.binary(g, "mul", y, ar.binary(g, "sub", 1, y)))
 
 
-@line("log_sigmoid_forward")
+@lowering("log_sigmoid_forward")
 def log_sigmoid(call: Any, g: Graph, a: Value) -> list[Value]:
     """The second result, which only the backward takes, is not followed."""
     return [ar.unary(g, "log", ar.unary(g, "sigmoid", a))]
 
 
-@line("log_sigmoid_backward", selective=True)
+@lowering("log_sigmoid_backward", selective=True)
 def log_sigmoid_backward(call: Any, g: Graph, grad: Value, a: Value, buffer: Value) -> Value:
     ar.check(grad, a)
     return ar.binary(g, "mul", grad, ar.unary(g, "sigmoid", ar.negate(g, a)))
 
 
-@line("logit_backward")
+@lowering("logit_backward")
 def logit_backward(call: Any, g: Graph, grad: Value, a: Value, eps: Any = None) -> Value:
-    """With eps 0 outside of [eps, 1 - eps]. Without, the result is no number outside of (0, 1), being a logarithm of what is negative."""
+    """With eps, 0 outside of [eps, 1 - eps].
+
+    Without eps, the result is no number outside of (0, 1), being a logarithm of a negative number.
+    """
     slope = ar.binary(g, "div", grad, ar.binary(g, "mul", a, ar.binary(g, "sub", 1, a)))
     if eps is None:
         return slope
     bound = float(scalar(eps))
-    return choose(g, ar.binary(g, "mul", _ge(g, a, bound), _ge(g, 1 - bound, a)), slope, Filled(0, ()), a.shape)
+    return choose(
+        g,
+        ar.binary(g, "mul", at_least(g, a, bound), at_least(g, 1 - bound, a)),
+        slope,
+        Filled(0, ()),
+        a.shape,
+    )
 
 
-@line("rrelu_with_noise", selective=True)
-def rrelu(call: Any, g: Graph, a: Value, noise: Value, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False, generator: Any = None) -> list[Value | None]:
+@lowering("rrelu_with_noise", selective=True)
+def rrelu(
+    call: Any,
+    g: Graph,
+    a: Value,
+    noise: Value,
+    lower: Any = 1 / 8,
+    upper: Any = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> list[Value | None]:
     """Where it is not trained the slope is the mean; noise is written only where it is."""
     require(not training, "slopes that are drawn")
     ar.check(a)
-    result = ar.binary(g, "sub", ar.relu(g, a), ar.binary(g, "mul", ar.relu(g, ar.negate(g, a)), (scalar(lower) + scalar(upper)) / 2))
+    result = ar.binary(
+        g,
+        "sub",
+        ar.relu(g, a),
+        ar.binary(g, "mul", ar.relu(g, ar.negate(g, a)), (scalar(lower) + scalar(upper)) / 2),
+    )
     return [noise, result]
 
 
-@line("threshold_backward")
+@lowering("threshold_backward")
 def threshold_backward(call: Any, g: Graph, grad: Value, a: Value, threshold: Any) -> Value:
     return g.one("relu_backward", [grad, ar.binary(g, "sub", a, scalar(threshold))], a.shape)
 
 
-@line("abs")
+@lowering("abs")
 def absolute(call: Any, g: Graph, a: Value) -> Value:
     return ar.absolute(g, a)
 
 
-@line("sign", "sgn")
+@lowering("sign", "sgn")
 def sign(call: Any, g: Graph, a: Value) -> Value:
     if isinstance(a, Complex):
         length = ar.absolute(g, a)
-        parts = [ar.one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape) for v in (a.real, a.imag)]
+        parts = [
+            ar.one_of(g, ar.step(g, length), ar.binary(g, "div", v, length), Filled(0, ()), a.shape)
+            for v in (a.real, a.imag)
+        ]
         return Complex(*parts)
     return ar.binary(g, "sub", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 
 
-@line("maximum")
+@lowering("maximum")
 def maximum(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.maximum(g, a, b)
 
 
-@line("minimum")
+@lowering("minimum")
 def minimum(call: Any, g: Graph, a: Any, b: Any) -> Value:
     return ar.minimum(g, a, b)
 
 
 def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
-    return tables.apply(g, lambda x: torch.clamp(x, low, high), [a], a.shape) if isinstance(a, Table) or getattr(a, "kind", "") == "int" else None
+    return (
+        tables.apply(g, lambda x: torch.clamp(x, low, high), [a], a.shape)
+        if isinstance(a, Table) or getattr(a, "kind", "") == "int"
+        else None
+    )
 
 
-@line("clamp", "clip")
+@lowering("clamp", "clip")
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
-        if isinstance(a, Ignored) and a.zeros and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max):
+        if (
+            isinstance(a, Ignored)
+            and a.zeros
+            and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max)
+        ):
             a = a.source
         t = _clamp_table(g, a, min, max)
         if t is not None:
@@ -257,52 +329,31 @@ def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Va
     return a
 
 
-@line("clamp_min")
+@lowering("clamp_min")
 def clamp_min(call: Any, g: Graph, a: Value, min: Any) -> Value:
     return clamp(call, g, a, min, None)
 
 
-@line("clamp_max")
+@lowering("clamp_max")
 def clamp_max(call: Any, g: Graph, a: Value, max: Any) -> Value:
     return clamp(call, g, a, None, max)
 
 
-@line("hardtanh")
+@lowering("hardtanh")
 def hardtanh(call: Any, g: Graph, a: Value, min_val: Any = -1, max_val: Any = 1) -> Value:
     return clamp(call, g, a, min_val, max_val)
 
 
-# ---- comparisons: tables of classes stay tables; of reals, 1 where they hold ----
-def _strict(g: Graph, a: Any, b: Any) -> Value:
-    return ar.step(g, ar.binary(g, "sub", a, b))
-
-
-def nonzero(g: Graph, a: Value) -> Value:
-    """1 where a is not 0. What is 0 or 1 is itself."""
-    if isinstance(a, Named) and (a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"):
-        return a
-    return ar.binary(g, "add", ar.step(g, a), ar.step(g, ar.negate(g, a)))
-
-
-def complement(g: Graph, m: Value) -> Value:
-    return ar.binary(g, "sub", 1, as_numbers(m))
-
-
-def as_numbers(m: Value) -> Value:
-    """A mask as ones and zeros."""
-    if isinstance(m, Known):
-        return Known(m.data.double())
-    return Table(m.source, m.entries.double(), m.low, m.shape) if isinstance(m, Table) and m.entries.dtype == torch.bool else m
-
-
-def _ge(g: Graph, a: Any, b: Any) -> Value:
-    return complement(g, _strict(g, b, a))
-
-
-_COMPARISONS = {
-    "lt": (torch.lt, lambda g, a, b: _strict(g, b, a)), "gt": (torch.gt, _strict), "ge": (torch.ge, _ge), "le": (torch.le, lambda g, a, b: _ge(g, b, a)),
-    "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a))),
-    "ne": (torch.ne, lambda g, a, b: complement(g, ar.binary(g, "mul", _ge(g, a, b), _ge(g, b, a)))),
+_COMPARISONS: dict[str, tuple[Any, Callable[..., Value]]] = {
+    "lt": (torch.lt, lambda g, a, b: greater(g, b, a)),
+    "gt": (torch.gt, greater),
+    "ge": (torch.ge, at_least),
+    "le": (torch.le, lambda g, a, b: at_least(g, b, a)),
+    "eq": (torch.eq, lambda g, a, b: ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a))),
+    "ne": (
+        torch.ne,
+        lambda g, a, b: complement(g, ar.binary(g, "mul", at_least(g, a, b), at_least(g, b, a))),
+    ),
 }
 
 
@@ -310,14 +361,22 @@ def _classes_in_a_row(g: Graph, x: Named, y: Known) -> Value | None:
     """classes[..., None] == arange(start, stop): the one-hot rows."""
     n = y.shape[-1] if y.shape else 0
     flat = y.data.reshape(-1)
-    if x.shape[-1:] != (1,) or len(flat) != n or n == 0 or not torch.equal(flat, torch.arange(n) + flat[0]):
+    if (
+        x.shape[-1:] != (1,)
+        or len(flat) != n
+        or n == 0
+        or not torch.equal(flat, torch.arange(n) + flat[0])
+    ):
         return None
     start = int(flat[0])
     return tables.one_hot(g, g.reshape(x, x.shape[:-1]), start, start + n)
 
 
 def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
-    """Where two tensors of classes are equal: the sum over the classes of both indicators. A number below 0 equals none."""
+    """Where two tensors of classes are equal: the sum over the classes of both indicators.
+
+    A number below 0 equals none.
+    """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Ignored) and x.other < 0 and isinstance(y, Named):
             same = _same_class(g, x.source, y)
@@ -327,11 +386,18 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
         return None
     g.assume(assumptions.CLASSES)
     n = max(len(of_a.entries), len(of_b.entries))
-    return ar.reduce(g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1])
+    return ar.reduce(
+        g, "sum", ar.binary(g, "mul", tables.one_hot(g, a, 0, n), tables.one_hot(g, b, 0, n)), [-1]
+    )
 
 
-def _of_ignored(f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool) -> Value:
-    """A comparison of labels with a number: that of the class where the label counts, else of the number that ignores."""
+def _of_ignored(
+    f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool
+) -> Value:
+    """A comparison of labels with a number.
+
+    It is that of the class where the label counts, else that of the number that ignores.
+    """
     inside = f(call, g, *((y, x.source) if flip else (x.source, y)))
     other, number = torch.tensor(x.other), torch.tensor(y.fill)
     outside = int(function(number, other) if flip else function(other, number))
@@ -345,7 +411,9 @@ def _of_ignored(f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Fille
 
 
 def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
-    """Who compares labels with a number below 0, or asks whether they are below 0, has some that are ignored."""
+    """Notes labels that are ignored: they are compared with a number below 0, or tested for being
+    below 0.
+    """
     if name in ("eq", "ne"):
         below = y.fill < 0
     else:  # x < y and x >= y are about numbers below y; x <= y and x > y about those up to y
@@ -353,7 +421,13 @@ def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
     if name not in ("eq", "ne") and y.fill > 0:
         bounded(g, x)
     if below:
-        note(g, x, int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1, by_loss=False, window=y.fill == 0)
+        note(
+            g,
+            x,
+            int(y.fill) if name in ("eq", "ne") else min(int(y.fill), 0) - 1,
+            by_loss=False,
+            window=y.fill == 0,
+        )
 
 
 def _comparison(name: str) -> Any:
@@ -377,40 +451,79 @@ def _comparison(name: str) -> Any:
                 hot = _classes_in_a_row(g, x, y)
                 if hot is not None and hot.shape == call.shape():
                     return hot
-            if isinstance(y, Filled) and math.isinf(y.fill) and getattr(x, "kind", "real") == "real":
+            if (
+                isinstance(y, Filled)
+                and math.isinf(y.fill)
+                and getattr(x, "kind", "real") == "real"
+            ):
                 if isinstance(x, Hidden) and y.fill < 0 and name in ("eq", "ne"):
-                    g.finite(x.source)
+                    g.definedness.finite(x.source)
                     return g.expand(x.keep if name == "ne" else complement(g, x.keep), call.shape())
-                g.finite(x)
+                g.definedness.finite(x)
                 below = (y.fill > 0) != flip
-                return Filled(int({"eq": False, "ne": True, "lt": below, "le": below, "gt": not below, "ge": not below}[name]), call.shape(), "bool")
-        if name in ("eq", "ne") and isinstance(a, Named) and isinstance(b, Named) and a.name == b.name and a.kind == "real":  # whether it is not-a-number
-            g.finite(a)
+                return Filled(
+                    int(
+                        {
+                            "eq": False,
+                            "ne": True,
+                            "lt": below,
+                            "le": below,
+                            "gt": not below,
+                            "ge": not below,
+                        }[name]
+                    ),
+                    call.shape(),
+                    "bool",
+                )
+        # whether it is not-a-number
+        if (
+            name in ("eq", "ne")
+            and isinstance(a, Named)
+            and isinstance(b, Named)
+            and a.name == b.name
+            and a.kind == "real"
+        ):
+            g.definedness.finite(a)
             return Filled(int(name == "eq"), call.shape(), "bool")
         if name in ("eq", "ne"):
-            same = _same_class(g, a, b)
-            if same is not None:
-                return g.expand(same if name == "eq" else complement(g, same), call.shape())
-        compared = tables.with_constants(g, function, a, b, call.shape())
+            equal = _same_class(g, a, b)
+            if equal is not None:
+                return g.expand(equal if name == "eq" else complement(g, equal), call.shape())
+        compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
-        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0 and ar.never_negative(g, a) and g.has_a_value(a):
-            return Filled(int(name == "ge"), call.shape(), "bool")  # also where Python asks whether there is a negative one
+        if (
+            name in ("lt", "ge")
+            and isinstance(b, Filled)
+            and b.fill <= 0
+            and never_negative(g, a)
+            and g.definedness.has_a_value(a)
+        ):
+            # also where Python tests for a negative one
+            return Filled(int(name == "ge"), call.shape(), "bool")
         for v in (a, b):
-            require(not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"), "a comparison of integers whose range is not known")
+            require(
+                not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"),
+                "a comparison of integers whose range is not known",
+            )
         return g.expand(real(g, a, b), call.shape())
 
     return f
 
 
 for _name in _COMPARISONS:
-    line(_name)(_comparison(_name))
+    lowering(_name)(_comparison(_name))
 
 
 def _logical(function: Any, real: Any, bitwise: Any) -> Any:
     def f(call: Any, g: Graph, *args: Any) -> Value:
         dtypes = iter([t.dtype for t in call.given])
-        operands = [_as_truth(g, a, next(dtypes)) if isinstance(a, Value) and call.outs[0].dtype == torch.bool else ar.lift(a) for a in args]
+        operands = [
+            _as_truth(g, a, next(dtypes))
+            if isinstance(a, Value) and call.outs[0].dtype == torch.bool
+            else ar.lift(a)
+            for a in args
+        ]
         if call.outs[0].dtype != torch.bool:
             t = tables.apply(g, bitwise, operands, call.shape())
             if t is None:
@@ -427,9 +540,11 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
 
 def _as_truth(g: Graph, v: Value, dtype: torch.dtype) -> Value:
     """What is not 0 of numbers; what is true or false as it is."""
-    from .layout import cast  # it needs this module
-
-    return v if dtype == torch.bool or isinstance(v, Named) and v.kind == "int" else cast(g, v, torch.bool)
+    return (
+        v
+        if dtype == torch.bool or isinstance(v, Named) and v.kind == "int"
+        else cast(g, v, torch.bool)
+    )
 
 
 def _as_bool(g: Graph, v: Value) -> Value:
@@ -440,160 +555,49 @@ def _as_bool(g: Graph, v: Value) -> Value:
     return v
 
 
-_and = _logical(lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b), torch.bitwise_and)
-_or = _logical(lambda a, b: a.bool() | b.bool(), lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))), torch.bitwise_or)
-_xor = _logical(lambda a, b: a.bool() ^ b.bool(), lambda g, a, b: ar.binary(g, "sub", ar.binary(g, "add", a, b), ar.binary(g, "mul", ar.binary(g, "mul", a, b), 2)), torch.bitwise_xor)
+_and = _logical(
+    lambda a, b: a.bool() & b.bool(), lambda g, a, b: ar.binary(g, "mul", a, b), torch.bitwise_and
+)
+_or = _logical(
+    lambda a, b: a.bool() | b.bool(),
+    lambda g, a, b: complement(g, ar.binary(g, "mul", complement(g, a), complement(g, b))),
+    torch.bitwise_or,
+)
+_xor = _logical(
+    lambda a, b: a.bool() ^ b.bool(),
+    lambda g, a, b: ar.binary(
+        g, "sub", ar.binary(g, "add", a, b), ar.binary(g, "mul", ar.binary(g, "mul", a, b), 2)
+    ),
+    torch.bitwise_xor,
+)
 _not = _logical(lambda a: ~a.bool(), complement, torch.bitwise_not)
-line("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
-line("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
-line("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
-line("bitwise_not", "logical_not")(_not)
+lowering("bitwise_and", "__and__", "__iand__", "logical_and")(_and)
+lowering("bitwise_or", "__or__", "__ior__", "logical_or")(_or)
+lowering("bitwise_xor", "__xor__", "__ixor__", "logical_xor")(_xor)
+lowering("bitwise_not", "logical_not")(_not)
 
 
-def _const_mask(v: Value) -> torch.Tensor | None:
-    return v.data.bool() if isinstance(v, Known) else None
-
-
-def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
-    """a where the mask holds, else b."""
-    if isinstance(mask, Filled):
-        return g.expand(a if mask.fill else b, shape)
-    t = tables.apply(g, lambda m, x, y: torch.where(m.bool(), x, y), [mask, a, b], shape)
-    if t is not None:
-        return t
-    for x, y, flip in ((a, b, False), (b, a, True)):
-        if isinstance(y, Filled) and math.isinf(y.fill) and y.fill < 0 and isinstance(mask, Known):
-            hidden = mask.data.bool() if flip else ~mask.data.bool()
-            return masked(g, x, hidden, shape)
-        if isinstance(y, Filled) and y.fill == -math.inf and not isinstance(x, Hidden):
-            keep = complement(g, mask) if flip else mask
-            return Hidden(g.expand(x, shape), g.reshape(keep, (1,) * (len(shape) - len(keep.shape)) + keep.shape))
-    ar.check(mask, a, b)
-    condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
-    mask = as_numbers(mask)
-    for x, y, flip in ((a, b, False), (b, a, True)):
-        if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
-            keep = g.expand(complement(g, mask) if flip else mask, shape)
-            if y.fill == 0 and x.zeros and ar.is_constant(keep) and ar.is_constant(x.keep) and torch.equal(g.data(keep) != 0, g.data(x.keep) != 0):
-                return g.expand(x.source, shape)
-            if y.fill == x.other:
-                return Ignored(g.expand(x.source, shape), ar.binary(g, "mul", g.expand(x.keep, shape), keep), x.other)
-        if isinstance(y, Filled) and y.kind == "int" and getattr(x, "kind", "") == "int" and isinstance(x, (Named, Table)):
-            return Ignored(g.expand(x, shape), g.expand(complement(g, mask) if flip else mask, shape), int(y.fill))
-    if not (g.has_a_value(a) and g.has_a_value(b)) and ar.are_real(a, b):
-        return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
-    # Both are numbers, so that products with ones and zeros are the same, of which more is known.
-    g.both_have_values(a, b)
-    if isinstance(b, Filled) and b.fill == 0:
-        return g.expand(ar.binary(g, "mul", a, mask), shape)
-    if isinstance(a, Filled) and a.fill == 0:
-        return g.expand(ar.binary(g, "mul", b, complement(g, mask)), shape)
-    return g.expand(ar.binary(g, "add", ar.binary(g, "mul", a, mask), ar.binary(g, "mul", b, complement(g, mask))), shape)
-
-
-def causal_offset(hidden: torch.Tensor) -> int | None:
-    """c where exactly the elements with column > row + c of the last two dimensions are hidden, in all leading positions; None if it is not so."""
-    if hidden.dim() < 2:
-        return None
-    rows, columns = hidden.shape[-2:]
-    first = hidden.reshape(-1, rows, columns)[0]
-    visible = (~first[0]).sum().item()
-    offset = int(visible) - 1
-    wanted = torch.arange(columns)[None, :] > torch.arange(rows)[:, None] + offset
-    return offset if offset >= 0 and bool((hidden == wanted).all()) else None
-
-
-def causal(g: Graph, rows: int, columns: int, offset: int) -> Value:
-    """[1, 1, rows, columns]: 0 where column <= row + offset, minus infinity elsewhere."""
-    size = max(rows + offset, columns)
-    mask: Value = g.one("create_mask", [Filled(0, (1, size))], (1, 1, size, size))
-    return g.slice(g.slice(mask, 2, offset, offset + rows), 3, 0, columns)
-
-
-def masked(g: Graph, x: Value, hidden: torch.Tensor, shape: tuple[int, ...]) -> Value:
-    """x with minus infinity where `hidden`, which is what attention does not see."""
-    if not bool(hidden.any()):
-        return g.expand(x, shape)
-    if isinstance(x, Hidden):
-        kept = ar.binary(g, "mul", x.keep, Known((~hidden).double()))
-        return Hidden(g.expand(x.source, shape), g.reshape(kept, (1,) * (len(shape) - len(kept.shape)) + kept.shape))
-    mask = _blocks(g, hidden.reshape(hidden.shape[-2:])) if hidden.dim() >= 2 and hidden.numel() == hidden.shape[-1] * hidden.shape[-2] and not isinstance(x, (Filled, Known)) else None
-    closed = bool(hidden.expand(torch.broadcast_shapes(hidden.shape, shape[-1:])).all(-1).any()) or hidden.dim() > 1 and bool(hidden.all(-2).any())
-    if mask is None or len(shape) < 2:
-        return Hidden(g.expand(x, shape), Known((~hidden).double().reshape((1,) * (len(shape) - hidden.dim()) + tuple(hidden.shape))))
-    if len(shape) <= 4:
-        mask = g.reshape(mask, mask.shape[4 - max(len(shape), 2):])
-    result = g.one("apply_mask", [g.expand(x, shape), mask], shape)
-    if closed:
-        g.closed.add(result.name)
-    return result
-
-
-def _blocks(g: Graph, hidden: torch.Tensor) -> Value | None:
-    """[1, 1, rows, columns]: a mask put together from a few blocks that are open, closed or causal; None where they are many."""
-    pieces = _divided(hidden)
-    if pieces is None or all(kind == "closed" for row in pieces for kind, _ in row):
-        return None
-    rows: list[Value] = []
-    for row in pieces:
-        parts: list[Value] = []
-        for kind, h in row:
-            n, m = h.shape
-            if kind == "open":
-                parts.append(Filled(0, (1, 1, n, m)))
-            elif kind == "closed":
-                closed = g.slice(g.slice(causal(g, 2, 2, 0), 2, 0, 1), 3, 1, 2)
-                parts.append(g.expand(closed, (1, 1, n, m)))
-            else:
-                offset = causal_offset(h)
-                assert offset is not None
-                parts.append(causal(g, n, m, offset))
-        rows.append(g.cat(parts, 3))
-    return g.cat(rows, 2)
-
-
-def _kind_of_block(hidden: torch.Tensor) -> str | None:
-    if not bool(hidden.any()):
-        return "open"
-    if bool(hidden.all()):
-        return "closed"
-    return "causal" if causal_offset(hidden) is not None else None
-
-
-def _divided(hidden: torch.Tensor, most: int = 32) -> list[list[tuple[str, torch.Tensor]]] | None:
-    """The fewest equal rows and columns of blocks of which each is of one kind."""
-    n, m = hidden.shape
-    for k in range(1, most + 1):
-        for j in range(1, most + 1):
-            if n % k or m % j or (k > 1 or j > 1) and (n // k == 1 or m // j == 1):
-                continue
-            blocks = [[(_kind_of_block(h), h) for h in rows.split(m // j, 1)] for rows in hidden.split(n // k, 0)]
-            if all(kind is not None for row in blocks for kind, _ in row):
-                return blocks  # type: ignore[return-value]
-    return None
-
-
-@line("hardshrink_backward", "softshrink_backward")
+@lowering("hardshrink_backward", "softshrink_backward")
 def hardshrink_backward(call: Any, g: Graph, grad: Value, a: Value, lambd: Any) -> Value:
     """No gradient where a is between -lambd and lambd, both included."""
     bound = scalar(lambd)
-    between = ar.binary(g, "mul", _ge(g, a, -bound), _ge(g, bound, a))
+    between = ar.binary(g, "mul", at_least(g, a, -bound), at_least(g, bound, a))
     return choose(g, between, Filled(0, a.shape), grad, a.shape)
 
 
-@line("where")
+@lowering("where")
 def where(call: Any, g: Graph, mask: Value, a: Any, b: Any) -> Value:
     if isinstance(mask, Filled):  # the other one may be no number at all
         return g.expand(ar.lift(a if mask.fill else b), call.shape())
     return choose(g, mask, ar.lift(a), ar.lift(b), call.shape())
 
 
-@line("masked_fill")
+@lowering("masked_fill")
 def masked_fill(call: Any, g: Graph, x: Value, mask: Value, value: Any) -> Value:
     return choose(g, mask, ar.lift(value), x, x.shape)
 
 
-@line("isnan", "isinf")
+@lowering("isnan", "isinf")
 def never(call: Any, g: Graph, a: Value) -> Value:
-    g.finite(a)
+    g.definedness.finite(a)
     return Filled(0, a.shape, "bool")

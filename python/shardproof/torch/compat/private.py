@@ -1,0 +1,516 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything of PyTorch that is not public: other versions may have it elsewhere or not at all.
+
+Checked with torch 2.13. `require()` is called before anything is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.checkpoint import _StopRecomputationError
+
+__all__ = [
+    "AsyncCollectiveTensor",
+    "DTensor",
+    "FSDPState",
+    "Partial",
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "_StopRecomputationError",
+    "_StridedShard",
+    "tree_flatten",
+    "tree_map",
+    "tree_unflatten",
+    "VersionError",
+    "require",
+    "outside",
+    "fake_group",
+    "group_ranks",
+    "reduction_name",
+    "sequence_number",
+    "current_node",
+    "storage_key",
+    "tensors",
+    "plain",
+    "initialising",
+    "random_tracker",
+    "torch_folder",
+    "unfaked",
+    "reducing",
+    "flat_parameters",
+    "set_attribute",
+    "replace_everywhere",
+]
+
+SUPPORTED = ("2.13",)
+torch_folder = os.path.dirname(torch.__file__)
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+class VersionError(RuntimeError):
+    """The installed torch is not one that this front end knows."""
+
+
+def require() -> None:
+    """Raises VersionError for a version of torch whose internals were not checked."""
+    if (
+        not torch.__version__.startswith(tuple(v + "." for v in SUPPORTED))
+        and os.environ.get("SHARDPROOF_ANY_TORCH") != "1"
+    ):
+        raise VersionError(
+            f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is "
+            f"{torch.__version__}. "
+            "SHARDPROOF_ANY_TORCH=1 tries all the same"
+        )
+
+
+class outside:
+    """Inside, tensors are real and nothing is recorded.
+
+    It does what PyTorch's `unset_fake_temporarily` and `_disable_current_modes` do. It has no
+    generators, as it is entered for every tensor that is read or written.
+    """
+
+    __slots__ = ("_fake", "_modes")
+
+    def __enter__(self) -> None:
+        self._fake = torch._C._unset_dispatch_mode(_FAKE)
+        self._modes = [
+            torch._C._pop_torch_dispatch_stack(None)
+            for _ in range(torch._C._len_torch_dispatch_stack())
+        ]
+
+    def __exit__(self, *args: Any) -> None:
+        for mode in reversed(self._modes):
+            torch._C._push_on_torch_dispatch_stack(mode)
+        if self._fake is not None:
+            torch._C._set_dispatch_mode(self._fake)
+
+
+def sequence_number() -> int:
+    """Of the autograd node that the running operator belongs to."""
+    return int(torch.autograd._get_sequence_nr()) - 1
+
+
+def current_node() -> Any:
+    """The autograd node whose backward runs, or None."""
+    return torch._C._current_autograd_node()
+
+
+def plain(t: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a transformation of torch.func has wrapped.
+
+    None where it stands for several.
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        if torch._C._functorch.is_batchedtensor(t):
+            return None
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def tensors(*operands: Any) -> list[torch.Tensor]:
+    """All tensors among operands, in lists and dictionaries, too."""
+    found: list[torch.Tensor] = []
+    for x in operands:
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += tensors(*x)
+        elif isinstance(x, dict):
+            found += tensors(*x.values())
+    return found
+
+
+def initialising() -> bool:
+    """Whether torch.nn.init runs."""
+    f: Any = sys._getframe(1)
+    while f is not None:
+        if f.f_code.co_filename == torch.nn.init.__file__:
+            return True
+        f = f.f_back
+    return False
+
+
+def storage_key(t: torch.Tensor) -> int:
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return int(t.untyped_storage()._cdata)
+
+
+# ---- reductions: opaque objects in dispatch, so the reduction is noted when the group is
+# called ----
+_reduction: list[Any] = []
+
+
+@contextlib.contextmanager
+def reducing(args: Any, kwargs: Any) -> Iterator[None]:
+    """A method of a process group is called with these arguments, which name the reduction."""
+    found = [
+        x.reduceOp if hasattr(x, "reduceOp") else x
+        for x in (*args, *kwargs.values())
+        if hasattr(x, "reduceOp") or isinstance(x, (dist.ReduceOp, dist.ReduceOp.RedOpType))
+    ]
+    _reduction.append(found[0] if found else dist.ReduceOp.SUM)
+    try:
+        yield
+    finally:
+        _reduction.pop()
+
+
+def reduction_name() -> tuple[str, float | None]:
+    """The reduction of the collective that is being issued, and the factor of a premultiplied sum.
+
+    Raises RuntimeError for a collective that no method of Python's issues.
+    """
+    if not _reduction:
+        raise RuntimeError("a reduction that C++ issues, of which is not known what it computes")
+    op = _reduction[-1]
+    if isinstance(op, dist.ReduceOp.RedOpType):
+        return op.name.lower(), None
+    state = op.__getstate__()
+    if op == dist.ReduceOp.PREMUL_SUM:
+        return "premul_sum", float(state[1])
+    for name in ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR"):
+        if op == getattr(dist.ReduceOp, name):
+            return name.lower(), None
+    return str(op), None
+
+
+DEPENDS_ON_DATA = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+)
+
+
+class GroupRanks(tuple[int, ...]):
+    """The ranks of a process group.
+
+    which: the index of the group among the groups of these ranks, in the order of their creation.
+    Each is a communicator of its own.
+    """
+
+    which: int = 0
+
+
+def group_ranks(group: Any) -> GroupRanks:
+    """The ranks of a process group, as an object, a name or what dispatch hands over."""
+    if isinstance(group, torch.ScriptObject):
+        group = dist.ProcessGroup.unbox(group)
+    if isinstance(group, str):
+        group = c10d._resolve_process_group(group)
+    ranks = GroupRanks(dist.get_process_group_ranks(group))
+    same_ranks = [
+        pg.group_name
+        for pg in c10d._world.pg_names
+        if tuple(dist.get_process_group_ranks(pg)) == ranks
+    ]
+    ranks.which = same_ranks.index(group.group_name) if group.group_name in same_ranks else 0
+    return ranks
+
+
+# ---- patches that hold while a step is recorded ----
+# owner, name and earlier value of each attribute that was replaced
+Undo = list[tuple[Any, str, Any]]
+
+
+@contextlib.contextmanager
+def changes() -> Iterator[Undo]:
+    """A list for replace_everywhere and set_attribute, whose changes are undone at the end."""
+    undo: Undo = []
+    try:
+        yield undo
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+
+
+def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with outside():
+            return f(*args, **kwargs)
+
+    return call
+
+
+# by id: an object, how many modules there were, and which of them had it by which name
+_found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}
+
+
+def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
+    """The modules that have each of these objects, and under which name.
+
+    One pass over all modules finds any number of objects.
+    """
+    count = len(sys.modules)
+    unknown = {
+        id(x): x
+        for x in wanted
+        if id(x) not in _found or _found[id(x)][0] is not x or _found[id(x)][1] != count
+    }
+    if unknown:
+        _found.update({key: (x, count, []) for key, x in unknown.items()})
+        for module in list(sys.modules.values()):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if id(value) in unknown:
+                    _found[id(value)][2].append((module, name))
+    return [_found[id(x)][2] for x in wanted]
+
+
+def replace_everywhere(pairs: list[tuple[Any, Any]], undo: Undo) -> None:
+    """Each first object by the second one, in every module that has imported it by name."""
+    for (old, new), places in zip(pairs, _places([old for old, _ in pairs])):
+        for module, name in places:
+            if vars(module).get(name) is old:
+                undo.append((module, name, old))
+                setattr(module, name, new)
+
+
+def set_attribute(owner: Any, name: str, value: Any, undo: Undo) -> None:
+    undo.append(
+        (owner, name, owner.__dict__[name] if name in vars(owner) else getattr(owner, name))
+    )
+    setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def random_tracker(tracker: Any) -> Iterator[None]:
+    """DTensor queries the tracker for the place of random numbers."""
+    import torch.distributed.tensor._random as random
+
+    before, random._rng_tracker = random._rng_tracker, tracker
+    try:
+        yield
+    finally:
+        random._rng_tracker = before
+
+
+def clear_caches() -> None:
+    """DTensor remembers how it redistributes by the mesh's sizes, not by the rank."""
+    import torch.distributed.tensor._redistribute as redistribute
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+    for name in ("_gen_transform_infos", "_gen_transform_infos_non_cached"):
+        f = getattr(redistribute, name, None)
+        clear = getattr(f, "cache_clear", None)
+        if clear is not None:
+            clear()
+    if hasattr(redistribute, "clear_redistribute_planner_cache"):
+        redistribute.clear_redistribute_planner_cache()
+
+
+@contextlib.contextmanager
+def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
+    """A default process group of fake collectives, for one rank of `world_size`.
+
+    A script's own init_process_group finds it. Yields the list of the groups (their ranks) that it
+    creates, in order. Real groups wait for all ranks to create each of them, unless
+    `use_local_synchronization` is set.
+    """
+    made: list[tuple[int, ...]] = []
+    environment = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
+    before = {k: os.environ.get(k) for k in environment}
+    if dist.is_initialized():
+        raise RuntimeError(
+            "shardproof: a process group exists already; record before init_process_group, or in a "
+            "process of its own"
+        )
+    os.environ.update(environment)
+    try:
+        clear_caches()
+        dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+        def init(*args: Any, **kwargs: Any) -> None:
+            """The group is there."""
+
+        destroy = c10d.destroy_process_group
+
+        def keep(group: Any = None) -> None:
+            """The group stays until the recording ends."""
+
+        new_group = c10d.new_group
+
+        @functools.wraps(new_group)
+        def group(
+            ranks: Any = None,
+            timeout: Any = None,
+            backend: Any = None,
+            pg_options: Any = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            """Whatever backend is requested, the group is a fake one."""
+            kwargs.pop("device_id", None)
+            if not (args[0] if args else kwargs.get("use_local_synchronization")):
+                made.append(tuple(ranks) if ranks is not None else tuple(range(world_size)))
+            return new_group(ranks, None, None, None, *args[:2], **kwargs)
+
+        try:
+            with changes() as undo:
+                replace_everywhere(
+                    [(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo
+                )
+                yield made
+        finally:
+            dist.destroy_process_group()
+    finally:
+        for k, v in before.items():
+            if v is None:
+                os.environ.pop(k, None)
+            else:
+                os.environ[k] = v
+
+
+def placement_of(
+    t: Any,
+) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:
+    """The placement of a DTensor on this rank.
+
+    Returns, for each mesh dimension, the ranks of its group; the placements; the global shape; and
+    the offset of the local tensor in it, in elements. Raises RuntimeError for an inconsistent
+    DTensor.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    with outside():
+        mesh = t.device_mesh
+        groups = [tuple(dist.get_process_group_ranks(mesh.get_group(d))) for d in range(mesh.ndim)]
+        shape, offset = compute_local_shape_and_global_offset(tuple(t.shape), mesh, t.placements)
+        if tuple(shape) != tuple(t._local_tensor.shape):
+            raise RuntimeError(
+                f"shardproof: a DTensor of shape {tuple(t.shape)} with placements {t.placements} "
+                "has a local tensor of shape "
+                f"{tuple(t._local_tensor.shape)}, not {tuple(shape)}"
+            )
+        return (
+            groups,
+            tuple(t.placements),
+            tuple(int(n) for n in t.shape),
+            tuple(int(n) for n in offset),
+        )
+
+
+def flat_parameters(
+    module: torch.nn.Module,
+) -> Iterator[tuple[torch.nn.Parameter, list[tuple[str, tuple[int, ...], int, int, int]]]]:
+    """The parameters of a module of FSDP's first version that are parts of its flat parameter, or
+    that one.
+
+    Yields with each its entries: (name, shape, offset in the rank's tensor, first element, number
+    of elements).
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    handle = module._handle if isinstance(module, FullyShardedDataParallel) else None
+    if handle is None:
+        return
+    flat = handle.flat_param
+    if handle.uses_sharded_strategy:
+        where = [
+            (i.offset_in_shard, i.intra_param_start_idx, i.numel_in_shard)
+            if i.in_shard
+            else (0, 0, 0)
+            for i in flat._shard_param_infos
+        ]
+    else:
+        offsets = [
+            low
+            for (low, _), padding in zip(handle._get_flat_param_offsets(), flat._is_padding_mask)
+            if not padding
+        ]
+        where = [(low, 0, n) for low, n in zip(offsets, flat._numels)]
+    entries = [
+        (name, tuple(int(n) for n in shape), *place)
+        for name, shape, place in zip(flat._fqns, flat._shapes, where)
+    ]
+    if flat._params is None:
+        yield flat, entries
+    elif handle.uses_sharded_strategy:  # else they have their own shapes
+        for p, (name, shape, _, start, count) in zip(flat._params, entries):
+            yield p, [(name, shape, 0, start, count)]
+
+
+def gathered_parameters(root: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters that FSDP2 has gathered and put in the places of its parts."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                yield from (
+                    p._unsharded_param for p in group.fsdp_params if hasattr(p, "_unsharded_param")
+                )
+
+
+@contextlib.contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """torch.backends.mkldnn.flags(enabled=False), without its setting of TF32 and its warning."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def forget_results() -> None:
+    """Clears the functools caches of modules that are neither PyTorch's nor Python's.
+
+    A result that one rank's run left there is no other rank's.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _OTHERS or not isinstance(module, types.ModuleType):
+            continue
+        for value in list(vars(module).values()):
+            inside = (
+                list(vars(value).values())
+                if issubclass(type(value), type) and vars(value).get("__module__") == name
+                else []
+            )
+            for f in (value, *inside):
+                f = f.__func__ if type(f) in (classmethod, staticmethod) else f
+                if type(f) is functools._lru_cache_wrapper:
+                    f.cache_clear()
+
+
+_OTHERS = frozenset(
+    {
+        "torch",
+        "torchgen",
+        "functorch",
+        "shardproof",
+        "numpy",
+        "sympy",
+        "mpmath",
+        *sys.stdlib_module_names,
+    }
+) - {"__main__"}

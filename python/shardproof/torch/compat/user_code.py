@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which file and line of the user's program runs: neither PyTorch's nor this package's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+from .private import torch_folder
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_NOT_THE_USERS = (torch_folder, _PACKAGE, "<")
+_DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
+
+
+@functools.cache
+def short_name(file: str) -> str | None:
+    """How reports name a file of the user's program; None for a file of PyTorch or this package."""
+    if file.startswith(_NOT_THE_USERS) or os.path.basename(file) in _DECORATORS:
+        return None
+    return (
+        os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+    )
+
+
+def user_place(frame: Any) -> str:
+    """FILE:LINE of a frame of the user's program; empty for any other frame."""
+    short = short_name(frame.f_code.co_filename)
+    return f"{short}:{frame.f_lineno}" if short is not None else ""
+
+
+def nearest_user_place(stop_at_backward: bool = False) -> str:
+    """FILE:LINE of the innermost frame of the user's program.
+
+    stop_at_backward: empty where the autograd engine runs between that frame and here.
+    """
+    f: Any = sys._getframe(1)
+    while f is not None:
+        if stop_at_backward and f.f_code.co_filename.endswith("autograd/graph.py"):
+            return ""
+        # no call of user_place: this runs for every operator
+        short = short_name(f.f_code.co_filename)
+        if short is not None:
+            return f"{short}:{f.f_lineno}"
+        f = f.f_back
+    return ""

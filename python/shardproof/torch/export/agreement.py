@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether ranks agree on what they draw, on what their parameters begin with, and whether they have
+data of their own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..distributed.mesh import Mesh, RankClasses
+from ..terms import assumptions
+from ..terms.assumptions import Assumption
+from ..terms.nodes import MOVES_HERE
+from ..trace.initial_parameters import Initial, Origin, resolved
+from ..trace.randomness import INSIDE, Draw
+from ..trace.recording import CaptureError, Hazard, Recording
+from .boxes import DATA_NAMES
+from .model_file import Model
+from .rank_program import Program, Tie
+
+MOST_NAMED = 4  # parameters in one sentence
+
+
+class Dealt(Exception):
+    """Ranks along axes are dealt out samples, so many to a batch: the single device's batches are
+    to be theirs together.
+    """
+
+    def __init__(self, axes: tuple[str, ...], size: int) -> None:
+        super().__init__(f"samples are dealt out along {', '.join(axes)}")
+        self.axes, self.size = axes, size
+
+
+def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
+    """Raises Dealt where the single device's batches have the size of a rank's, or where it matters
+    that they have their rows in the same order: what is drawn for each row (dropout) is by
+    position.
+    """
+    dealt = {side.dealt for side in sides}
+    ranks, size = next(iter(dealt)) or (1, 0)
+    if (
+        len(dealt) != 1
+        or single.dealt is None
+        or ranks == 1
+        or single.dealt[0] != 1
+        or single.dealt[1] not in (size, ranks * size)
+    ):
+        return
+    mesh, spread = sides[0].mesh, spread_axes(sides)
+    axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
+    drawn = any(
+        d.value.name.startswith(INSIDE) for side in (single, *sides) for d in side.random_inputs
+    )
+    if (single.dealt[1] == size or drawn) and math.prod(mesh.sizes[a] for a in axes) == ranks:
+        raise Dealt(axes, size)
+
+
+class OtherBatches(Exception):
+    """Draws are different data on ranks, as many as the single device draws once. axes: along
+    which, of each. otherwise: what is wrong where these are not parts of one batch; data: they
+    should be, as all axes are those of a batch.
+    """
+
+    def __init__(self, axes: dict[str, tuple[str, ...]], otherwise: Hazard, data: bool) -> None:
+        super().__init__(str(otherwise))
+        self.axes, self.otherwise, self.data = axes, otherwise, data
+
+    def failed(self, why: Exception) -> CaptureError:
+        """With the batches of all ranks, one after another, there is no program of the single
+        device's, or none that ranks' are like.
+        """
+        if not self.data or isinstance(why, OtherBatches):
+            return self.otherwise
+        return CaptureError(
+            f"{self.otherwise.text} at {self.otherwise.loc}: with the rows of all ranks' batches "
+            f"the single device's program cannot be compared: {why}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    side: Recording
+    draw: Draw
+    tie: Tie
+
+    @property
+    def at(self) -> tuple[Any, ...]:
+        return self.tie.tensor, self.tie.box.low, self.tie.shape
+
+
+def spread_axes(sides: Sequence[Recording]) -> set[str]:
+    """Axes whose ranks have different data: those that cut inputs, DistributedDataParallel's, and
+    by their names.
+    """
+    return {a for side in sides for a in (*side.cuts, *side.spread)}.union(DATA_NAMES)
+
+
+def _cut_parameters(
+    sides: Sequence[Recording], programs: Sequence[Program], model: Model
+) -> set[str]:
+    """Axes whose ranks have different parts of a parameter."""
+    found: set[str] = set()
+    first: dict[tuple[str, int], tuple[Recording, tuple[int, ...]]] = {}
+    for side, program in zip(sides, programs):
+        count: collections.Counter[str] = collections.Counter()
+        for t in program.ties:
+            if t.role == "input" and model.json["tensors"][t.tensor].get("kind") == "parameter":
+                other, low = first.setdefault((t.tensor, count[t.tensor]), (side, t.box.low))
+                count[t.tensor] += 1
+                varying = side.mesh.varying([side.rank, other.rank]) if low != t.box.low else []
+                found.update(varying if len(varying) == 1 else ())
+    return found
+
+
+def _seeds(*draws: Draw) -> str:
+    """How generators were seeded, for a sentence."""
+    seeds = list(dict.fromkeys(d.seed for d in draws))
+    if seeds == [""] or seeds == ["none"]:
+        return " (no seed was set)" if seeds == ["none"] else ""
+    return (
+        f" (seed{'s' if len(seeds) > 1 else ''} "
+        f"{' and '.join(s or 'that the step begins with' for s in seeds)})"
+    )
+
+
+def check_draws(
+    sides: Sequence[Recording], programs: Sequence[Program], model: Model
+) -> list[Assumption]:
+    """Ranks that hold one part draw the same numbers, those that hold others draw others; what that
+    leaves to be assumed. Raises Hazard and OtherBatches.
+    """
+    seen: dict[str, list[_Drawn]] = collections.defaultdict(list)
+    for side, program in zip(sides, programs):
+        ties = {t.local: t for t in program.ties if t.role == "input"}
+        for d in side.random_inputs:
+            if d.value.name in ties:
+                tie = ties[d.value.name]
+                seen[tie.tensor].append(_Drawn(side, d, tie))
+    others = {
+        name: drawn
+        for name, drawn in seen.items()
+        if not all(
+            e.draw.key == model.random[name] and e.draw.value.shape == model.shapes[name]
+            for e in drawn
+        )
+    }
+    spread = spread_axes(sides)
+    _batches(others, sides, programs, model, spread)
+    assumed: dict[Assumption, None] = {}
+    for name, drawn in others.items():
+        first = drawn[0].draw
+        axes = model.initial_state.batch.get(name)
+        if axes is not None:
+            assumed[
+                assumptions.batch_of_all(
+                    first.loc, ", ".join(axes), _seeds(*(e.draw for e in drawn))
+                )
+            ] = None
+        else:
+            assumed[assumptions.draws_by_position(first.loc)] = None
+    for drawn in seen.values():
+        assumed.update(dict.fromkeys(_drawn_on_device(drawn)))
+    by_key: dict[str, dict[tuple[Any, ...], _Drawn]] = collections.defaultdict(dict)
+    for e in (e for drawn in seen.values() for e in drawn if not e.draw.by_position):
+        for there, other in by_key[e.draw.key].items():
+            if there == e.at:
+                continue
+            varying = e.side.mesh.varying([e.side.rank, other.side.rank])
+            seeded = e.draw.seed or other.draw.seed
+            # Stages that seed nothing, and what is drawn before the step computes: real processes
+            # draw different ones.
+            before = not e.draw.value.name.startswith(INSIDE)
+            if not seeded and (before or e.tie.tensor != other.tie.tensor):
+                continue
+            if not all(a in spread for a in varying):
+                raise Hazard(
+                    f"ranks {other.side.rank} and {e.side.rank} draw the same random numbers for "
+                    f"different positions{_seeds(other.draw)}",
+                    e.draw.loc,
+                    e.tie.tensor,
+                    "random",
+                )
+            # from the state that every step begins with, real processes draw different ones
+            if seeded:
+                assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
+        by_key[e.draw.key].setdefault(e.at, e)
+    return list(assumed)
+
+
+def _batches(
+    others: Mapping[str, list[_Drawn]],
+    sides: Sequence[Recording],
+    programs: Sequence[Program],
+    model: Model,
+    spread: set[str],
+) -> None:
+    """Raises Hazard where ranks draw different numbers for one place; OtherBatches, where these may
+    be their own parts of a batch.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    first_hazard: Hazard | None = None
+    cut: set[str] | None = None
+    for name, drawn in others.items():
+        mesh: Mesh = drawn[0].side.mesh
+        axes: set[str] = set()
+        places: dict[tuple[Any, ...], list[_Drawn]] = collections.defaultdict(list)
+        for e in drawn:
+            if not e.draw.by_position:
+                places[e.at].append(e)
+        for here in places.values():
+            differing = [
+                (a, b) for i, b in enumerate(here) for a in here[:i] if a.draw.key != b.draw.key
+            ]
+            if not differing:
+                continue
+            a, b = differing[0]
+            hazard = Hazard(
+                f"ranks {a.side.rank} and {b.side.rank} draw different random numbers for the "
+                f"same positions{_seeds(a.draw, b.draw)}",
+                b.draw.loc,
+                name,
+                "random",
+            )
+            varying = [mesh.varying([a.side.rank, b.side.rank]) for a, b in differing]
+            axes.update(v[0] for v in varying if len(v) == 1)
+            if cut is None:
+                cut = _cut_parameters(sides, programs, model) - spread
+            rows = (
+                all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in here)
+                and name not in model.initial_state.batch
+            )
+            if not rows or not axes or axes & cut or any(axes.isdisjoint(v) for v in varying):
+                raise hazard
+            first_hazard = first_hazard or hazard
+        if axes:
+            found[name] = tuple(a for a in mesh.names if a in axes)
+    if first_hazard is not None:
+        raise OtherBatches(
+            found, first_hazard, spread.issuperset(a for axes in found.values() for a in axes)
+        )
+
+
+def same_batch(
+    sides: Sequence[Recording], programs: Sequence[Program], model: Model
+) -> list[Assumption]:
+    """Axes whose ranks should have data of their own, and have the same: nothing but their parts of
+    parameters tells them apart.
+    """
+    spread = spread_axes(sides)
+    if any(side.given for side in sides):
+        return []  # world.input gives each rank's part
+    found: list[Assumption] = []
+    data = [(side, _data(side, program, model)) for side, program in zip(sides, programs)]
+    for axis in sides[0].mesh.names:
+        if (
+            axis not in spread
+            or sides[0].mesh.sizes[axis] == 1
+            or any(axis in side.cuts for side in sides)
+        ):
+            continue
+        by: dict[tuple[int, ...], str] = {}
+        same = all(
+            by.setdefault(
+                tuple(c for a, c in side.mesh.coordinates(side.rank).items() if a != axis), text
+            )
+            == text
+            for side, text in data
+        )
+        drawn = next(
+            (
+                d
+                for side in sides
+                for d in side.random_inputs
+                if any(t.local == d.value.name for t in programs[0].ties)
+            ),
+            None,
+        )
+        if same and (drawn is not None or any(text != _NOTHING for _, text in data)):
+            found.append(
+                assumptions.same_batch(
+                    axis,
+                    drawn.loc if drawn is not None else "",
+                    _seeds(drawn) if drawn is not None else "",
+                )
+            )
+    return found
+
+
+def _data(side: Recording, program: Program, model: Model) -> str:
+    """What a rank computes from that is no parameter and no state: which draws and constants, and
+    which parts of them.
+    """
+    keys = {d.value.name: d.key for d in side.random_inputs}
+    ties = {
+        t.local: t
+        for t in program.ties
+        if t.role == "input" and (t.local in keys or t.local.startswith("%known"))
+    }
+    parts: list[Any] = [
+        [t.tensor, t.box.low, t.shape, keys.get(name, "")] for name, t in ties.items()
+    ]
+    parts += [
+        [name, program.tensors[name]["value"]]
+        for name, t in program.tensors.items()
+        if t.get("kind") == "constant" and isinstance(t.get("value"), list)
+    ]
+    reached = {p[0] for p in parts if p[0] in program.tensors} | set(ties)
+    for n in program.nodes:
+        if n["op"] in MOVES_HERE and not reached.isdisjoint(n["in"]):
+            reached.update(n["out"])
+            parts.append([n["op"], n.get("attrs", {})])
+    return json.dumps(sorted(parts, key=json.dumps))
+
+
+_NOTHING = "[]"
+
+
+def check_initial(
+    sides: Sequence[Recording],
+    programs: Sequence[Program],
+    model: Model,
+    rank_classes: RankClasses,
+    affine_axis: str | None,
+) -> list[Assumption]:
+    """Ranks that hold one part of a parameter begin with the same values, as far as they are known.
+    What that leaves to be assumed. Raises Hazard.
+    """
+    recorded = {side.rank: side for side in sides}
+    mesh = sides[0].mesh
+
+    def sent(rank: int, comm: str) -> Origin:
+        there = recorded.get(mesh.stands_for(rank, rank_classes, affine_axis, recorded))
+        return there.sent.get(comm) if there is not None else None
+
+    first: dict[tuple[Any, ...], tuple[Recording, str]] = {}
+    places: dict[tuple[str, str], tuple[tuple[Any, ...], Recording]] = {}
+    unknown: dict[str, str] = {}
+    # ranks have drawn other shapes before, from the state that the step begins with
+    unseeded: dict[str, None] = {}
+    assumed: dict[Assumption, None] = {}
+    for side, program in zip(sides, programs):
+        for t in program.ties:
+            found = side.initial.get(t.tensor) if t.role == "input" else None
+            if found is None:
+                continue
+            origin, at = resolved(found.origin, sent), (t.tensor, t.box.low, t.shape)
+            if origin is None:
+                if not found.by_position:
+                    unknown.setdefault(
+                        t.tensor, found.why or "what other ranks sent is not followed"
+                    )
+                continue
+            other, theirs = first.setdefault(at, (side, origin))
+            if other is not side and not found.by_position:
+                for way in _on_device(
+                    dict(found.by_device), dict(other.initial[t.tensor].by_device)
+                ):
+                    assumed[assumptions.device_seeds(way)] = None
+            if theirs != origin and not found.by_position:
+                if (
+                    found.drawn
+                    and not found.seeded
+                    and other.initial[t.tensor].drawn
+                    and not other.initial[t.tensor].seeded
+                ):
+                    unseeded[t.tensor] = None
+                    continue
+                raise Hazard(_different(t.tensor, other, side), "", t.tensor, "random")
+            there, holder = places.setdefault((t.tensor, origin), (at, side))
+            if (
+                there != at
+                and found.drawn
+                and not found.by_position
+                and not found.flat
+                and all(seed not in ("", "none") for _, seed in found.where)
+            ):
+                axes = ", ".join(mesh.varying([holder.rank, side.rank]))
+                assumed[
+                    assumptions.same_initial(
+                        t.tensor,
+                        axes,
+                        "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1]),
+                    )
+                ] = None
+            _like_single(t, side, model, origin)
+    if unseeded:
+        assumed[assumptions.given_initial(listed(unseeded))] = None
+    seeded = any(d.seed for side in sides for d in side.random_inputs) or any(
+        i.seeded for side in sides for i in side.initial.values()
+    )
+    if unknown and (seeded or any(side.own for side in sides)):
+        assumed[assumptions.initial_values(listed(unknown), next(iter(unknown.values())))] = None
+    return list(assumed)
+
+
+def _on_device(one: Mapping[str, str], two: Mapping[str, str]) -> Iterable[str]:
+    """Where two ranks draw the same numbers only if they draw them on the GPU. one, two: places of
+    draws to which only its seed leads, and the seeds that the CPUs have.
+    """
+    return (
+        loc
+        for loc in {**one, **two}
+        if one.get(loc) != two.get(loc) or one.get(loc, two.get(loc)) == "none"
+    )
+
+
+def _drawn_on_device(drawn: Iterable[_Drawn]) -> Iterable[Assumption]:
+    """What is assumed where ranks draw the same numbers for one place."""
+    first: dict[tuple[Any, ...], Draw] = {}
+    for e in drawn:
+        other = first.setdefault((e.at, e.draw.key), e.draw)
+        if other is not e.draw and not e.draw.by_position:
+            ways = ({d.loc: d.cpu} if d.cpu is not None else {} for d in (other, e.draw))
+            yield from map(assumptions.device_seeds, _on_device(*ways))
+
+
+def _like_single(t: Tie, side: Recording, model: Model, origin: str) -> None:
+    """A whole parameter is drawn from what the single device draws it from, where both run the same
+    code, and the same function of the same draws is the same. Raises Hazard.
+    """
+    here, there = side.initial[t.tensor], model.initial.get(t.tensor)
+    if there is None or here.flat or t.shape != model.shapes[t.tensor]:
+        return
+    drawn = here.drawn and there.drawn and here.drawn != there.drawn
+    number = (
+        here.constant is not None and there.constant is not None and here.constant != there.constant
+    )
+    other = (
+        bool(here.keys)
+        and here.keys == there.keys
+        and not here.by_position
+        and isinstance(there.origin, str)
+        and origin != there.origin
+    )
+    if other and not drawn:
+        raise Hazard(
+            f"rank {side.rank} begins {t.tensor} with other numbers than the single device, made of"
+            " the same random numbers",
+            next((loc for loc, _ in here.where), ""),
+            t.tensor,
+            "random",
+        )
+    mixed = _known_different(here, there) or _known_different(there, here)
+    if drawn or number or mixed:
+        ours, theirs = (
+            f"with {i.constant}"
+            if i.constant is not None
+            else f"from {' and '.join(sorted(i.drawn))}"
+            for i in (here, there)
+        )
+        raise Hazard(
+            f"rank {side.rank} begins {t.tensor} {ours}, the single device {theirs}",
+            next((loc for loc, _ in here.where), ""),
+            t.tensor,
+            "random",
+        )
+
+
+def _known_different(one: Initial, two: Initial) -> bool:
+    """Whether one is drawn, and two a number. What DistributedDataParallel gave to all is the first
+    rank's, whatever a rank had before.
+    """
+    return bool(one.drawn) and one.constant is None and two.constant is not None and not two.given
+
+
+def _different(name: str, one: Recording, two: Recording) -> str:
+    ways = [next(iter(side.initial[name].where), None) for side in (one, two)]
+    beginnings = [f"rank {side.rank} {_drawn_at(way)}" for side, way in zip((one, two), ways)]
+    return (
+        f"ranks {one.rank} and {two.rank} begin with different values of {name}, and nothing "
+        f"broadcasts them ({', '.join(beginnings)})"
+    )
+
+
+def _drawn_at(way: tuple[str, str] | None) -> str:
+    if way is None:
+        return "has constants, or what it was sent"
+    with_seed = {"": "", "none": ", where no seed was set"}.get(way[1], f" with seed {way[1]}")
+    return f"draws them at {way[0]}{with_seed}"
+
+
+def listed(names: Iterable[str]) -> str:
+    all_of = list(names)
+    return ", ".join(all_of[:MOST_NAMED]) + (
+        f" and {len(all_of) - MOST_NAMED} more" if len(all_of) > MOST_NAMED else ""
+    )

@@ -1,0 +1,816 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's program: its nodes, its tensors, and their places in the model's.
+
+A missing place is an error for inputs and outputs. A cut point without one is left out, and listed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..distributed.asynchronous import with_waits
+from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, together
+from ..terms.liveness import COMMUNICATION, WAIT
+from ..terms.positions import Positions
+from ..terms.values import Named, Poison, Shape
+from ..trace.opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
+from ..trace.randomness import INSIDE, Draw
+from ..trace.recording import CaptureError, Hazard, Recording
+from .boxes import Box, NoPlace, locate, refine
+from .model_file import (
+    Model,
+    literal,
+    once,
+    repeated,
+    repeats,
+    tensor_of,
+    tensors_of,
+    through_cut_points,
+)
+
+MOST_PARTS = 8  # of a batch, where each rank's is named
+MOST_STRETCHES = 4  # of a sequence, where a rank has several
+
+# of a dimension: where each begins in the local tensor and in the model's, and how long it is
+Stretches = tuple[tuple[int, int, int], ...]
+
+
+@dataclasses.dataclass
+class Tie:
+    role: str
+    tensor: str  # the model's
+    local: str
+    shape: Shape
+    box: Box
+    label: str = ""  # of an output: two may be one tensor of the model
+    # whose coordinates determine the tensor of the model: one of several calls of a module
+    axes: tuple[str, ...] = ()
+    dim: int = 0  # of which the local tensor has several stretches
+    stretches: Stretches = ()
+    part: bool = False  # one of several of a local tensor
+
+    def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
+        return self.role, "" if self.axes else self.tensor, self.local, self.shape, self.box.total
+
+
+@dataclasses.dataclass
+class Program:
+    """One rank's program and its ties to the model."""
+
+    text: str
+    tensors: dict[str, Any]
+    nodes: list[dict[str, Any]]
+    waits: list[str]  # handles that are waited for after all nodes
+    ties: list[Tie]
+    skipped: dict[str, str]
+    guessed: list[str]
+    own_constants: list[str]  # constants that are no part of one of the model's
+
+
+@dataclasses.dataclass
+class _Constant:
+    """A constant tensor of the rank.
+
+    whole: the model's that has the same numbers (empty: none), from `low` on. data: the rank's part
+    of that, of which `full` is a repetition.
+    """
+
+    name: str
+    full: torch.Tensor
+    data: torch.Tensor
+    whole: str
+    low: tuple[int, ...]
+
+
+def _constants(side: Recording, model: Model) -> list[_Constant]:
+    found: list[_Constant] = []
+    for name, data in side.graph.constants:
+        dims = repeats(data)
+        own = _Constant(name, data, data, "", ())
+        for n, whole in sorted(
+            model.constants, key=lambda c: (c[1].dtype != data.dtype, c[1].shape != data.shape)
+        ):
+            if whole.dim() != data.dim():
+                continue
+            # what the model has once and the rank repeats
+            part = once(data, [d for d in dims if whole.shape[d] == 1])
+            if (low := _inside(part, whole)) is not None:
+                own = _Constant(name, data, part, n, low)
+                break
+        found.append(own)
+    return found
+
+
+def _inside(part: torch.Tensor, whole: torch.Tensor) -> tuple[int, ...] | None:
+    """Where a tensor occurs in another, shifted along at most one dimension."""
+    if part.dim() != whole.dim() or part.dtype.is_floating_point != whole.dtype.is_floating_point:
+        return None
+    differing = [d for d in range(part.dim()) if part.shape[d] != whole.shape[d]]
+    if not differing:
+        return (0,) * part.dim() if torch.equal(part.double(), whole.double()) else None
+    if len(differing) > 1 or part.shape[differing[0]] > whole.shape[differing[0]]:
+        return None
+    d = differing[0]
+    n = part.shape[d]
+    for start in range(0, whole.shape[d] - n + 1, n):
+        if torch.equal(whole.narrow(d, start, n).double(), part.double()):
+            return tuple(start if i == d else 0 for i in range(part.dim()))
+    return None
+
+
+def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool = True) -> Program:
+    """The program of a rank.
+
+    keep: names of communications of the construction that some rank needs. Raises CaptureError and
+    Hazard.
+    """
+    _check_models(side, model)
+    g, at = side.graph, side.mesh.coordinates(side.rank)
+    ties: list[Tie] = []
+    skipped: dict[str, str] = {}
+    guessed: list[str] = []
+    divided: dict[str, tuple[str, int]] = {}
+    seen: set[tuple[str, str]] = set()
+    for tracked in side.tracked:
+        if tracked.role == CUT_POINT and not cut_points:
+            continue
+        if tracked.role == "kept":
+            if (
+                tracked.name not in model.outputs
+                or tracked.name in side.beside
+                and together(side.beside, tracked.name) != together(model.beside, tracked.name)
+            ):
+                continue
+            tracked = dataclasses.replace(tracked, role="output")
+        tie = _tie(side, model, tracked, at, skipped, divided)
+        if tie is None:
+            continue
+        if tie.box.guessed and tracked.role != CUT_POINT:
+            guessed.append(tracked.name)
+        key = (tie.tensor, tie.local)
+        if tracked.role == CUT_POINT and key in seen:
+            continue
+        seen.add(key)
+        ties.append(tie)
+    ties = _in_shown_stretches(side, model, ties, at, skipped)
+    keep_indices = [
+        i
+        for i, n in enumerate(g.nodes)
+        if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)
+    ]
+    nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
+    which = _calls(side, model, opaque, ties, divided) if opaque else {}
+    for c in opaque:
+        there = which[c.label]
+        if there is None:
+            raise CaptureError(
+                f"rank {side.rank} calls {c.function} at {c.loc}, of which nothing is known and "
+                "which the single device does not call there"
+            )
+        ties += [
+            _of_call(side, model, "output", argument(there, i), v, c, at)
+            for i, v in enumerate(c.operands)
+        ]
+        ties += [
+            _of_call(side, model, "input", result(there, i), r, c, at)
+            for i, r in enumerate(c.results)
+            if result(there, i) in model.shapes
+        ]
+    nodes = through_cut_points(
+        _threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == CUT_POINT]
+    )
+    nodes, ties = _in_stretches(nodes, g.tensors, ties)
+    nodes, waits = with_waits(nodes)
+    used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
+    tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
+    own_constants: list[str] = []
+    for constant in _constants(side, model):
+        if constant.name not in used:
+            continue
+        local = constant.name
+        if constant.data.shape != constant.full.shape:
+            local, node = repeated(constant.name, constant.full)
+            nodes = [node, *nodes]
+            tensors[local] = {**tensors[constant.name], "shape": list(constant.data.shape)}
+            tensors[constant.name] = {
+                k: v for k, v in tensors[constant.name].items() if k != "kind"
+            }
+        if constant.whole:
+            ties.append(
+                Tie("input", constant.whole, local, tuple(constant.data.shape), Box(constant.low))
+            )
+        else:
+            own_constants.append(constant.name)
+            tensors[constant.name] = {
+                **tensors[constant.name],
+                "kind": "constant",
+                "value": literal(constant.full),
+            }
+    ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
+    _check_disjoint(side, ties)
+    tensors, nodes, ties = _numbered(tensors, nodes, ties)
+    return Program(
+        text_of(tensors, nodes, waits, ties),
+        tensors,
+        nodes,
+        waits,
+        ties,
+        skipped,
+        guessed,
+        own_constants,
+    )
+
+
+def _check_models(side: Recording, model: Model) -> None:
+    """Models that have parameters of one name are matched by the order of their creation.
+
+    Raises CaptureError where that is not the same on both sides.
+    """
+
+    def several(models: tuple[tuple[str, frozenset[str]], ...]) -> set[str]:
+        return {
+            n
+            for i, (_, names) in enumerate(models)
+            for j, (_, others) in enumerate(models)
+            if i != j
+            for n in names & others
+        }
+
+    shared = several(side.models) | several(model.models)
+    here, there = (
+        [names for _, names in models if not shared.isdisjoint(names)]
+        for models in (side.models, model.models)
+    )
+    if here != there:
+        name = min(shared)
+        count = [sum(name in names for names in models) for models in (here, there)]
+        raise CaptureError(
+            f"several models have a parameter or buffer {name!r}, and rank {side.rank} does not "
+            f"make the same models in the same order as the single device ({count[0]} with that "
+            "name"
+            f" on the rank, {count[1]} on the single device): which is which is not known; "
+            'world.parameters(model, name="...") names each, on both sides'
+        )
+
+
+def text_of(
+    tensors: dict[str, Any], nodes: list[dict[str, Any]], waits: list[str], ties: list[Tie]
+) -> str:
+    """Program.text: equal for ranks whose programs are one."""
+    return json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
+
+
+_NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that has no name
+
+
+def _numbered(
+    tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
+    """The same with tensors numbered in the order in which nodes and ties name them.
+
+    What was computed and is not in the program (which part of a weight is a rank's) then makes no
+    difference between ranks.
+    """
+    numbers: dict[str, str] = {}
+    names: dict[str, str] = {}
+
+    def named(name: str) -> str:
+        if name in names or not (found := _NUMBERED.match(name)):
+            return names.setdefault(name, name)
+        number = numbers.setdefault(found[0], f"%{len(numbers) + 1}")
+        return names.setdefault(name, number + name[found.end() :])
+
+    new = [
+        {**n, **{side: [x if x is None else named(x) for x in n[side]] for side in ("in", "out")}}
+        for n in nodes
+    ]
+    tied = [dataclasses.replace(t, local=named(t.local)) for t in ties]
+    return {named(name): t for name, t in tensors.items()}, new, tied
+
+
+def _threaded(
+    g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]
+) -> list[dict[str, Any]]:
+    """What reads a tensor that a cut point divides reads the cut point times the divisor.
+
+    The number is the same, and the proof goes through the cut point.
+    """
+    parts = {part for part, _ in divided.values()}
+    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in parts}
+    restored: dict[str, str] = {}
+    result: list[dict[str, Any]] = []
+
+    def cut_point(name: str) -> None:
+        part, divisor = divided[name]
+        if part not in made or name in restored:
+            return
+        whole = f"{part} restored"
+        g.tensors[whole] = dict(g.tensors[part])
+        result.append(made[part])
+        result.append(
+            {
+                "op": "mul",
+                "in": [part],
+                "out": [whole],
+                "attrs": {"scalar": divisor},
+                **({"loc": made[part]["loc"]} if "loc" in made[part] else {}),
+            }
+        )
+        restored[name] = whole
+
+    produced = {name for n in nodes for name in n["out"]}
+    for name in divided:
+        if name not in produced:
+            cut_point(name)
+    for n in nodes:
+        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
+            continue
+        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
+        for name in n["out"]:
+            if name in divided:
+                cut_point(name)
+    wholes, used = set(restored.values()), {name for n in result for name in n["in"]}
+    return [
+        n
+        for n in result
+        if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)
+    ]
+
+
+def _calls(
+    side: Recording,
+    model: Model,
+    calls: list[Call],
+    ties: list[Tie],
+    divided: Mapping[str, tuple[str, int]],
+) -> dict[str, str | None]:
+    """Which calls of the single device's a rank's opaque ones are."""
+    tied = {t.local: t.tensor for t in ties}
+    tied.update({whole: tied[part] for whole, (part, _) in divided.items() if part in tied})
+    theirs = {}
+    for label, function in model.opaque.items():
+        arguments = list(
+            itertools.takewhile(
+                bool,
+                (model.tied.get(("output", argument(label, i), 0), "") for i in itertools.count()),
+            )
+        )
+        theirs[label] = CalledThere(function, arguments, [model.shapes[name] for name in arguments])
+    results = {name: name for name in model.shapes if name[1:].rpartition(".")[0] in model.opaque}
+    return matched(
+        calls,
+        theirs,
+        Ancestors(side.graph.nodes, tied),
+        Ancestors(model.json["nodes"], {**results, **{t: t for t in tied.values()}}),
+    )
+
+
+def _of_call(
+    side: Recording, model: Model, role: str, label: str, v: Named, c: Call, at: Mapping[str, int]
+) -> Tie:
+    """The tie of an argument or a result of an opaque call to the single device's: whole, or a
+    part.
+
+    label: of the single device's call. The place of the part is concluded from its shape. The proof
+    shows that the arguments are there. The results of a function of each element, or of each
+    matrix, are then there, too.
+    """
+    tensor = model.tied[("output", label, 0)] if role == "output" else label
+    box = Box((0,) * len(v.shape))
+    whole = model.shapes[tensor]
+    if whole != v.shape:
+        if not c.lead or whole[c.lead :] != v.shape[c.lead :]:
+            raise CaptureError(
+                f"{label} at {c.loc} has shape {list(v.shape)}, on the single device "
+                f"{list(whole)}: of an operator without a line in the table nothing can be said of "
+                "parts"
+            )
+        try:
+            box = locate(
+                TrackedTensor("input", label, v, Placement()),
+                whole[: c.lead],
+                v.shape[: c.lead],
+                side.mesh,
+                at,
+                side.cuts,
+            )
+        except NoPlace as e:
+            raise CaptureError(f"{label} at {c.loc}: {e}") from None
+        box = dataclasses.replace(box, low=box.low + (0,) * (len(whole) - c.lead))
+    return Tie(role, tensor, v.name, v.shape, box, label if role == "output" else "")
+
+
+def _in_shown_stretches(
+    side: Recording, model: Model, ties: list[Tie], at: Mapping[str, int], skipped: dict[str, str]
+) -> list[Tie]:
+    """Cut points that were placed by their shapes, where one shows that its rank has other rows.
+
+    They are placed in the stretches that it shows (sequences in zigzag), and left out where these
+    are many (samples that a sampler deals out in turn).
+    """
+    guessed = [t for t in ties if t.role == CUT_POINT and t.box.guessed]
+    if not guessed:
+        return ties
+    given = [t for t in ties if t.role == "input" and not t.box.total and t.box.divisor == 1]
+    for d in side.random_inputs:
+        try:
+            given.append(_drawn(side, model, d, at))
+        except (CaptureError, Hazard):
+            continue  # an error, or a defect, where it is used
+    here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
+    there = {
+        name: (name, (0,) * len(model.shapes[name]), model.shapes[name])
+        for name, _, _ in here.values()
+    }
+    ours, models = (
+        Positions(side.graph.nodes, here, model.shapes),
+        Positions(model.json["nodes"], there, model.shapes),
+    )
+    found: tuple[int, int, Stretches] | None = None
+    for t in guessed:
+        mine, whole = (
+            (None, None)
+            if t.box.total or t.box.divisor != 1
+            else (ours.of(t.local), models.of(t.tensor))
+        )
+        if mine is None or whole is None:
+            continue
+        part = whole[1][tuple(slice(a, a + n) for a, n in zip(t.box.low, t.shape))]
+        if mine[0] == whole[0] and torch.equal(mine[1], part):
+            shown = None
+        else:
+            shown = _stretches(t, mine[1], whole[1]) if mine[0] == whole[0] else None
+            if shown is None or found not in (None, shown):
+                skipped.update(
+                    (
+                        u.tensor,
+                        f"{t.tensor} shows that rank {side.rank} has other elements than shapes "
+                        "say",
+                    )
+                    for u in guessed
+                )
+                return [u for u in ties if u.role != CUT_POINT or not u.box.guessed]
+        found = found or shown
+    if found is None:
+        return ties
+    placed = [
+        _placed(t, model.shapes[t.tensor], *found) if t.role == CUT_POINT and t.box.guessed else t
+        for t in ties
+    ]
+    skipped.update(
+        (t.tensor, f"rank {side.rank} has stretches of another dimension")
+        for t, new in zip(ties, placed)
+        if new is None
+    )
+    return [t for t in placed if t is not None]
+
+
+def _stretches(
+    t: Tie, mine: torch.Tensor, whole: torch.Tensor
+) -> tuple[int, int, Stretches] | None:
+    """The dimension of which a rank has other stretches than shapes show, and the stretches.
+
+    The dimension is given by its sizes, here and in the model. None where there is no such
+    dimension, or there are many stretches.
+    """
+    cut = [d for d, n in enumerate(t.shape) if n != whole.shape[d]]
+    for d in cut:
+        part = whole[
+            tuple(
+                slice(None) if e == d else slice(a, a + n)
+                for e, (a, n) in enumerate(zip(t.box.low, t.shape))
+            )
+        ]
+        line = part.movedim(d, 0).reshape(whole.shape[d], -1)[:, 0]
+        place = {int(p): i for i, p in enumerate(line)}
+        rows = [place.get(int(p), -1) for p in mine.movedim(d, 0).reshape(t.shape[d], -1)[:, 0]]
+        if (
+            len(place) < len(line)
+            or -1 in rows
+            or not torch.equal(part.index_select(d, torch.tensor(rows)), mine)
+        ):
+            continue
+        starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
+        if len(starts) <= MOST_STRETCHES:
+            return (
+                t.shape[d],
+                whole.shape[d],
+                tuple((a, rows[a], b - a) for a, b in zip(starts, [*starts[1:], len(rows)])),
+            )
+    return None
+
+
+def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -> Tie | None:
+    """A cut point in these stretches of the dimension that has these sizes.
+
+    None where not exactly one dimension has them.
+    """
+    dims = [d for d, (n, m) in enumerate(zip(t.shape, whole)) if (n, m) == (here, there)]
+    if not t.shape or t.shape == whole:
+        return t
+    return dataclasses.replace(t, dim=dims[0], stretches=stretches) if len(dims) == 1 else None
+
+
+def _in_stretches(
+    nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
+) -> tuple[list[dict[str, Any]], list[Tie]]:
+    """A cut point in several stretches is a concatenation of cut points.
+
+    What reads it reads that. Declares the tensors that it adds.
+    """
+    result: list[Tie] = []
+    cut: dict[str, Tie] = {}
+    produced = {name for n in nodes for name in n["out"]}
+    for t in ties:
+        if not t.stretches:
+            result.append(t)
+        elif len(t.stretches) > 1 and (
+            t.local not in produced
+            or cut.setdefault(t.local, t).stretches != t.stretches
+            or cut[t.local].dim != t.dim
+        ):
+            continue
+        else:
+            for k, (_, start, n) in enumerate(t.stretches):
+                low, shape = (
+                    (*v[: t.dim], x, *v[t.dim + 1 :]) for v, x in ((t.box.low, start), (t.shape, n))
+                )
+                local = t.local if len(t.stretches) == 1 else f"{t.local} stretch {k}"
+                result.append(
+                    dataclasses.replace(
+                        t,
+                        local=local,
+                        shape=shape,
+                        box=dataclasses.replace(t.box, low=low),
+                        stretches=(),
+                        part=True,
+                    )
+                )
+    used = {name for n in nodes for name in n["in"]}
+    joined = {name: f"{name} of stretches" for name in cut if name in used}
+    made: list[dict[str, Any]] = []
+    for node in nodes:
+        made.append({**node, "in": [joined.get(name, name) for name in node["in"]]})
+        for name in (name for name in node["out"] if name in cut):
+            t, loc = cut[name], {"loc": node["loc"]} if "loc" in node else {}
+            parts = [f"{name} stretch {k}" for k in range(len(t.stretches))]
+            for part, (start, _, length) in zip(parts, t.stretches):
+                tensors[part] = {
+                    **tensors[name],
+                    "shape": [length if d == t.dim else size for d, size in enumerate(t.shape)],
+                }
+                made.append(
+                    {
+                        "op": "slice",
+                        "in": [name],
+                        "out": [part],
+                        "attrs": {"dim": t.dim, "start": start, "stop": start + length},
+                        **loc,
+                    }
+                )
+            if name in joined:
+                tensors[joined[name]] = dict(tensors[name])
+                made.append(
+                    {
+                        "op": "cat",
+                        "in": parts,
+                        "out": [joined[name]],
+                        "attrs": {"dim": t.dim},
+                        **loc,
+                    }
+                )
+    return made, result
+
+
+def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie:
+    """Random numbers are those that the single device draws in the same state.
+
+    Else they are a part of those that it draws at the same place. Raises CaptureError and Hazard.
+    """
+    name = next(
+        (n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape),
+        d.value.name,
+    )
+    if name not in model.random:
+        raise CaptureError(
+            f"random numbers that the single device does not draw at {d.loc}"
+            + (": use world.input() for the batch" if not d.value.name.startswith(INSIDE) else "")
+        )
+    if model.distributions[name] != d.what:
+        raise Hazard(
+            f"rank {side.rank} draws from {d.what}, the single device from "
+            f"{model.distributions[name]}",
+            d.loc,
+            name,
+            "random",
+        )
+    batch = model.initial_state.batch.get(name)
+    placement = (
+        Placement(shard=dict.fromkeys(batch, 0))
+        if batch is not None
+        else d.placement or Placement()
+    )
+    try:
+        box = locate(
+            TrackedTensor("input", name, d.value, placement),
+            model.shapes[name],
+            d.value.shape,
+            side.mesh,
+            at,
+            side.cuts,
+        )
+    except NoPlace as e:
+        raise CaptureError(f"random numbers drawn at {d.loc}: {e}") from None
+    return Tie("input", name, d.value.name, d.value.shape, box)
+
+
+def _check_disjoint(side: Recording, ties: Sequence[Tie]) -> None:
+    """Two draws of a rank are not one draw of the single device. Raises Hazard."""
+    drawn = {d.value.name: d for d in side.random_inputs}
+    taken: dict[str, str] = {}
+    for t in ties:
+        if (
+            t.role == "input"
+            and t.local in drawn
+            and taken.setdefault(t.tensor, t.local) != t.local
+        ):
+            other = drawn[taken[t.tensor]].loc
+            raise Hazard(
+                f"rank {side.rank} draws numbers twice, in different states of the generator, that "
+                f"the single device draws once (also at {other})",
+                drawn[t.local].loc,
+                t.tensor,
+                "random",
+            )
+
+
+def _tie(
+    side: Recording,
+    model: Model,
+    tracked: TrackedTensor,
+    at: Mapping[str, int],
+    skipped: dict[str, str],
+    divided: dict[str, tuple[str, int]],
+) -> Tie | None:
+    call, microbatch, microbatches = tracked.call, 0, 1
+    if tracked.role == CUT_POINT and tracked.module:
+        module = tracked.module
+        here, there = side.calls.get(module, 1), model.calls.get(module, 1)
+        if here != there and there and here % there == 0:
+            microbatches = here // there
+            microbatch, call = divmod(tracked.call, there)
+        elif here == there > 1 and _slices_batch(side, here):
+            return _of_another_call(side, model, tracked, at, here, skipped, divided)
+        elif here != there:
+            skipped[tracked.name] = (
+                f"the module runs {here} times, on the single device {there} times"
+            )
+            return None
+    tensor = model.tied.get((tracked.role, tracked.name, call)) or (
+        model.tied.get(("input", tracked.name, 0)) if tracked.role == CUT_POINT else None
+    )
+    if tensor is None:
+        if tracked.role == CUT_POINT:
+            skipped[tracked.name] = "not in the model"
+            return None
+        raise CaptureError(
+            f"{tracked.role} {tracked.name!r} of rank {side.rank} is not on the single device"
+        )
+    local = tensor_of(side.graph, tracked)
+    if local is None:
+        skipped[tracked.name] = (
+            tracked.value.reason.text if isinstance(tracked.value, Poison) else "no tensor"
+        )
+        return None
+    try:
+        box = locate(
+            tracked,
+            model.shapes[tensor],
+            local.shape,
+            side.mesh,
+            at,
+            side.cuts,
+            microbatches,
+            microbatch,
+        )
+    except NoPlace as e:
+        if tracked.role == CUT_POINT:
+            skipped[tracked.name] = str(e)
+            return None
+        raise CaptureError(
+            f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. Say where it lies by shard="
+        ) from None
+    if (
+        tracked.role == CUT_POINT
+        and local.base is not None
+        and ("base", tracked.name, call) in model.tied
+    ):
+        base = model.tied[("base", tracked.name, call)]
+        refined = refine(
+            box, model.shapes[tensor], local.shape, model.shapes[base], local.base.shape
+        )
+        if refined is not None:
+            tensor, local, box = base, local.base, refined
+    local = _divided(side, local, box.divisor, divided)
+    return Tie(
+        tracked.role,
+        tensor,
+        local.name,
+        local.shape,
+        box,
+        tracked.name if tracked.role == "output" else "",
+    )
+
+
+def _of_another_call(
+    side: Recording,
+    model: Model,
+    tracked: TrackedTensor,
+    at: Mapping[str, int],
+    count: int,
+    skipped: dict[str, str],
+    divided: dict[str, tuple[str, int]],
+) -> Tie | None:
+    """The single device's microbatch of which a rank's k-th is a part, by its rows in the whole
+    batch.
+
+    Ranks and the single device cut their batches into microbatches of their own.
+    """
+    axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
+    parts, place = 1, 0
+    for a in axes:
+        parts, place = parts * side.mesh.sizes[a], place * side.mesh.sizes[a] + at[a]
+    position = place * count + tracked.call
+    tensor = model.tied.get((tracked.role, tracked.name, position // parts))
+    local = tensor_of(side.graph, tracked)
+    why = "each rank and the single device cut their batches into microbatches of their own"
+    if (
+        tensor is None
+        or local is None
+        or not local.shape
+        or not 1 < parts <= MOST_PARTS
+        or model.shapes[tensor][:1] != (local.shape[0] * parts,)
+    ):
+        skipped[tracked.name] = why
+        return None
+    try:
+        box = locate(tracked, model.shapes[tensor], local.shape, side.mesh, at, side.cuts)
+    except NoPlace as e:
+        skipped[tracked.name] = str(e)
+        return None
+    if box.total or not box.low or box.low[0] != place * local.shape[0]:
+        skipped[tracked.name] = why
+        return None
+    local = _divided(side, local, box.divisor, divided)
+    return Tie(
+        tracked.role,
+        tensor,
+        local.name,
+        local.shape,
+        dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])),
+        axes=axes,
+    )
+
+
+def _divided(
+    side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]
+) -> Named:
+    """What a cut point claims of a tensor whose divisor is not 1."""
+    if divisor == 1:
+        return local
+    part = side.parts.get((local.name, divisor))
+    if part is None:
+        part = side.parts[local.name, divisor] = side.graph.one(
+            "div", [local], local.shape, {"scalar": divisor}
+        )
+    divided[local.name] = (part.name, divisor)
+    return part
+
+
+def _slices_batch(side: Recording, count: int) -> bool:
+    """Whether so many microbatches are slices of an input that ranks share.
+
+    A rank's k-th is then no part of the single device's k-th.
+    """
+    g = side.graph
+    shared = {
+        m.name
+        for m in side.tracked
+        if m.role == "input"
+        and m.placement.shard
+        and any(d == 0 and side.mesh.sizes[a] > 1 for a, d in m.placement.shard.items())
+    }
+    return any(
+        n["op"] == "slice"
+        and n["in"][0] in shared
+        and n["attrs"]["dim"] == 0
+        and (n["attrs"]["stop"] - n["attrs"]["start"]) * count == g.tensors[n["in"][0]]["shape"][0]
+        for n in g.nodes
+    )

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts for a GPU: while a step is recorded, "cuda" is the CPU.
+
+What only concerns the device does nothing. Nothing is computed while a step is recorded, so the
+place of tensors makes no difference. Streams and events are not followed.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..compat.refusals import fail
+from .data_number import DataNumber, with_numbers
+
+CPU = torch.device("cpu")
+_MEMORY = 80 << 30  # what the device reports; nothing is stored there
+_DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
+
+
+def on_cpu(x: Any) -> Any:
+    """A device as it is meant here."""
+    if (
+        isinstance(x, torch.device)
+        and x.type == "cuda"
+        or isinstance(x, str)
+        and (x == "cuda" or x.startswith("cuda:"))
+    ):
+        return CPU
+    return x
+
+
+def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
+    """torch.tensor of a list (of lists) of tensors that are real numbers: their stack, not
+    differentiated.
+
+    None for anything else, which PyTorch reads itself.
+    """
+
+    def stacked(x: Any) -> torch.Tensor:
+        return torch.stack([stacked(y) for y in x]) if isinstance(x, (list, tuple)) else x.detach()
+
+    def numbers(x: Any) -> bool:
+        return (
+            bool(x) and all(map(numbers, x))
+            if isinstance(x, (list, tuple))
+            else isinstance(x, torch.Tensor) and x.dim() == 0 and x.dtype.is_floating_point
+        )
+
+    dtype = kwargs.get("dtype")
+    if (
+        len(args) != 1
+        or type(args[0]) not in (list, tuple)
+        or kwargs.get("requires_grad")
+        or dtype is not None
+        and not dtype.is_floating_point
+        or not numbers(args[0])
+    ):
+        return None
+    return stacked(args[0]).to(dtype) if dtype is not None else stacked(args[0])
+
+
+class Devices(Protocol):
+    """Follows what concerns devices (randomness.py)."""
+
+    def device_seeded(self, seed: int, cpu: bool) -> None:
+        """The program seeds "cuda". cpu: so does it the CPU."""
+
+    def on_device(self) -> contextlib.AbstractContextManager[None]:
+        """What is drawn inside is drawn on "cuda"."""
+
+    def placed_there(self, made: Any) -> None:
+        """A tensor that was made on "cuda" or moved there."""
+
+
+class OnCPU(TorchFunctionMode):
+    """Replaces "cuda" by the CPU in calls of PyTorch."""
+
+    def __init__(self, devices: Devices) -> None:
+        super().__init__()
+        self.devices = devices
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return self._called(func, args, kwargs)
+        except Exception as e:
+            if any(isinstance(x, torch.Tensor) for x in args):
+                fail(e)  # of a fake tensor's, which real ones may not have: .numpy()
+            raise
+
+    def _called(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if func is _DEVICE:
+            made = func(*args, **(kwargs or {}))
+            return CPU if made.type == "cuda" else made
+        if func is _CUDA or func is _PIN_MEMORY:
+            if func is _CUDA:
+                self.devices.placed_there(args[0])
+            return args[0]
+        on_cuda = False
+        for x in args:
+            kind = type(x)
+            if kind is str or kind is _DEVICE:
+                there = tuple(on_cpu(a) for a in args)
+                on_cuda = any(a is not b for a, b in zip(there, args))
+                args = there
+                break
+            if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
+                return with_numbers(func, args, kwargs or {})
+        if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
+            return made
+        if not kwargs and not on_cuda:
+            return func(*args)
+        kwargs = kwargs or {}
+        if type(kwargs.get("alpha")) is DataNumber:
+            return with_numbers(func, args, kwargs)
+        if "device" in kwargs:
+            on_cuda = (
+                on_cuda
+                or type(kwargs["device"]) is int
+                or on_cpu(kwargs["device"]) is not kwargs["device"]
+            )
+            kwargs = {
+                **kwargs,
+                "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"]),
+            }
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if not on_cuda:
+            return func(*args, **kwargs)
+        with self.devices.on_device():
+            made = func(*args, **kwargs)
+        self.devices.placed_there(made)
+        return made
+
+
+class _Nothing:
+    """A stream, an event or a context of a device: does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device, self.cuda_stream, self.stream_id = CPU, 0, 0
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        """Nothing to leave."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        return 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def _rng_state(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def _set_rng_state(state: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    torch.set_rng_state(state)
+
+
+def _seeding(devices: Devices) -> Callable[[int], None]:
+    def seed(seed: int) -> None:
+        # torch.manual_seed seeds all devices
+        devices.device_seeded(
+            int(seed), sys._getframe(1).f_globals.get("__name__") == "torch.random"
+        )
+        torch.default_generator.manual_seed(int(seed))
+
+    return seed
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """What concerns the device only."""
+
+
+_ANSWERS: dict[str, Any] = {
+    "current_device": lambda: 0,
+    "device_count": lambda: 1,
+    "set_device": _nothing,
+    "synchronize": _nothing,
+    "empty_cache": _nothing,
+    "reset_peak_memory_stats": _nothing,
+    "memory_allocated": lambda *a, **k: 0,
+    "max_memory_allocated": lambda *a, **k: 0,
+    "memory_reserved": lambda *a, **k: 0,
+    "max_memory_reserved": lambda *a, **k: 0,
+    "memory_stats": lambda *a, **k: collections.Counter(),
+    "reset_accumulated_memory_stats": _nothing,
+    "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
+    "get_device_properties": lambda *a, **k: types.SimpleNamespace(
+        name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1
+    ),
+    "get_device_name": lambda *a, **k: "cpu",
+    "get_device_capability": lambda *a, **k: (9, 0),
+    "is_current_stream_capturing": lambda: False,
+    "current_stream": _Nothing,
+    "default_stream": _Nothing,
+    "Stream": _Nothing,
+    "Event": _Nothing,
+    "stream": _Nothing,
+    "device": _Nothing,
+    "set_stream": _nothing,
+    "get_rng_state": _rng_state,
+    "set_rng_state": _set_rng_state,
+    "initial_seed": torch.initial_seed,
+    "_lazy_init": _nothing,
+    "init": _nothing,
+    "is_initialized": lambda: True,
+    "_exchange_device": lambda *a: -1,
+    "_maybe_exchange_device": lambda *a: -1,
+    "default_generators": (torch.default_generator,),
+}
+
+
+@contextlib.contextmanager
+def as_cpu(devices: Devices) -> Iterator[None]:
+    """ "cuda" is the CPU inside; where there is a GPU, too."""
+    answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices))}
+    undo = [
+        (module, name, getattr(module, name))
+        for module in (torch.cuda, torch.cuda.random)
+        for name in answers
+        if hasattr(module, name)
+    ]
+    # torch.random.fork_rng() queries the device's module, which is the CPU's then.
+    added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
+    for module, name, _ in undo:
+        setattr(module, name, answers[name])
+    for name in added:
+        setattr(torch.cpu, name, answers[name])
+    try:
+        with OnCPU(devices):
+            yield
+    finally:
+        for module, name, old in undo:
+            setattr(module, name, old)
+        for name in added:
+            delattr(torch.cpu, name)

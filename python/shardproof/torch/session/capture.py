@@ -1,0 +1,909 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a step to the two files and to a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import gzip
+import itertools
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ...program import verify_files
+from ...report import Defect, Report
+from ..distributed.mesh import Mesh, RankClasses
+from ..export.agreement import Dealt, OtherBatches, check_dealt, listed
+from ..export.model_file import Model, model_of
+from ..export.plan_file import Uneven, plan_of
+from ..step.several_steps import first_of
+from ..step.tracked_tensors import together
+from ..terms import assumptions as basis
+from ..terms.labels import Met, Names, may_be_ignored
+from ..trace.end_of_step import AS_IT_WAS
+from ..trace.initial_state import InitialState
+from ..trace.record import record
+from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
+from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
+from .ranks import LARGE, ORDINARY, decided, recorded_ranks
+from .wording import Wording, source_of, wording
+
+
+@dataclasses.dataclass
+class Capture:
+    """A recorded step: the contents of the two files, what was assumed, and the time in seconds."""
+
+    model: dict[str, Any]
+    plan: dict[str, Any]
+    assumptions: list[basis.Assumption]
+    not_compared: list[basis.NotCompared]
+    compared: dict[str, list[str]]  # kind of output -> the model's tensors
+    left_out: dict[str, str]  # cut points that are not in the files, and why
+    unknown: dict[str, str]  # operators without translation that no output needs
+    recorded: list[int]  # ranks
+    names: dict[str, str]  # output -> the model's tensor that it is
+    # inputs of the model whose names begin with %known: the numbers that they have in this step
+    # (torch tensors)
+    constants: dict[str, Any]
+    seconds: float
+    labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
+    source: str = ""  # the script, or the step's function
+
+    def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
+        """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
+
+        Raises OSError.
+        """
+        model, plan = Path(f"{prefix}.model.json.gz"), Path(f"{prefix}.plan.json.gz")
+        for path, content in (
+            (model, self.model),
+            (plan, {**self.plan, "model": model.name, "capture": self.ledger()}),
+        ):
+            with gzip.open(path, "wt", compresslevel=3) as f:
+                json.dump(content, f, separators=(",", ":"))
+        return model, plan
+
+    def ledger(self) -> dict[str, Any]:
+        """What the verdict covers, what it does not, and what it rests on (docs/format.md,
+        "Capture").
+        """
+        return {
+            **({"source": self.source} if self.source else {}),
+            "compared": self.compared,
+            "not_compared": [n.json() for n in self.not_compared],
+            "assumptions": [a.json() for a in self.assumptions],
+        }
+
+
+class _Labels:
+    """How labels that may be ignored are recorded (labels.py).
+
+    At first they may be. Where the step is not right then, or cannot be followed, those are taken
+    to be all valid of which the program itself does not claim otherwise. valid: whose naming of an
+    ignored label counts for nothing (None: everybody's counts). met: those that may be ignored, or
+    that are valid only by this.
+    """
+
+    def __init__(self, valid: Names | None = None) -> None:
+        self.valid = valid
+        self.ignored: dict[str, Met] = {}
+        self.taken_valid: dict[str, Met] = {}
+
+    def look(self, single: Recording) -> dict[str, int]:
+        """Which inputs of the single device may be ignored, and the number that ignores them."""
+        every = may_be_ignored(single.graph, None)
+        self.ignored = may_be_ignored(single.graph, self.valid)
+        self.taken_valid = {name: met for name, met in every.items() if name not in self.ignored}
+        return {name: met.ignore for name, met in self.ignored.items()}
+
+    def less(self, names: Names) -> _Labels | None:
+        """With more of them valid: all that at most these name. None where that makes no
+        difference.
+        """
+        more = any(met.names <= names for met in self.ignored.values())
+        return _Labels(names) if more else None
+
+    def assumed(self) -> list[basis.Assumption]:
+        return [basis.labels_valid(met.loc, met.ignore) for met in self.taken_valid.values()]
+
+
+def _single(
+    step: Step,
+    one: Mesh,
+    name: str,
+    isolated: IsolatedRecorder,
+    initial_state: InitialState,
+    first: bool,
+    labels: _Labels,
+) -> tuple[Recording, Model, Request]:
+    """The recording of the single device, its model, and a request to record it once more.
+
+    It is recorded a second time where the range of an integer input is needed while recording. That
+    is in a process of its own, as where it is not the first time.
+    """
+
+    request = Request(SINGLE, {}, {}, initial_state=initial_state)
+
+    def rerecord(
+        ranges: Mapping[str, int], ignorable: Mapping[str, int] = MappingProxyType({})
+    ) -> Recording:
+        nonlocal request
+        request = Request(
+            SINGLE, ranges, {}, initial_state=initial_state, ignorable=dict(ignorable)
+        )
+        try:
+            isolated.submit([request])
+            side = isolated.take({}, time.monotonic() - start)[SINGLE]
+        except Overrun:
+            side = None
+        # which meets the error itself
+        return (
+            side
+            if isinstance(side, Recording)
+            else record(step, one, 0, ranges, initial_state=initial_state, ignorable=ignorable)
+        )
+
+    start = time.monotonic()
+    try:
+        side = record(step, one, 0, initial_state=initial_state) if first else rerecord({})
+    # of a number that depends on labels whose range the loss (or the script) gives more may be
+    # known
+    except CaptureError as e:
+        if not e.ranges:
+            raise
+        side = rerecord(e.ranges)
+    if side.hazards:
+        text, loc = next(iter(side.hazards.items()))
+        raise CaptureError(f"the single device: {text} at {loc}")
+    known = {**side.graph.integers.ranges, **side.graph.integers.chosen_from}
+    ignorable = labels.look(side)
+    if ignorable or any(n in side.graph.integers.tabulated for n in known):
+        side = rerecord(known, ignorable)
+        side.graph.integers.chosen_from = {**known, **side.graph.integers.chosen_from}
+    return side, _model(side, name), request
+
+
+def _model(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
+    try:
+        return model_of(side, name, changed)
+    except Hazard as e:
+        raise CaptureError(f"the single device: {e}") from None
+
+
+def _check_numbers(
+    side: Recording, model: Model, other: Recording | Exception | None, name: str
+) -> None:
+    """The single device has one program, whatever the numbers that Tensor.item() gave.
+
+    other: recorded with another number in their place. Raises CaptureError.
+    """
+    if not isinstance(other, Recording):
+        return
+    theirs = _model(other, name)
+    same = [(n, c.shape) for n, c in theirs.constants] == [
+        (n, c.shape) for n, c in model.constants
+    ] and all(torch.equal(a, b) for (_, a), (_, b) in zip(theirs.constants, model.constants))
+    if (
+        not same
+        or theirs.json != model.json
+        or theirs.random != model.random
+        or theirs.distributions != model.distributions
+    ):
+        raise decided("the single device", side)
+
+
+def _check_ordinary_numbers(
+    side: Recording,
+    model: Model,
+    request: Request,
+    name: str,
+    isolated: IsolatedRecorder,
+    start: float,
+) -> None:
+    """The same for ordinary numbers, with which the single device has to have a program.
+
+    Raises CaptureError.
+    """
+    for stand_in in ORDINARY:
+        isolated.submit([dataclasses.replace(request, stand_in=stand_in)])
+        other = isolated.take({}, time.monotonic() - start)[SINGLE]
+        if not isinstance(other, Recording):
+            raise decided("the single device", side)
+        _check_numbers(side, model, other, name)
+
+
+def capture(
+    *functions: Step,
+    mesh: Mapping[str, int] | str,
+    ranks: str = "all",
+    checkpoints: bool = True,
+    jobs: int = 1,
+    strict: bool = False,
+    steps: int | None = None,
+) -> Capture:
+    """Records a step (`step(world)`) as one device and on a mesh.
+
+    With two steps the first is the single device's. mesh: axis -> size, slowest first, or text like
+    dp=2,tp=4. ranks: "all"; or "classes": along an axis that turns out not to matter, or not
+    between the ends of shards, a few ranks are recorded and represent the others. strict: opaque
+    operators are an error. jobs: so many processes record ranks; they are forked, without the
+    threads of the caller. steps: of a function that yields each step's result, how many are
+    recorded (None: all).
+
+    Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    """
+    return _captured_with(_Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps)
+
+
+def _captured_with(
+    labels: _Labels,
+    functions: Sequence[Step],
+    mesh: Mapping[str, int] | str,
+    ranks: str,
+    checkpoints: bool,
+    jobs: int,
+    strict: bool,
+    steps: int | None,
+) -> Capture:
+    if not 1 <= len(functions) <= 2:
+        raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
+    if steps is not None:
+        functions = [first_of(f, steps) for f in functions]
+    with _no_collection(), _one_thread():
+        return _capture(functions, mesh, ranks, checkpoints, max(1, jobs), strict, labels)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's cycle collector, which visits all objects, runs between ranks only."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Constants are computed by one thread: in the same order by all processes.
+
+    A forked process has none of its parent's threads to wait for (OpenMP's would block forever).
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _capture(
+    steps: Sequence[Step],
+    mesh: Mapping[str, int] | str,
+    ranks: str,
+    checkpoints: bool,
+    jobs: int,
+    strict: bool,
+    labels: _Labels,
+) -> Capture:
+    start = time.monotonic()
+    where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    name = getattr(steps[-1], "__name__", "step")
+    one = Mesh(dict.fromkeys(where.names, 1))
+    with IsolatedRecorder({True: (steps[0], one), False: (steps[-1], where)}) as isolated:
+        try:
+            return _captured(
+                steps, where, one, name, isolated, ranks, checkpoints, jobs, strict, start, labels
+            )
+        except Hazard:
+            raise
+        except CaptureError:
+            less = labels.less(Names.PROGRAM)
+            if less is None:
+                raise
+        return _captured(
+            steps, where, one, name, isolated, ranks, checkpoints, jobs, strict, start, less
+        )
+
+
+def _captured(
+    steps: Sequence[Step],
+    where: Mesh,
+    one: Mesh,
+    name: str,
+    isolated: IsolatedRecorder,
+    ranks: str,
+    checkpoints: bool,
+    jobs: int,
+    strict: bool,
+    start: float,
+    labels: _Labels,
+) -> Capture:
+    """The capture with as many buffers that begin with any value as possible (initial_state.py).
+
+    Raises CaptureError.
+    """
+    initial_state = InitialState()
+    why: dict[str, str] = {}
+    tried: OtherBatches | None = None
+    deal = True
+    first = True
+    while True:
+        found: list[Recording] = []
+        try:
+            made = _begun(
+                steps,
+                where,
+                one,
+                name,
+                isolated,
+                ranks,
+                checkpoints,
+                jobs,
+                strict,
+                start,
+                initial_state,
+                first,
+                found,
+                labels,
+                deal,
+            )
+        except Dealt as e:
+            initial_state, first, deal = (
+                dataclasses.replace(
+                    initial_state, dealt=e.axes, size=e.size, sizes=dict(where.sizes)
+                ),
+                False,
+                False,
+            )
+            continue
+        except OtherBatches as e:
+            if tried is not None:
+                raise tried.failed(e) from None
+            tried = e
+            initial_state, first = (
+                dataclasses.replace(initial_state, batch=e.axes, sizes=dict(where.sizes)),
+                False,
+            )
+            continue
+        except Exception as e:
+            if initial_state.dealt:  # no program for the batches of all: as they are, then
+                initial_state, first = dataclasses.replace(initial_state, dealt=(), size=0), False
+                continue
+            less = initial_state.less()
+            wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
+            if (
+                wrong
+                or less is None
+                or not (found[0].any_buffers if found else getattr(e, "any_buffers", False))
+            ):
+                raise (e if tried is None else tried.failed(e)) from None
+            initial_state, first = less, False
+            continue
+        if isinstance(made, Capture):
+            made.assumptions += [
+                basis.made_buffer(
+                    b,
+                    why.get(b)
+                    or "its number decides something, or what comes of another cannot be followed",
+                )
+                for b in found[0].as_made
+                if why.get(b) != AS_IT_WAS
+            ]
+            return made
+        why.update(made)
+        initial_state, first = initial_state.without(made), False
+
+
+def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[str, str]:
+    """Buffers that begin with any value on the single device and should not, as ranks show, and
+    why.
+    """
+    found: dict[str, str] = {}
+    for name in single.any_buffers:
+        theirs = [side for side in sides if name in side.made_buffers]
+        other = next((side for side in theirs if name not in side.any_buffers), None)
+        if other is not None or not theirs:
+            found[name] = (
+                f"rank {other.rank} begins with another" if other is not None else "no rank has it"
+            )
+    return found
+
+
+def _begun(
+    steps: Sequence[Step],
+    where: Mesh,
+    one: Mesh,
+    name: str,
+    isolated: IsolatedRecorder,
+    ranks: str,
+    checkpoints: bool,
+    jobs: int,
+    strict: bool,
+    start: float,
+    initial_state: InitialState,
+    first: bool,
+    found: list[Recording],
+    labels: _Labels,
+    deal: bool,
+) -> Capture | dict[str, str]:
+    """The capture, or the buffers that begin with numbers after all, and why.
+
+    found: gets the single device's recording. deal: samples that are dealt out may be put together.
+    """
+    single, model, request = _single(steps[0], one, name, isolated, initial_state, first, labels)
+    found.append(single)
+    if steps[0] is not steps[-1]:
+        single.initial = model.initial = {}
+    numbers = {
+        name: reason for name, reason in single.as_made.items() if name in single.any_buffers
+    }
+    if numbers:
+        return numbers
+    if strict and model.opaque:
+        raise CaptureError(
+            f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}"
+        )
+    beside = dataclasses.replace(request, stand_in=-LARGE) if single.facts.gave_numbers else None
+    uncompared: dict[str, int] = {}
+    keep_all, may_move = False, True
+    while True:
+        recorded = recorded_ranks(
+            steps[-1], where, model, ranks, checkpoints, jobs, isolated, beside, keep_all, may_move
+        )
+        sides, rank_classes, affine_axis = (
+            recorded.sides,
+            recorded.rank_classes,
+            recorded.affine_axis,
+        )
+        numbers = _numbers_after_all(single, sides)
+        if numbers:
+            return numbers
+        if (
+            getattr(steps[-1], "whole_script", False)
+            and where.world > 1
+            and not any(side.facts.communicates for side in sides)
+        ):
+            raise CaptureError(
+                f"no collective was issued on {where.world} ranks: the script trains {where.world} "
+                "models that know nothing of each other, or stopped before it communicated"
+            )
+        if deal:
+            check_dealt(single, sides)
+        _check_numbers(single, model, recorded.beside, name)
+        if isinstance(recorded.beside, Recording):
+            _check_ordinary_numbers(single, model, request, name, isolated, start)
+        for side in sides:
+            for text, loc in side.hazards.items():
+                raise Hazard(f"rank {side.rank}: {text}", loc, "")
+        _check_groups(sides)
+        _check_layouts(sides, where, rank_classes, affine_axis)
+        _check_infinities(sides)
+        changed = {b for side in sides for b in side.changed}
+        try:
+            if changed - set(model.outputs):  # buffers that the single device leaves as they were
+                model = _model(single, name, changed)
+                sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
+            uncompared = {
+                label: side.rank
+                for side in reversed(sides)
+                for label in model.beside
+                if together(side.beside, label) != together(model.beside, label)
+            }
+            if uncompared:
+                sides = [
+                    dataclasses.replace(side.whole(), program=None)
+                    if any(
+                        together(side.beside, label) == together(model.beside, label)
+                        for label in uncompared
+                    )
+                    else side
+                    for side in sides
+                ]
+                model.without(uncompared)
+            plan, left_out, assumed = plan_of(
+                sides, model, f"{name}.model.json.gz", rank_classes, affine_axis, checkpoints
+            )
+            break
+        except NotKept:
+            beside, keep_all = None, True
+        except Uneven:
+            beside, may_move = None, False
+    if not any(side.facts.nodes for side in (single, *sides)):
+        raise CaptureError(
+            "nothing is computed: no operator was recorded on the single device and none on the "
+            "ranks, so that there is nothing to compare"
+        )
+    assumptions = list(
+        dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)])
+    )
+    assumptions += assumed + recorded.assumed + labels.assumed()
+    if initial_state.dealt:
+        assumptions.append(basis.dealt_batches(", ".join(initial_state.dealt), initial_state.size))
+    assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
+    not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
+    not_compared += [
+        basis.NotCompared(
+            label,
+            f"rank {rank} has other such tensors and numbers in its optimizers, or writes others, "
+            "than the single device",
+        )
+        for label, rank in uncompared.items()
+    ]
+    not_compared += _other_results(single, sides, model)
+    for a, stretches in rank_classes.items():
+        within = (
+            ""
+            if len(stretches) == 1
+            else " within "
+            + " and ".join(f"{low} to {high - 1}" for low, high in stretches if high - low > 1)
+        )
+        assumptions.append(
+            basis.ranks_identical(
+                f"ranks that differ only in {a} run alike{within}: of {where.sizes[a]} coordinates "
+                "those recorded did"
+            )
+        )
+    if affine_axis is not None:
+        assumptions.append(
+            basis.ranks_identical(
+                f"ranks that differ only in {affine_axis} do the same with numbers that move "
+                f"evenly with it: of {where.sizes[affine_axis]} coordinates all were recorded "
+                "where the others are 0, elsewhere the first, second and last"
+            )
+        )
+    unknown = {text: loc for s in sides for text, loc in s.unknown.items()}
+    return Capture(
+        model.json,
+        plan,
+        assumptions,
+        not_compared,
+        model.compared(),
+        left_out,
+        unknown,
+        [s.rank for s in sides],
+        {label: model.tied[("output", label, 0)] for label in model.outputs},
+        dict(model.constants),
+        time.monotonic() - start,
+        labels,
+        source_of(steps[-1]),
+    )
+
+
+def _by_ranks(
+    sides: Sequence[Recording], of: Callable[[Recording], Iterable[str]]
+) -> dict[str, list[str]]:
+    """Names by the ranks that have them."""
+    having: dict[str, list[int]] = {}
+    for side in sides:
+        for name in dict.fromkeys(of(side)):
+            having.setdefault(name, []).append(side.rank)
+    found: dict[str, list[str]] = {}
+    for name, ranks in having.items():
+        found.setdefault(
+            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}", []
+        ).append(name)
+    return found
+
+
+def _trained_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
+    """Parameters that the single device trains and ranks leave alone, with the whole model."""
+    changed = [
+        n
+        for n in model.shapes
+        if (after := model.tied.get(("output", f"{n}.new", 0))) is not None
+        and after != model.tied.get(("input", n, 0))
+    ]
+    return [
+        basis.trained_by_some(ranks, listed(names))
+        for ranks, names in _by_ranks(
+            sides, lambda side: [n for n in changed if n in side.left_alone]
+        ).items()
+    ]
+
+
+def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assumption]:
+    """Gradients that ranks do not leave in parameters that they have: nothing is claimed of these
+    there.
+    """
+    return [
+        basis.left_by_some(ranks, ", ".join(names))
+        for ranks, names in _by_ranks(
+            sides, lambda side: [n for n in side.no_gradient if f"{n}.grad" in model.outputs]
+        ).items()
+    ]
+
+
+def _other_results(
+    single: Recording, sides: Sequence[Recording], model: Model
+) -> list[basis.NotCompared]:
+    """Numbers and texts that the step returns, and None, where they are not the same everywhere."""
+    found: dict[str, str] = {}
+    for side in sides:
+        for label, text in side.plain.items():
+            if label in model.outputs and text == "None":
+                found.setdefault(label, f"rank {side.rank} returns None in its place")
+            elif label not in single.plain:
+                found.setdefault(
+                    label,
+                    f"it is {text} on rank {side.rank}, and nothing of that name on the single "
+                    "device",
+                )
+            elif text != single.plain[label]:
+                found.setdefault(
+                    label,
+                    f"it is {text} on rank {side.rank} and {single.plain[label]} on the single "
+                    "device",
+                )
+    for label, text in single.plain.items():
+        if text != "None" and not any(label in side.plain for side in sides):
+            found.setdefault(label, f"it is {text} on the single device and nothing on the ranks")
+    return [basis.other_result(label, why) for label, why in found.items()]
+
+
+def _check_groups(sides: Sequence[Recording]) -> None:
+    """All ranks create the same process groups in the same order: each waits for all ranks.
+
+    Raises CaptureError.
+    """
+    first = sides[0]
+    for side in sides:
+        if side.groups_made != first.groups_made:
+            at = next(
+                i
+                for i, (a, b) in enumerate(
+                    itertools.zip_longest(first.groups_made, side.groups_made)
+                )
+                if a != b
+            )
+            here, there = (
+                f"makes the group {list(s.groups_made[at])}"
+                if at < len(s.groups_made)
+                else "makes no more group"
+                for s in (side, first)
+            )
+            raise CaptureError(
+                f"dist.new_group: rank {side.rank} {here} where rank {first.rank} {there}: each "
+                "call waits for all ranks, so that all have to make all groups in the same order"
+            )
+
+
+def _check_layouts(
+    sides: Sequence[Recording], mesh: Mesh, rank_classes: RankClasses, affine_axis: str | None
+) -> None:
+    """Members of a communication use one dtype and, where elements are paired by memory, equal
+    layouts.
+
+    Each rank is compared with the first of its group, which is then equal to all others.
+    rank_classes, affine_axis: how ranks that were not recorded follow from those that were. Raises
+    CaptureError.
+    """
+    recorded = {side.rank: side for side in sides}
+    for side in sides:
+        for comm, mine in side.layouts.items():
+            for r in mine.ranks[:1]:
+                other = recorded[
+                    mesh.stands_for(r, rank_classes, affine_axis, recorded)
+                ].layouts.get(comm)
+                if other is not None and other.dtypes != mine.dtypes:
+                    raise CaptureError(
+                        f"{mine.operator}: rank {side.rank} gives {' and '.join(mine.dtypes)} at "
+                        f"{mine.loc}, rank {r} {' and '.join(other.dtypes)} at {other.loc}"
+                    )
+                if other.tag != mine.tag if other is not None else mine.tag and r not in recorded:
+                    there = (
+                        f"tag {other.tag} at {other.loc}"
+                        if other is not None
+                        else "a tag that was not recorded"
+                    )
+                    raise CaptureError(
+                        f"a message with the tag {mine.tag} at {mine.loc} is on rank {r}, as "
+                        f"messages are counted, one with {there}: some backends pair messages by "
+                        "tags, others ignore them"
+                    )
+                if other is not None and other.even != mine.even:
+                    unequal, equal = (side.rank, r) if other.even else (r, side.rank)
+                    raise CaptureError(
+                        f"an all-to-all at {mine.loc} has pieces of unequal sizes on rank "
+                        f"{unequal} and of equal ones on rank {equal}: this is not followed"
+                    )
+                if other is not None and other.strides != mine.strides:
+                    at = "" if other.loc == mine.loc else f" (on rank {r} at {other.loc})"
+                    raise CaptureError(
+                        f"{mine.operator}: tensors lie in other orders in memory on ranks "
+                        f"{side.rank} and {r}, and a backend takes them as they lie "
+                        f"(.contiguous() makes them lie alike) at {mine.loc}{at}"
+                    )
+
+
+def _check_infinities(sides: Sequence[Recording]) -> None:
+    """What a rank takes to be finite must not come from masked scores of another.
+
+    Raises CaptureError.
+    """
+    giving = next((s for s in sides if s.facts.gives_hiding), None)
+    for side in sides:
+        if giving is not None and side.facts.relies_on_brought:
+            raise CaptureError(
+                "it is asked whether what came from other ranks is infinite or not-a-number, and "
+                f"rank {giving.rank} gives masked scores, or what is computed with them, "
+                f"at {giving.facts.gives_hiding}: what becomes of minus infinities is not followed "
+                f"at {side.facts.relies_on_brought}"
+            )
+
+
+def verify(
+    *functions: Step,
+    mesh: Mapping[str, int] | str,
+    ranks: str = "all",
+    checkpoints: bool = True,
+    keep: str | os.PathLike[str] | None = None,
+    arguments: Sequence[str] = (),
+    jobs: int = 1,
+    strict: bool = False,
+    accept: Sequence[str] = (),
+    allow_uncompared: Sequence[str] = (),
+    steps: int | None = None,
+) -> Report:
+    """Whether the step on the mesh computes what it computes on one device.
+
+    With two steps, it is compared with what the first computes on one device. mesh, ranks,
+    checkpoints, jobs, strict: as of `capture`. steps: of a function that yields each step's result,
+    how many are verified as one program (None: all). keep: prefix of files to leave behind.
+    arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
+    that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
+    that.
+
+    Raises CaptureError, and ProgramError as verify_files does.
+    """
+    labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
+    where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    words = wording(
+        functions,
+        ", ".join(f"{axis} {size}" for axis, size in where.sizes.items()),
+        keep is not None,
+    )
+    accepted = [
+        *(f"--accept={name}" for name in accept),
+        *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
+    ]
+
+    def judged(labels: _Labels) -> tuple[Report, Capture | None]:
+        try:
+            c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
+        except Hazard as e:
+            return _hazardous(e), None
+        return _judged(c, keep, [*accepted, *arguments], words), c
+
+    report, made = judged(labels)
+    less = (
+        made.labels.less(Names.LIBRARY)
+        if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED")
+        else None
+    )
+    if made is None or less is None:
+        return report
+    with contextlib.suppress(CaptureError):  # it may be right where all labels count
+        other, _ = judged(less)
+        if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+            return other
+    if keep is not None:
+        made.write(keep)
+    return report
+
+
+def _judged(
+    c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str], words: Wording
+) -> Report:
+    """The report of `shardproof verify` on the two files, in the words of what was called."""
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(keep) if keep is not None else Path(folder) / "step"
+        _, plan = c.write(prefix)
+        report = verify_files(plan, arguments=arguments)
+    words.put(report, arguments)
+    report = _without_arguments(report, c)
+    report.assumptions = [a.text for a in c.assumptions]
+    report.not_compared = [str(n) for n in c.not_compared]
+    report.seconds_capture = c.seconds
+    return report
+
+
+def _without_arguments(report: Report, c: Capture) -> Report:
+    """A defect that an opaque function causes is no defect but undecided.
+
+    Of other arguments, or of arguments that were not proved to be the model's, its results are not
+    known. That they differ, or what is computed of them, shows no defect.
+    """
+    stages = report.raw.get("stages", [])
+    unproved = {s["tensor"] for s in stages if s["role"] == "output" and s["verdict"] != "proved"}
+    calls = {
+        label.split(" of ", 1)[1]: tensor
+        for label, tensor in c.names.items()
+        if label.startswith("argument ") and tensor in unproved
+    }
+    if report.verdict != "NOT EQUIVALENT" or not calls:
+        return report
+    unknown = {
+        name
+        for name in c.model["tensors"]
+        if name.startswith("%") and name[1:].rsplit(".", 1)[0] in calls
+    }
+    for node in c.model["nodes"]:
+        if not unknown.isdisjoint(node["in"]):
+            unknown.update(name for name in node["out"] if name is not None)
+    unknown |= set(calls.values()) - {
+        tensor for label, tensor in c.names.items() if not label.startswith("argument ")
+    }
+    if all(
+        d.kind in ("value", "lineage")
+        and (d.tensor in unknown or (shown := _SHOWN.findall(d.text)) and unknown.issuperset(shown))
+        for d in report.defects
+    ):
+        report.verdict = "UNDECIDED"
+        report.reason = (
+            "arguments of a function of which nothing is known are not proved to be the model's; "
+            "whether its results are is not known"
+        )
+        report.text = f"UNDECIDED: {report.reason}\n\n{report.text}"
+    return report
+
+
+_SHOWN = re.compile("shows in output '([^']*)'")  # of a defect
+
+
+def _hazardous(e: Hazard) -> Report:
+    """The verdict on a step that is wrong before its numbers are looked at."""
+    defect = Defect(
+        e.kind,
+        e.text,
+        e.tensor,
+        [e.loc] if e.loc else [],
+        {"kind": e.kind, "message": e.text, "tensor": e.tensor},
+    )
+    verdicts = {
+        "async": "what the step computes depends on when its communication happens",
+        "random": "ranks draw other random numbers than one device could",
+    }
+    raw = {
+        "verdict": "not-equivalent",
+        "reason": e.text,
+        "outputs": 0,
+        "outputs_proved": 0,
+        "defects": [defect.details],
+    }
+    return Report(
+        "NOT EQUIVALENT",
+        e.text,
+        0,
+        0,
+        [defect],
+        f"NOT EQUIVALENT: {verdicts[e.kind]}\n\nDefect: {e}\n",
+        raw,
+    )
+
+
+def assert_equivalent(*functions: Step, mesh: Mapping[str, int] | str, **options: Any) -> Report:
+    """For tests: the report. Parameters and errors are those of `verify`.
+
+    Raises AssertionError with the report's text unless the verdict is EQUIVALENT.
+    """
+    report = verify(*functions, mesh=mesh, **options)
+    if not report.equivalent:
+        raise AssertionError(str(report))
+    return report
+
+
+__all__ = ["Capture", "CaptureError", "assert_equivalent", "capture", "verify"]

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings in processes of their own, in which no other rank was recorded before.
+
+Ranks are recorded one after the other in one process, where real ranks have a process each. What a
+step leaves in Python's memory (globals, caches, attributes of functions), the next recording would
+find. A process that is forked before anything is recorded, and forks one for each recording, has
+nothing of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..distributed.mailbox import Mailbox, MissingMetadata
+from ..distributed.mesh import Mesh
+from ..terms.labels import Ignorable
+from ..trace.initial_state import InitialState
+from ..trace.record import record
+from ..trace.recording import CaptureError, Recording, Step
+
+SINGLE = -1  # instead of a rank: the single device
+# that a recording takes beyond ten times of what the same step took in this process
+MOST_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A rank to be recorded (SINGLE: the single device).
+
+    stand_in: the number of those that depend on data, for code that is not followed.
+    """
+
+    rank: int
+    classes: Mapping[str, int]
+    mailbox: Mailbox
+    stand_in: float = math.nan
+    initial_state: InitialState = InitialState()
+    ignorable: Ignorable = dataclasses.field(default_factory=dict)
+
+
+class Failed(Exception):
+    """A recording that raised something else than CaptureError: its text."""
+
+
+class Overrun(Exception):
+    """A recording took too long.
+
+    A lock that a thread of this process held when it was forked is never released, for instance.
+    """
+
+
+def fork() -> int:
+    """os.fork() without the warning of newer Pythons about threads.
+
+    The forked process uses none.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+class IsolatedRecorder:
+    """The process that forks others. To be made before anything is recorded, and closed."""
+
+    def __init__(self, steps: Mapping[bool, tuple[Step, Mesh]]) -> None:
+        """steps: the single device's (True) and the ranks', with their meshes."""
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = self._folder.name  # for files that are not needed once this is closed
+        self._submitted: list[int] = []
+        self._ours, theirs = multiprocessing.Pipe()
+        self._pid = fork()
+        if self._pid == 0:
+            try:
+                self._ours.close()
+                _Server(steps, theirs, self.folder).run()
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def __enter__(self) -> IsolatedRecorder:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
+        if self._pid:
+            if self._submitted:
+                os.kill(self._pid, signal.SIGTERM)  # what is still being recorded is not waited for
+            self._ours.close()
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def submit(self, requests: Sequence[Request], jobs: int = 1) -> None:
+        """Begins to record, `jobs` at a time; `take` returns the results.
+
+        Raises Overrun where an earlier recording did not end.
+        """
+        if not self._pid:
+            raise Overrun("the process that records ranks apart has ended")
+        self._submitted = [r.rank for r in requests]
+        self._ours.send((list(requests), jobs))
+
+    def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
+        """The results of `ask`: recordings, or what they raised (CaptureError, MissingMetadata,
+        Failed).
+
+        What the ranks sent is put into the mailbox. seconds: that the same step took in this
+        process. Raises Overrun.
+        """
+        limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._submitted)
+        try:
+            if not self._ours.poll(max(0.0, limit - time.monotonic())):
+                raise Overrun(
+                    f"rank {self._submitted[0]}: recording it in a process of its own did not end"
+                )
+            self._ours.recv()
+        except (Overrun, EOFError, OSError) as e:
+            self._end()
+            raise Overrun(str(e)) from None
+        found: dict[int, Recording | Exception] = {}
+        for rank in self._submitted:
+            try:
+                with open(f"{self.folder}/{rank}", "rb") as f:
+                    what, sent = pickle.load(f)
+                os.remove(f"{self.folder}/{rank}")
+            except (OSError, EOFError, pickle.UnpicklingError):
+                what, sent = ("failed", f"rank {rank}: the process that recorded it died"), {}
+            for key, value in sent.items():
+                mailbox.setdefault(key, value)
+            found[rank] = what if isinstance(what, Recording) else _raised(*what)
+        self._submitted = []
+        return found
+
+
+def _raised(kind: str, text: str, peer: int = -1) -> Exception:
+    return (
+        MissingMetadata(text, peer)
+        if kind == "missing"
+        else CaptureError(text)
+        if kind == "capture"
+        else Failed(text)
+    )
+
+
+class _Server:
+    """In the forked process."""
+
+    def __init__(
+        self, steps: Mapping[bool, tuple[Step, Mesh]], requests: Connection, folder: str
+    ) -> None:
+        self.steps, self.requests, self.folder = steps, requests, folder
+        self.running: set[int] = set()
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self._stop)
+        while True:
+            try:
+                requests, jobs = self.requests.recv()
+            except EOFError:
+                return
+            for request in requests:
+                while len(self.running) >= jobs:
+                    self._reap()
+                self._fork(request)
+            while self.running:
+                self._reap()
+            self.requests.send(None)
+
+    def _stop(self, *_: Any) -> None:
+        for pid in self.running:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(1)
+
+    def _reap(self) -> None:
+        self.running.discard(os.wait()[0])
+
+    def _fork(self, request: Request) -> None:
+        pid = fork()
+        if pid:
+            self.running.add(pid)
+            return
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # what the step prints it prints where it is recorded with the others
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            with open(f"{self.folder}/{request.rank}", "wb") as f:
+                pickle.dump(
+                    (_outcome(*self.steps[request.rank == SINGLE], request), request.mailbox),
+                    f,
+                    protocol=pickle.HIGHEST_PROTOCOL,
+                )
+        finally:
+            os._exit(0)
+
+
+def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any, ...]:
+    try:
+        return record(
+            step,
+            mesh,
+            max(request.rank, 0),
+            request.classes,
+            request.mailbox,
+            stand_in=request.stand_in,
+            initial_state=request.initial_state,
+            ignorable=request.ignorable,
+        )
+    except MissingMetadata as e:
+        return "missing", str(e), e.peer
+    except CaptureError as e:
+        return "capture", str(e)
+    except Exception as e:
+        return "failed", f"{type(e).__name__}: {e}"
+
+
+__all__ = ["SINGLE", "IsolatedRecorder", "Failed", "Overrun", "Request", "fork"]

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verifies a training script that runs under torchrun.
+
+    python -m shardproof.torch --mesh dp=2,tp=2 train.py [arguments of the script]
+
+Options stand before the script, as torchrun's do:
+everything after its name is its own. If `--mesh` is not among them, all options are searched after
+the script's name, too.
+
+The script runs unchanged, with world size 1 and then as each rank of the mesh; its own
+init_process_group gets a group. It is recorded until each of its optimizers has stepped, or has
+made `--steps` steps, and is then stopped. These are the optimizers that it has created by then. At
+the latest it is stopped before the seventeenth step of one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.optim import optimizer as optim
+
+from ...program import ProgramError
+from ..compat.user_code import user_place
+from ..distributed.mesh import Mesh
+from ..step.world import World
+from ..terms import assumptions
+from ..trace.recording import Step
+from .capture import Capture, CaptureError, capture, verify
+
+MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
+
+
+class _Stepped(BaseException):
+    """Ends the script."""
+
+
+class _Steps:
+    """The optimizers of a script, and how often each has stepped.
+
+    One may hold others, as ZeroRedundancyOptimizer does.
+    """
+
+    def __init__(self, world: World, wanted: int) -> None:
+        self.side: Any = world._backend  # of a recording
+        self.wanted = wanted
+        self.there: list[Any] = []  # in the order in which they were made
+        self.under_way: list[Any] = []
+        self.done: list[Any] = []
+        self.stopped = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        make = optim.Optimizer.__init__
+
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self.there.append(optimizer)
+
+        handles = [
+            optim.register_optimizer_step_pre_hook(self._before),
+            optim.register_optimizer_step_post_hook(self._after),
+        ]
+        optim.Optimizer.__init__ = made
+        try:
+            yield
+        finally:
+            optim.Optimizer.__init__ = make
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.side.binding.priming:
+            return  # no step of the script's
+        if self.count(optimizer) == MOST_STEPS * self.wanted:
+            self._stop()
+        self.under_way.append(optimizer)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.side.binding.priming:
+            return
+        self.under_way.pop()
+        self.done.append(optimizer)
+        if not self.under_way and all(self.count(o) >= self.wanted for o in self.there):
+            self._stop()
+
+    def _stop(self) -> None:
+        self.stopped = True
+        raise _Stepped
+
+    def count(self, optimizer: Any) -> int:
+        return sum(o is optimizer for o in self.done)
+
+    def leave_out(self) -> None:
+        """What was not looked at, of the script and of what it was to do."""
+        g = self.side.recorder.g
+        if self.stopped:
+            g.assume(assumptions.rest_of_script([self.count(o) for o in self.there]))
+        for o in self.there:
+            size = sum(len(group["params"]) for group in o.param_groups)
+            what = f"{type(o).__name__} of {size} parameters"
+            if not self.count(o):
+                idle = assumptions.no_step(type(o).__name__, size)
+                g.leave_out(idle.what, idle.because)
+            elif self.count(o) < self.wanted:
+                g.leave_out(
+                    f"step {self.count(o) + 1} of {what}", "there is none in what was looked at"
+                )
+
+
+def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
+    """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
+    steps.
+    """
+
+    def step(world: World) -> None:
+        optimizers = _Steps(world, steps)
+        with optimizers.watched(), _arguments(path, arguments):
+            _run(path, optimizers)
+            if optimizers.there and not optimizers.done:
+                raise CaptureError(
+                    f"{path} ended before any of its optimizers stepped{_raised(path)}"
+                )
+        optimizers.leave_out()
+
+    step.__name__ = Path(path).stem
+    step.source = path  # type: ignore[attr-defined]
+    step.whole_script = True  # type: ignore[attr-defined]
+    # as each of its processes would have
+    step.own_random_state = True  # type: ignore[attr-defined]
+    return step
+
+
+@contextlib.contextmanager
+def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
+    def leave(code: int) -> None:
+        raise SystemExit(code)  # else the exit code would be taken for a verdict
+
+    before_argv, before_path, before_exit = sys.argv, list(sys.path), os._exit
+    try:
+        os._exit = leave  # type: ignore[assignment]
+        sys.argv = [path, *arguments]
+        sys.path.insert(0, str(Path(path).resolve().parent))
+        yield
+    finally:
+        sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
+
+
+def _run(path: str, optimizers: _Steps) -> None:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except _Stepped:
+        pass
+    except (Exception, SystemExit) as e:
+        if optimizers.stopped:
+            return  # it caught what ended it, and goes by that
+        if not isinstance(e, SystemExit):
+            raise
+        if e.code not in (None, 0):
+            raise CaptureError(f"{path} ended with exit code {e.code}") from None
+
+
+def _raised(path: str) -> str:
+    """The last error that the script caught, and where it was raised.
+
+    The script runs once more, with a trace.
+    """
+    found: list[BaseException] = []
+    places: list[str] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        place = user_place(frame)
+        if (
+            event == "exception"
+            and place
+            and isinstance(argument[1], Exception)
+            and not isinstance(argument[1], StopIteration)
+            and (not found or found[-1] is not argument[1])  # not where it only passes
+        ):
+            found.append(argument[1])
+            places.append(place)
+        return trace if place else None
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    before = sys.gettrace()
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        try:
+            sys.settrace(trace)
+            runpy.run_path(path, run_name="__main__")
+        except BaseException:  # it ended without one before: this is about what it catches
+            pass
+        finally:
+            sys.settrace(before)
+    return f": {type(found[-1]).__name__}: {found[-1]} was raised at {places[-1]}" if found else ""
+
+
+def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "--mesh", metavar="AXES", help="required; axes and sizes, slowest first: dp=2,tp=4"
+    )
+    parser.add_argument(
+        "--ranks",
+        default="all",
+        help="which ranks are recorded: all, or classes (those along an axis that turns out not to "
+        "matter, or not between the ends of shards, are taken to be alike)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=1,
+        metavar="N",
+        help="look at so many steps of each optimizer, as one program (default: 1)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="so many processes record ranks"
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="operators of which nothing is known but that they are functions are an error",
+    )
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="accept an assumption of class risk: it no longer makes the verdict CONDITIONAL; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--allow-uncompared",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="accept that what matches (*, ?, [...]) is not compared; may be given several times",
+    )
+    parser.add_argument(
+        "--capture",
+        metavar="PREFIX",
+        help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify",
+    )
+    parser.add_argument(
+        "--verify",
+        metavar="OPTIONS",
+        default="",
+        help="further options of shardproof verify, in one argument",
+    )
+    return parser
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    """The options, the script and its arguments.
+
+    Ends the process with exit code 2 where they are wrong.
+    """
+    named: dict[str, Any] = {"prog": "python -m shardproof.torch", "allow_abbrev": False}
+    parser = _with_options(
+        argparse.ArgumentParser(
+            **named,
+            usage="%(prog)s --mesh AXES [options] SCRIPT [arguments of the script]",
+            description="Verifies a PyTorch training script on a CPU, with no process but "
+            "this one.",
+            epilog="With --mesh after the script the options stand among the script's arguments: "
+            "those that are none of these are the script's.",
+        )
+    )
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="run as __main__")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="arguments of the script: all that comes after its name",
+    )
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unknown option {unknown[0]}: options of the script come after its name")
+    if options.script is None:
+        parser.error("the script is missing")
+    if options.mesh is None:
+        after = _with_options(argparse.ArgumentParser(**named, add_help=False))
+        options, options.arguments = after.parse_known_args(options.arguments, options)
+    if options.mesh is None:
+        parser.error(
+            f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}"
+        )
+    if options.steps < 1:
+        parser.error("--steps: at least 1")
+    if options.capture and (options.accept or options.allow_uncompared):
+        parser.error(
+            "--accept and --allow-uncompared are about a verdict: with --capture there is none; "
+            "give them to `shardproof verify` with the files"
+        )
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit codes are those of `shardproof verify`.
+
+    2 is also for wrong options and for what cannot be captured.
+    """
+    options = _options(argv)
+    try:
+        step = script_step(options.script, options.arguments, options.steps)
+        if options.capture:
+            done: Capture = capture(
+                step,
+                mesh=Mesh.parse(options.mesh).sizes,
+                ranks=options.ranks,
+                jobs=options.jobs,
+                strict=options.strict,
+            )
+            for path in done.write(options.capture):
+                print(path)
+            return 0
+        report = verify(
+            step,
+            mesh=options.mesh,
+            ranks=options.ranks,
+            arguments=shlex.split(options.verify),
+            jobs=options.jobs,
+            strict=options.strict,
+            accept=options.accept,
+            allow_uncompared=options.allow_uncompared,
+        )
+    except (CaptureError, ProgramError, ValueError) as e:
+        print(f"shardproof.torch: {e}", file=sys.stderr)
+        return 2
+    print(report)
+    return {"EQUIVALENT": 0, "CONDITIONAL": 4, "NOT EQUIVALENT": 10, "UNDECIDED": 5}[report.verdict]

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verdict rests on beside the theorem, and what of a step is not compared.
+
+One place for the name, the class and the sentence of each. The class is what a false one would
+mean (docs/soundness.md, "Assumptions"): a `RISK` makes an EQUIVALENT verdict CONDITIONAL until the
+user accepts it by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+
+class Kind(str, enum.Enum):
+    """What happens if an assumption is false."""
+
+    HARMLESS = "harmless"  # no bug can hide behind it
+    CHECKABLE = "checkable"  # the user can look at the named place and check it
+    RISK = "risk"  # a real bug could hide behind it
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumption:
+    """One assumption. name: for `--accept`; text: one sentence."""
+
+    name: str
+    kind: Kind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def json(self) -> dict[str, Any]:
+        return {"name": self.name, "class": self.kind.value, "text": self.text}
+
+
+@dataclasses.dataclass(frozen=True)
+class NotCompared:
+    """A tensor or number of the step that the verdict does not cover."""
+
+    what: str
+    because: str
+
+    def __str__(self) -> str:
+        return f"{self.what} is not compared: {self.because}"
+
+    def json(self) -> dict[str, Any]:
+        return {"what": self.what, "because": self.because}
+
+
+CLASSES = Assumption(
+    "classes",
+    Kind.CHECKABLE,
+    "labels and tokens are classes: 0 up to the size of the table or of the last dimension",
+)
+GATHERED = Assumption(
+    "nccl-gather-gradients",
+    Kind.CHECKABLE,
+    "gradients of torch.distributed.nn.functional's all_gather and all_to_all are what they are on"
+    " NCCL: where they are not contiguous, gloo mixes up their elements (a .clone() of what was"
+    " gathered keeps them contiguous)",
+)
+POSITIVE = Assumption(
+    "positive-base",
+    Kind.CHECKABLE,
+    "what is raised to a power that depends on data is positive: inputs for which it is zero (or"
+    " negative) are left out",
+)
+NON_NEGATIVE_PARTS = Assumption(
+    "non-negative-parts",
+    Kind.HARMLESS,
+    "sums and parts of what is never negative on one rank have none that is from other ranks"
+    " either",
+)
+EACH_ROW_SEEN = Assumption(
+    "masked-rows", Kind.CHECKABLE, "of scores that are masked by data each row has one that is seen"
+)
+BROUGHT_IS_NUMBER = Assumption(
+    "finite-received",
+    Kind.CHECKABLE,
+    "what comes from other ranks is a number where it is multiplied by zero",
+)
+BOTH_CHOICES_ARE_NUMBERS = Assumption(
+    "finite-choices",
+    Kind.CHECKABLE,
+    "where one of two numbers is chosen (torch.where, masked_fill, tril, cumsum and the like) both"
+    " are numbers: inputs for which the other one is not-a-number are left out",
+)
+NO_INFINITIES = Assumption(
+    "real-numbers", Kind.HARMLESS, "isnan and isinf are false: the verdict is about real numbers"
+)
+FACTORIZATIONS = Assumption(
+    "factorizations", Kind.CHECKABLE, "inverses and factorizations of matrices exist (`info` is 0)"
+)
+TIES = Assumption(
+    "ties",
+    Kind.CHECKABLE,
+    "top-k, sort, arg-max, medians and running extrema choose the first of equal numbers",
+)
+BOUNDARIES = Assumption(
+    "boundaries", Kind.CHECKABLE, "a number that is counted among boundaries is none of them"
+)
+FUTURES = Assumption(
+    "futures",
+    Kind.CHECKABLE,
+    "who asks for the future of an asynchronous call (get_future) reads nothing of it before it is"
+    " done",
+)
+NUMBER_TEXT = Assumption(
+    "number-text",
+    Kind.CHECKABLE,
+    "what other code than Python's operators and `math` reads of a number that Tensor.item() gave"
+    " decides nothing (it was recorded again with another number in its place)",
+)
+
+
+def rest_of_script(steps: list[int]) -> Assumption:
+    """A script was stopped when each of its optimizers had made so many steps."""
+    most = max(steps, default=1)
+    first = f"first {most} steps" if most > 1 else "first step"
+    if len(steps) <= 1:
+        what = first.replace("step", "optimizer step")
+    elif len(set(steps)) == 1:
+        what = f"{first} of each optimizer"
+    else:
+        what = f"first steps of each optimizer ({', '.join(map(str, steps))})"
+    return Assumption(
+        "rest-of-script",
+        Kind.CHECKABLE,
+        f"only the {what} {'were' if most > 1 else 'was'} verified, not what the"
+        " script does afterwards; --steps N verifies more",
+    )
+
+
+def fraction(constant: float, stands_for: str) -> Assumption:
+    """A constant that was computed in doubles."""
+    return Assumption(
+        "fractions", Kind.HARMLESS, f"the constant {constant!r} stands for {stands_for}"
+    )
+
+
+def placement_from_shape(what: str) -> Assumption:
+    return Assumption(
+        "placement-from-shape",
+        Kind.CHECKABLE,
+        f"{what}: where the ranks' parts lie was concluded from shapes",
+    )
+
+
+def draws_by_position(loc: str) -> Assumption:
+    return Assumption(
+        "draws-by-position",
+        Kind.CHECKABLE,
+        f"random numbers drawn at {loc}: each rank's are those of the single device"
+        " at the same positions",
+    )
+
+
+def same_seed(loc: str, axes: str) -> Assumption:
+    return Assumption(
+        "same-seed",
+        Kind.RISK,
+        f"random numbers drawn at {loc}: ranks along {axes} draw the same ones (one"
+        " seed) for their parts of the batch; taken to be different ones",
+    )
+
+
+def device_seeds(loc: str) -> Assumption:
+    return Assumption(
+        "cuda-seeds",
+        Kind.RISK,
+        f"random numbers drawn at {loc} are taken to be drawn on the GPU, whose seed"
+        " torch.cuda.manual_seed sets: on the CPU ranks draw different ones"
+        " (torch.manual_seed seeds both)",
+    )
+
+
+def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
+    return Assumption(
+        "batch",
+        Kind.CHECKABLE,
+        f"random numbers drawn at {loc}: ranks along {axes} draw their own{seeds}; the"
+        " single device's batch is theirs, one after another",
+    )
+
+
+def dealt_batches(axes: str, size: int) -> Assumption:
+    return Assumption(
+        "batch",
+        Kind.CHECKABLE,
+        f"DistributedSampler deals out {size} samples for a batch to each rank along"
+        f" {axes}; the single device's batch is theirs, one after another",
+    )
+
+
+def same_batch(axis: str, loc: str, seeds: str) -> Assumption:
+    drawn = f": drawn at {loc}{seeds or ' with one state of the generator'}" if loc else ""
+    return Assumption(
+        "same-batch",
+        Kind.RISK,
+        f"the batch is taken to be the same on all ranks along {axis}, which compute"
+        f" from the same numbers{drawn}",
+    )
+
+
+def same_initial(name: str, axes: str, where: str) -> Assumption:
+    return Assumption(
+        "initial-values",
+        Kind.RISK,
+        f"ranks along {axes} begin with the same numbers in different parts of {name}"
+        f" ({where}); taken to be any numbers",
+    )
+
+
+def given_initial(names: str) -> Assumption:
+    return Assumption(
+        "given-initial-values",
+        Kind.CHECKABLE,
+        f"the first values of {names} are given: the step seeds nothing, and ranks that"
+        " hold the same of them have drawn other shapes before",
+    )
+
+
+def initial_values(names: str, why: str) -> Assumption:
+    return Assumption(
+        "initial-values",
+        Kind.RISK,
+        f"the first values of {names} are taken to be the same on the ranks that hold"
+        f" them: they cannot be followed ({why})",
+    )
+
+
+def labels_valid(loc: str, ignore: int) -> Assumption:
+    return Assumption(
+        "labels-valid",
+        Kind.RISK,
+        f"labels at {loc} are all taken to count: none equals ignore_index {ignore}"
+        " (where some may, ranks have different numbers of labels that count, and"
+        " their means are not the mean of all)",
+    )
+
+
+def made_buffer(name: str, why: str) -> Assumption:
+    return Assumption(
+        "initial-buffers",
+        Kind.CHECKABLE,
+        f"the buffer {name} begins with the number that it was made with, not with"
+        f" any value: {why}",
+    )
+
+
+def left_by_some(ranks: str, names: str) -> Assumption:
+    return Assumption(
+        "missing-gradients",
+        Kind.CHECKABLE,
+        f"no gradient is left on {ranks} in {names}: it is compared where there is one",
+    )
+
+
+def trained_by_some(ranks: str, names: str) -> Assumption:
+    return Assumption(
+        "trained-by-some",
+        Kind.CHECKABLE,
+        f"{ranks}: {names} are made there and never used: their new values are compared where"
+        " they are used",
+    )
+
+
+def ranks_identical(text: str) -> Assumption:
+    return Assumption("identical-ranks", Kind.CHECKABLE, text)
+
+
+def opaque(text: str) -> Assumption:
+    return Assumption("opaque-functions", Kind.CHECKABLE, text)
+
+
+def first_step(optimizer: str, why: str) -> Assumption:
+    return Assumption(
+        "first-optimizer-step",
+        Kind.CHECKABLE,
+        f"the state of {optimizer} begins as it is before the first step: {why}",
+    )
+
+
+def no_step(optimizer: str, parameters: int) -> NotCompared:
+    return NotCompared(
+        f"the step of {optimizer} of {parameters} parameters",
+        "it did not step in what was looked at",
+    )
+
+
+def other_result(label: str, why: str) -> NotCompared:
+    return NotCompared(f"the step's result {label!r}", why)

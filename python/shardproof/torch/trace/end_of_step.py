@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step leaves behind: its results, gradients, parameters, buffers and optimizer states."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..compat import private
+from ..intercept.data_number import DataNumber
+from ..step import flat_parameters
+from ..step.binding import Gone
+from ..step.several_steps import numbered
+from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
+from ..terms import assumptions
+from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
+from .cut_points import CutPoints
+from .recording import CaptureError
+from .results import PLAIN, leaves_of
+from .tracker import Tracker
+
+BESIDE = "other trained tensors"  # that no called module holds: of optimizers, or written by hand
+AS_IT_WAS = "it has the same number at the end"
+
+
+def memory_of(t: torch.Tensor) -> tuple[int, int]:
+    local = unwrapped(t)
+    return private.storage_key(local), int(local.storage_offset())
+
+
+def _parts(v: Value) -> dict[str, Value]:
+    return {".real": v.real, ".imag": v.imag} if isinstance(v, Complex) else {"": v}
+
+
+def same(a: Value, b: Value) -> bool:
+    """Whether two values are known to be one."""
+    if isinstance(a, Complex) and isinstance(b, Complex):
+        return same(a.real, b.real) and same(a.imag, b.imag)
+    if isinstance(a, Filled) and isinstance(b, Filled):
+        return a.fill == b.fill and a.shape == b.shape
+    if a is b or not (isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape):
+        return a is b
+    with private.outside():
+        return bool(torch.equal(a.data.double(), b.data.double()))
+
+
+@dataclasses.dataclass
+class Given:
+    """What a step began with, and what it gave to `world.output`.
+
+    states_of: (parameter, what it is) -> optimizer and parameter of a state that is an input.
+    buffers_before: what buffers held. any_buffers: those that begin with any value, and the number
+    that each was made with. as_made: those that begin with the number that they hold, or should,
+    and why. summed: memory of which ranks have parts to be added up. outputs: memory that was given
+    to `world.output`, and what it held then.
+    """
+
+    states_of: dict[tuple[str, str], tuple[Any, nn.Parameter]] = dataclasses.field(
+        default_factory=dict
+    )
+    buffers_before: dict[str, Value] = dataclasses.field(default_factory=dict)
+    any_buffers: dict[str, float] = dataclasses.field(default_factory=dict)
+    as_made: dict[str, str] = dataclasses.field(default_factory=dict)
+    summed: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    outputs: dict[tuple[int, int], Value] = dataclasses.field(default_factory=dict)
+
+
+class EndOfStep:
+    """Tracks what a step leaves behind.
+
+    plain: numbers and texts that it returned. changed: buffers that it changes. beside: what
+    optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
+    parameters without a gradient.
+    """
+
+    def __init__(self, tracker: Tracker, cut_points: CutPoints, given: Given) -> None:
+        self.tracker, self.cut_points, self.given = tracker, cut_points, given
+        self.recorder, self.mesh, self.binding = tracker.recorder, tracker.mesh, tracker.binding
+        self.yielded: list[TrackedTensor] = []  # results of the steps
+        self.plain: dict[str, str] = {}
+        self.changed: set[str] = set()
+        self.beside: dict[str, Shape] = {}
+        self.no_gradient: list[str] = []
+
+    def _left(
+        self,
+        name: str,
+        suffix: str,
+        t: torch.Tensor,
+        placement: Placement | None,
+        untouched: bool = False,
+    ) -> None:
+        """What the step leaves in a parameter, its gradient or its state.
+
+        Each rank has the model's value, also of a single number, unlike a loss. untouched: nothing
+        was done with it, so that nothing is claimed of it here.
+        """
+        kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, "optimizer states")
+        role = "output"
+        if self.binding.only_used(name) and name not in self.binding.stretches:
+            if untouched and self.mesh.world > 1:
+                return
+            if untouched:
+                role = "kept"
+            elif suffix != ".grad":
+                self.changed.add(name + suffix)
+        placement = placement or place(self.recorder, t)
+        placement.mean = placement.mean or []
+        parts = self.binding.stretches.get(name)
+        if parts is None or t.numel() != self.binding.parameters[name].numel():
+            self.tracker.track(role, name + suffix, t, placement, kind=kind)
+        elif t.numel():
+            flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
+            self.tracker.tracked += [
+                TrackedTensor("output", label, v, where, kind=kind)
+                for label, v, where in flat_parameters.parts_of(
+                    self.recorder.g, parts, suffix, flat
+                )
+            ]
+
+    def keep(self, result: Any, number: int = 1) -> None:
+        """Takes in what a step gave: its result, or of several steps the one of that number."""
+        before, self.tracker.tracked = self.tracker.tracked, self.yielded
+        for label, found in leaves_of(result):
+            self._result(label, found, number)
+        self.tracker.tracked = before
+
+    def finish(self, result: Any) -> None:
+        """Tracks what the step left behind: its results, gradients, parameters and optimizer
+        states.
+
+        Raises CaptureError.
+        """
+        self.cut_points.finish()
+        self.keep(result)
+        self.tracker.tracked += self.yielded
+        untouched = self._untouched()
+        for name, p in self.binding.parameters.items():
+            if p.grad is not None:
+                self._left(
+                    name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name))
+                )
+            elif 0 not in unwrapped(p).shape:
+                self.no_gradient.append(name)
+        for name, held in self._held().items():
+            self._left(
+                name,
+                ".new",
+                held,
+                place(self.recorder, held, self.binding.shard_of(name)),
+                name in untouched,
+            )
+        for (name, key), (value, owner) in self.binding.later_states(self.given.states_of).items():
+            self._left(
+                name,
+                f"{key}.new",
+                value,
+                place(
+                    self.recorder,
+                    value,
+                    self.binding.shard_of(name)
+                    if tuple(value.shape) == tuple(owner.shape)
+                    else None,
+                ),
+            )
+        for (name, key), (optimizer, owner) in self.given.states_of.items():
+            value = optimizer.state.get(owner, {}).get(key[1:])
+            if not isinstance(value, torch.Tensor):
+                raise CaptureError(
+                    f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor "
+                    "any more at the end of the step"
+                )
+            placement = next(
+                (
+                    m.placement
+                    for m in self.tracker.tracked
+                    if m.role == "input" and m.name == name + key
+                ),
+                None,
+            )
+            self._left(name, f"{key}.new", value, placement, name in untouched)
+        for name, p in self.binding.parameters.items():
+            self._attributes(name, p)
+        for name, (b, saved) in self.binding.buffers().items():
+            self._buffer(name, b, saved)
+        self._first_states()
+        found = self.binding.of_optimizers()
+        for name, kept in found.items():
+            self._beside(name, kept)
+        self._untracked(found)
+        for o in self.binding.idle_optimizers() if self.recorder.untracked.differentiated else ():
+            idle = assumptions.no_step(
+                type(o).__name__, sum(len(group["params"]) for group in o.param_groups)
+            )
+            self.recorder.g.leave_out(idle.what, idle.because)
+
+    def _result(self, label: str, found: Any, number: int) -> None:
+        """One result of the step, or of the step with that number: compared, or named as not
+        compared.
+        """
+        kind = "loss" if label == "loss" else "results"
+        label = numbered(label, number)
+        what = f"the step's result {label!r}"
+        if isinstance(found, DataNumber):
+            if found.value is None:
+                self.recorder.g.leave_out(
+                    what, "it is a number that depends on data in a way that is not followed"
+                )
+                return
+            with self.tracker.quiet():
+                found = self.recorder.number_tensor(found.value, torch.float64)
+        if isinstance(found, torch.Tensor):
+            if found.dtype.is_complex and found.numel():
+                self.recorder.g.leave_out(what, "it is complex")
+            self.tracker.track("output", self.tracker.claim(label, "output"), found, kind=kind)
+        elif isinstance(found, str) and self.recorder.g.gave_numbers:
+            self.recorder.g.leave_out(
+                what, "it is a text, which may have been made of numbers that depend on data"
+            )
+        elif isinstance(found, nn.Module):
+            self._returned(label, found)
+        elif found is None or isinstance(found, PLAIN):
+            self.plain[label] = repr(found)
+        else:
+            self.recorder.g.leave_out(
+                what, f"nothing is known of what is in a {type(found).__name__}"
+            )
+
+    def _returned(self, label: str, module: nn.Module) -> None:
+        """Of a module that the step returned: what is compared nowhere else."""
+        if not self.binding.has(module) and any(
+            t.numel() for t in [*module.parameters(), *module.buffers()]
+        ):
+            self.recorder.g.leave_out(
+                f"the step's result {label!r}",
+                "nothing calls or trains this module in the step, so that its parameters and "
+                "buffers are not looked at",
+            )
+        for path, m in module.named_modules():
+            for key, t in vars(m).items():
+                now = (
+                    self.recorder.read(unwrapped(t))
+                    if isinstance(t, torch.Tensor) and t.numel()
+                    else None
+                )
+                if isinstance(now, Poison) or isinstance(now, Named) and now.node is not None:
+                    self.recorder.g.leave_out(
+                        f"the step's result {'.'.join(filter(None, (label, path, key)))!r}",
+                        "it is a tensor that the step computed and the module holds as a plain "
+                        "attribute: return it by itself",
+                    )
+
+    def _untouched(self) -> set[str]:
+        """Parameters that this side neither computes with nor changes, of models of which it uses
+        other parts.
+
+        They are stages of a pipeline that other ranks have, of which it keeps an old copy. A model
+        that it leaves alone as a whole is compared.
+        """
+        mine = [
+            name
+            for name in self.binding.parameters
+            if name not in self.binding.stretches and self.binding.only_used(name)
+        ]
+        used = {x for n in self.recorder.g.nodes for x in n["in"]} if mine else set()
+        held = self._held() if mine else {}
+        now = {
+            name: self.recorder.read(unwrapped(held[name]))
+            for name in mine
+            if name not in used and self.binding.parameters[name].grad is None
+        }
+        left = {
+            name
+            for name, v in now.items()
+            if isinstance(v, Named) and v.node is None and v.name == name
+        }
+        # models of which this side has a part to do
+        parts = {id(self.binding.model_of(name)) for name in mine if name not in left}
+        return {name for name in left if id(self.binding.model_of(name)) in parts}
+
+    def _attributes(self, name: str, p: nn.Parameter) -> None:
+        """Tensors that are kept with a parameter, such as gradients that are accumulated outside of
+        `.grad`.
+
+        Of a parameter that an optimizer has stepped these were only intermediate (`main_grad` of a
+        buffer of which a rank has reduced its own part).
+        """
+        stepped = any(
+            p is q or getattr(q, "main_param", None) is p or getattr(p, "main_param", None) is q
+            for o in self.binding.optimizers
+            for group in o.param_groups
+            for q in group["params"]
+        )
+        for key, t in list(vars(p).items()):
+            if (
+                key.startswith("_")
+                or not isinstance(t, torch.Tensor)
+                or t is p
+                or tuple(t.shape) != tuple(p.shape)
+                or not t.dtype.is_floating_point
+                or 0 in unwrapped(t).shape
+            ):
+                continue
+            if stepped and key.endswith("grad"):
+                continue
+            now = self.recorder.read(unwrapped(t))
+            if isinstance(now, Poison):
+                self.recorder.g.leave_out(
+                    f"{name}.{key}",
+                    f"it is written in a way that is not followed ({now.reason.text} at "
+                    f"{now.reason.loc})",
+                )
+            elif not isinstance(now, (Filled, Known)):
+                self._beside_one(
+                    f"{name}.{key}",
+                    t,
+                    place(self.recorder, t, self.binding.shard_of(name)),
+                    "gradients" if key.endswith("grad") else BESIDE,
+                )
+
+    def _held(self) -> dict[str, torch.Tensor]:
+        try:
+            return self.binding.held()
+        except Gone as e:
+            raise CaptureError(str(e)) from None
+
+    def _untracked(self, named: Mapping[str, Any]) -> None:
+        """Tensors that the step wrote by hand (untracked_tensors.py) and that have no name
+        otherwise.
+
+        Parameters, gradients, states and buffers have names, and so has what FSDP gathers.
+        """
+        binding = self.binding
+        others = [
+            *binding.parameters.values(),
+            *self._held().values(),
+            *(b for b, _ in binding.buffers().values()),
+            *named.values(),
+            *(p.grad for p in binding.parameters.values()),
+            *binding.gathered(),
+            *(v for o in binding.optimizers for s in o.state.values() for v in s.values()),
+        ]
+        have = {private.storage_key(unwrapped(t)) for t in others if isinstance(t, torch.Tensor)}
+        count: collections.Counter[str] = collections.Counter()
+        for key, t in self.recorder.untracked.written().items():
+            now = self.recorder.read(t)
+            copied = (
+                isinstance(now, Named)
+                and now.node is None
+                and (key not in self.recorder.untracked.updated or now.name.startswith("%random"))
+            )
+            # numbers, or as it was drawn or copied at the beginning
+            if key in have or isinstance(now, (Filled, Known)) or copied:
+                continue
+            if isinstance(now, Poison):
+                self.recorder.g.leave_out(
+                    f"a tensor of shape {list(t.shape)} that no called module has",
+                    f"it is written by hand in a way that is not followed ({now.reason.text} at "
+                    f"{now.reason.loc})",
+                )
+                continue
+            shape = "x".join(map(str, t.shape)) or "1"
+            self._beside(f"leaf {shape}.{count[shape]}", t)
+            count[shape] += 1
+            have.add(key)
+        for t in self.binding.leaves_read():
+            if (
+                t.grad is None
+                or 0 in unwrapped(t).shape
+                or private.storage_key(unwrapped(t)) in have
+            ):
+                continue
+            now = self.recorder.read(unwrapped(t))
+            name = next(
+                (m.name for m in self.tracker.tracked if m.role == "input" and m.value is now), None
+            )
+            shape = "x".join(map(str, t.shape)) or "1"
+            if name is not None:
+                self._gradient_of_input(name, t)
+            elif not self.recorder.is_activation(now, isinstance(t, nn.Parameter)):
+                self._beside_one(
+                    f"leaf {shape}.{count[shape]}.grad",
+                    t.grad,
+                    place(self.recorder, t.grad),
+                    BESIDE,
+                )
+                count[shape] += 1
+
+    def _gradient_of_input(self, name: str, t: torch.Tensor) -> None:
+        if self.tracker.cut_inputs:
+            self.recorder.g.leave_out(
+                f"{name}.grad",
+                "the batch is cut, so that its scale depends on how the ranks' losses are averaged",
+            )
+            return
+        placement = next(
+            m.placement for m in self.tracker.tracked if m.role == "input" and m.name == name
+        )
+        self._beside_one(f"{name}.grad", t.grad, dataclasses.replace(placement), "gradients")
+
+    def _first_states(self) -> None:
+        """States that begin as they are before a first step: compared where all sides have them."""
+        for optimizer, what, value in self.binding.other_states():
+            self._no_tensor(optimizer, what, value)
+        for optimizer, name, p, key, value in self.binding.first_states():
+            what = f"state {key} of {name}"
+            if not isinstance(value, torch.Tensor):
+                self._no_tensor(optimizer, what, value)
+            elif 0 not in unwrapped(value).shape:
+                same = tuple(value.shape) == tuple(p.shape)
+                self._beside_one(
+                    f"{what}.new",
+                    value,
+                    place(self.recorder, value, self.binding.shard_of(name) if same else None),
+                    "optimizer states",
+                )
+
+    def _no_tensor(self, optimizer: Any, what: str, value: Any) -> None:
+        if not isinstance(value, (bool, int, type(None))):  # counts of steps, switches
+            self.recorder.g.leave_out(
+                what, f"{type(optimizer).__name__} keeps it as a {type(value).__name__}"
+            )
+
+    def _beside_one(self, name: str, t: torch.Tensor, placement: Placement, kind: str) -> None:
+        """A tensor that is compared where all sides have it."""
+        if t.dtype.is_complex:
+            self.recorder.g.leave_out(name, "it is complex")
+            return
+        self.beside[name] = tuple(t.shape)
+        placement.mean = placement.mean or []
+        self.tracker.track("kept", name, t, placement, kind=kind)
+
+    def _beside(self, name: str, kept: Any) -> None:
+        """What optimizers keep beside parameters of modules.
+
+        Ranks whose optimizers have other parts than the single device's (flat buffers, a rank's own
+        share) have others of these.
+        """
+        if isinstance(kept, DataNumber) and kept.value is not None:
+            with self.tracker.quiet():
+                kept = self.recorder.number_tensor(kept.value, torch.float64)
+        if isinstance(kept, (int, float)):
+            self.tracker.tracked.append(
+                TrackedTensor(
+                    "kept",
+                    f"{name}.new",
+                    Filled(kept, ()),
+                    Placement(mean=[]),
+                    kind="optimizer settings",
+                )
+            )
+            self.beside[f"{name}.new"] = ()
+        for suffix, t in (
+            ((".new", kept), (".grad", kept.grad if kept.requires_grad else None))
+            if isinstance(kept, torch.Tensor)
+            else ()
+        ):
+            if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
+                self._beside_one(name + suffix, t, place(self.recorder, t), BESIDE)
+
+    def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
+        """A buffer is claimed if the step changed it, on whichever side.
+
+        A cache of constants is not kept: it is recomputed. What was given to world.output is
+        claimed as it was then.
+        """
+        local = unwrapped(b)
+        before, now, output = (
+            self.given.buffers_before.get(name),
+            self.recorder.read(local),
+            self.given.outputs.get(memory_of(b)),
+        )
+        if 0 in local.shape:
+            return
+        if (saved or not isinstance(now, (Filled, Known))) and not any(
+            v is not None and same(v, now) for v in (before, output)
+        ):
+            self.changed.update(f"{name}.new{part}" for part in _parts(now))
+        placement = place(self.recorder, b, self.binding.shard_of(name))
+        placement.mean = placement.mean or []  # of a single number, too, each rank has the model's
+        self.tracker.tracked += [
+            TrackedTensor("kept", f"{name}.new{part}", v, placement, kind="buffers")
+            for part, v in _parts(now).items()
+        ]
+        if name in self.given.any_buffers and (
+            memory_of(b) in self.given.summed
+            or isinstance(now, Filled)
+            and now.fill == self.given.any_buffers[name]
+        ):
+            self.given.as_made[name] = (
+                "ranks have parts of it, as world.output says"
+                if memory_of(b) in self.given.summed
+                else AS_IT_WAS
+            )

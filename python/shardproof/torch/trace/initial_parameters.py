@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parameters hold when a model is called first: which of them are known to be equal.
+
+From there on they are inputs, for any value. Their first values come from the program: from draws,
+constants, and arithmetic on these. The **origin** of a value is a digest of that expression, in
+which a draw stands for the state of its generator (randomness.py). What came from other ranks
+refers to what these sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..compat import private
+from ..distributed.mesh import Mesh
+from ..terms.graph import Graph
+from ..terms.values import Complex, Filled, Known, Named, Value
+from .randomness import Draw
+
+# whose result all members get
+_SAME_FOR_ALL = (
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "recv",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """What a communication gives to a rank: op and attributes, its name, and the ranks whose
+    operands it is made of, in order.
+    """
+
+    op: str
+    comm: str
+    ranks: tuple[int, ...]
+    mine: int  # the rank's place among them, where that matters
+
+
+# A digest; (text, origins) of an expression in which something is communicated; None: not known
+Origin = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds
+    of its draws; by_position: DTensor drew it; flat: it is a stretch of a flat buffer, in which
+    other parameters lie.
+    """
+
+    origin: Origin
+    drawn: frozenset[str] = frozenset()
+    where: tuple[tuple[str, str], ...] = ()
+    by_position: bool = False
+    why: str = ""  # nothing is known of it
+    constant: float | None = None  # it is this number everywhere
+    flat: bool = False
+    keys: frozenset[str] = frozenset()  # what distinguishes its draws
+    given: bool = False  # DistributedDataParallel gave the first rank's to all
+    # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
+    by_device: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the step determines what is drawn."""
+        return any(seed for _, seed in self.where)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+class Origins:
+    """Of the values of one recording."""
+
+    def __init__(self, g: Graph, mesh: Mesh, rank: int) -> None:
+        self.g, self.mesh, self.rank = g, mesh, rank
+        self.sent: dict[str, Origin] = {}  # communication -> what this rank gave
+        self._known: dict[str, tuple[Origin, frozenset[Draw]]] = {}
+        self._draws: dict[str, Draw] = {}
+        self._looked = 0
+
+    def of(self, v: Value) -> Initial:
+        """After `look`."""
+        origin, found = self._value(v)
+        ordered = sorted(found, key=lambda d: d.value.name)
+        return Initial(
+            origin,
+            frozenset(d.what for d in ordered),
+            tuple(dict.fromkeys((d.loc, d.seed) for d in ordered)),
+            any(d.by_position for d in ordered),
+            getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
+            v.fill if isinstance(v, Filled) else None,
+            keys=frozenset(d.key for d in ordered),
+            by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
+        )
+
+    def look(self, draws: list[Draw]) -> None:
+        """Takes in what was drawn, and what was given to communications, until now."""
+        self._draws.update({d.value.name: d for d in draws})
+        for node in self.g.nodes[self._looked :]:
+            if "comm" in node and node["in"]:
+                self.sent[node["comm"]] = self._name(node["in"][0])[0]
+        self._looked = len(self.g.nodes)
+
+    def _value(self, v: Value) -> tuple[Origin, frozenset[Draw]]:
+        if isinstance(v, Named):
+            return self._name(v.name)
+        if isinstance(v, Filled):
+            return _digest("filled", float(v.fill), v.shape), frozenset()
+        if isinstance(v, Known):
+            return _of_numbers(v.data), frozenset()
+        if isinstance(v, Complex):
+            parts = self._value(v.real), self._value(v.imag)
+            return _made("complex", [p[0] for p in parts]), parts[0][1] | parts[1][1]
+        return None, frozenset()
+
+    def _name(self, name: str) -> tuple[Origin, frozenset[Draw]]:
+        todo = [name]
+        while todo:
+            at = todo[-1]
+            node = self.g.producer(at)
+            operands = [n for n in node["in"] if n is not None] if node is not None else []
+            missing = [n for n in operands if n not in self._known] if at not in self._known else []
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            if at not in self._known:
+                self._known[at] = (
+                    self._given(at)
+                    if node is None
+                    else self._node(node, at, [self._known[n] for n in operands])
+                )
+        return self._known[name]
+
+    def _given(self, name: str) -> tuple[Origin, frozenset[Draw]]:
+        if name in self._draws:
+            d = self._draws[name]
+            return _digest("drawn", d.value.name if d.by_position else d.key, d.what), frozenset(
+                {d}
+            )
+        entry = self.g.tensors[name]
+        if entry.get("kind") == "constant":
+            with private.outside():
+                data = torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
+            return (
+                _of_numbers(data),
+                frozenset(),
+            )
+        known = next((data for n, data in self.g.constants if n == name), None)
+        return _of_numbers(known) if known is not None else _digest("input", name), frozenset()
+
+    def _node(
+        self, node: Mapping[str, Any], name: str, operands: list[tuple[Origin, frozenset[Draw]]]
+    ) -> tuple[Origin, frozenset[Draw]]:
+        drawn: frozenset[Draw] = frozenset().union(*(d for _, d in operands))
+        text = _digest(
+            node["op"], json.dumps(node.get("attrs", {}), sort_keys=True), node["out"].index(name)
+        )
+        if "comm" not in node:
+            return _made(text, [o for o, _ in operands]), drawn
+        ranks = self._taking_part(node)
+        mine = 0 if node["op"] in _SAME_FOR_ALL else ranks.index(self.rank)
+        return (text, (Sent(node["op"], node["comm"], ranks, mine),)), drawn
+
+    def _taking_part(self, node: Mapping[str, Any]) -> tuple[int, ...]:
+        """The ranks whose operands a communication takes, in order."""
+        here = self.mesh.coordinates(self.rank)
+        if "root" in node or "from" in node:
+            return (self.mesh.rank({**here, **node.get("root", node.get("from"))}),)
+        if "group_at" in node:
+            return tuple(self.mesh.rank({**here, **at}) for at in node["group_at"])
+        axes = node["group"]
+        return tuple(
+            r
+            for r in range(self.mesh.world)
+            if all(c == here[a] for a, c in self.mesh.coordinates(r).items() if a not in axes)
+        )
+
+
+def _of_numbers(data: torch.Tensor) -> Origin:
+    with private.outside():
+        if data.numel() and bool((data == data.reshape(-1)[0]).all()):
+            return _digest("filled", float(data.reshape(-1)[0]), tuple(data.shape))
+        return _digest(
+            "numbers",
+            tuple(data.shape),
+            hashlib.sha256(data.detach().double().contiguous().numpy().tobytes()).hexdigest(),
+        )
+
+
+def _made(text: str, operands: list[Origin]) -> Origin:
+    if any(o is None for o in operands):
+        return None
+    return (
+        _digest(text, *operands)
+        if all(isinstance(o, str) for o in operands)
+        else (text, tuple(operands))
+    )
+
+
+def resolved(origin: Origin, sent: Callable[[int, str], Origin], depth: int = 0) -> str | None:
+    """An origin as a digest alone. sent: what a rank gave to a communication, None where that is
+    not known.
+    """
+    if origin is None or isinstance(origin, str):
+        return origin
+    if depth > 200:
+        return None
+    parts: list[str | None] = []
+    for o in origin[1]:
+        given = (
+            [resolved(sent(r, o.comm), sent, depth + 1) for r in o.ranks]
+            if isinstance(o, Sent)
+            else [resolved(o, sent, depth + 1)]
+        )
+        if isinstance(o, Sent) and o.op in ("broadcast", "recv"):
+            return given[0]  # the value that was sent
+        parts += [*given, str(o.mine)] if isinstance(o, Sent) else given
+    return None if None in parts else _digest(origin[0], *parts)

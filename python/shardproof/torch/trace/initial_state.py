@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What buffers hold when the step begins.
+
+A step is one of many: a buffer that was just made of zeros holds something else in the next one. So
+a buffer that is saved with its model and holds one real number everywhere (statistics, averages)
+begins with any value, the same on the single device and the ranks, as parameters do. Tables and
+masks, of many numbers, and counts, which are integers, keep their numbers.
+
+It begins with its numbers after all where
+
+* the step leaves it with the very number that it began with, on the single device: so does every
+  later step find it (what ranks leave is compared with that);
+* `world.output` got it as parts that add up to the model's;
+* a rank has another number there, or no rank has it (ranks and single device are other code);
+* the program cannot be followed otherwise: something is decided by its number (flags, counts).
+  Single numbers are tried first: flags are such.
+
+All but the first is listed under "Assumed".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from ..terms.values import Filled, Value, numel
+
+_NONE = 1 << 62  # elements that no buffer has
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialState:
+    """Which buffers begin with any value.
+
+    least: those of so many elements and more. numbers: buffers that begin with their numbers.
+    single: on ranks, the buffers of the single device that begin with any value, and the number
+    that each was made with.
+
+    batch: draws that are different data on ranks along these axes, of these sizes. The single
+    device draws the rows of all of them, rank by rank. dealt: axes along which DistributedSampler
+    deals out samples, `size` to a batch. The single device's batches are those of all ranks.
+    """
+
+    least: int = 1
+    numbers: frozenset[str] = frozenset()
+    single: Mapping[str, float] | None = None
+    batch: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    dealt: tuple[str, ...] = ()
+    size: int = 0
+
+    def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
+        """Whether a buffer that was made with `value` begins with any value."""
+        if not may_be_any(b, saved, value) or name in self.numbers:
+            return False
+        return (
+            numel(value.shape) >= self.least
+            if self.single is None
+            else self.single.get(name) == getattr(value, "fill", None)
+        )
+
+    def less(self) -> InitialState | None:
+        """With fewer of them; None where there are none any more."""
+        return (
+            None
+            if self.least == _NONE
+            else dataclasses.replace(self, least=2 if self.least == 1 else _NONE)
+        )
+
+    def without(self, names: Iterable[str]) -> InitialState:
+        return dataclasses.replace(self, numbers=self.numbers.union(names))
+
+    def ranks_of(self, axes: Iterable[str]) -> int:
+        """How many ranks there are along axes."""
+        return math.prod(self.sizes[a] for a in axes)
+
+    def of_ranks(self, single: Mapping[str, float]) -> InitialState:
+        return dataclasses.replace(self, single=dict(single))
+
+
+def may_be_any(b: torch.Tensor, saved: bool, value: Value) -> bool:
+    """Whether a buffer is of those that begin with any value, unless its number is needed."""
+    return (
+        saved and isinstance(value, Filled) and b.dtype.is_floating_point and 0 not in value.shape
+    )

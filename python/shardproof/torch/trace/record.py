@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a training step once as one rank (or as the single device) and keeps what it recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ..compat import private
+from ..compat.fake_answers import Answers
+from ..compat.lazy_modules import lazy_as_fake
+from ..compat.refusals import Refusal, noted
+from ..compat.sync_batch_norm import sync_batch_norm
+from ..distributed import collectives
+from ..distributed.exchange import Groups
+from ..distributed.mailbox import Mailbox, MissingMetadata
+from ..distributed.mesh import Mesh
+from ..intercept.data_number import data_numbers
+from ..intercept.devices import as_cpu
+from ..intercept.hooks import Hooks
+from ..intercept.object_collectives import objects_exchanged
+from ..intercept.patches import patched
+from ..step.several_steps import each
+from ..step.world import World
+from ..terms import labels
+from .asynchronous_calls import AsynchronousCalls
+from .initial_state import InitialState
+from .recorder import Recorder
+from .recording import CaptureError, Hazard, Recording, Step
+from .side import Side
+
+
+class _OneThread(private.FakeTensorMode):
+    """Notes operators of other threads, which are not recorded.
+
+    An error that is raised there ends that thread alone.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.thread = threading.get_ident()
+        self.elsewhere: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if threading.get_ident() != self.thread:
+            self.elsewhere.append(str(func))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@contextlib.contextmanager
+def _own_random_state(rank: int, world: int) -> Iterator[None]:
+    """Inside, Python's and numpy's random numbers are those of no other rank.
+
+    A process that seeds nothing begins with numbers of its own.
+    """
+    numpy: Any = sys.modules.get("numpy")
+    before, theirs = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    try:
+        random.seed(f"rank {rank} of {world}")
+        if numpy is not None:
+            numpy.random.seed(random.getrandbits(32))
+        yield
+    finally:
+        random.setstate(before)
+        if numpy is not None:
+            numpy.random.set_state(theirs)
+
+
+def _result(step: Step, world: World, side: Side) -> Any:
+    """What the step returns.
+
+    Whatever it does about errors of the recorder, the first of them ends the recording
+    (refusals.py). Raises CaptureError, MissingMetadata, and what the step raises of its own.
+    """
+    with noted(side.recorder.where) as notes:
+        try:
+            result = each(step(world), side.end.keep)
+        except BaseException as e:
+            if notes.refused is not None:
+                raise _as_raised(notes.refused, side, notes.refused is not e) from None
+            if isinstance(e, private.DEPENDS_ON_DATA):
+                raise _as_raised(e, side) from None
+            raise
+    if notes.refused is not None:
+        raise _as_raised(notes.refused, side, caught=True) from None
+    if notes.failed is not None:
+        error, loc = notes.failed
+        raise _as_raised(error, side, caught=True, loc=loc) from None
+    return result
+
+
+def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str = "") -> Exception:
+    """An error that ends a recording as its caller gets it.
+
+    caught: by the program. loc: the place of an error of PyTorch's.
+    """
+    recorder, note = side.recorder, ""
+    if caught:
+        note = (
+            " (the program catches this error, and what it does then it need not do on real "
+            "devices)"
+        )
+    if isinstance(error, MissingMetadata):
+        return error
+    reason = getattr(error, "reason", None)
+    if side.mesh.world > 1 and reason is not None and reason.hazard:
+        return Hazard(
+            f"what rank {recorder.rank} sends cannot be followed: {reason.text}", reason.loc, ""
+        )
+    if isinstance(error, private.DEPENDS_ON_DATA):
+        loc = loc or recorder.where() or recorder.g.loc
+        return CaptureError(
+            f"what {error} yields, or its shape, depends on data"
+            + (f" at {loc}" if loc else "")
+            + note
+        )
+    if isinstance(error, CaptureError):
+        made: CaptureError = error
+        if note and not isinstance(error, Hazard):
+            made = CaptureError(f"{error}{note}")
+    else:
+        made = CaptureError(
+            f"{loc}: {type(error).__name__}: {error}{note}" if loc else f"{error}{note}"
+        )
+        made.ranges = (
+            {**recorder.g.integers.ranges, **recorder.g.integers.chosen_from}
+            if isinstance(error, Refusal)
+            else None
+        )
+    made.any_buffers = bool(side.given.any_buffers)
+    return made
+
+
+def _hooks(recorder: Recorder, side: Side, mailbox: Mailbox) -> Hooks:
+    batches: list[int] = []  # nodes before each batch of messages that is under way
+
+    def batch(operations: Sequence[Any] | None) -> None:
+        if operations is None:
+            collectives.order_batch(recorder, batches.pop())
+            return
+        for ranks in dict.fromkeys(private.group_ranks(o.group) for o in operations):
+            recorder.begun.hold_up(recorder.groups.fields(ranks)[1])
+        batches.append(len(recorder.g.nodes))
+
+    return Hooks(
+        freed=recorder.freed,
+        batch=batch,
+        quiet=side.quiet,
+        trial=side.cut_points.trial,
+        after_backward=side.cut_points.after_backward,
+        unused=side.unused.append,
+        constant=recorder.numbers,
+        unreduced=side.cut_points.unreduced,
+        synchronised=side.synchronised,
+        asynchronous=AsynchronousCalls(recorder, batches),
+        mailbox=mailbox,
+        dealing=side.dealing,
+        devices=recorder.random,
+    )
+
+
+def record(
+    step: Step,
+    mesh: Mesh,
+    rank: int,
+    classes: Mapping[str, int] | None = None,
+    mailbox: Mailbox | None = None,
+    answers: Answers | None = None,
+    stand_in: float = math.nan,
+    initial_state: InitialState | None = None,
+    ignorable: labels.Ignorable = MappingProxyType({}),
+) -> Recording:
+    """Records one rank's training step.
+
+    classes: integer inputs whose range is known from the single device. mailbox: what stages of
+    pipelines exchange. answers: results of fake operators of other ranks. stand_in: the number of
+    those that depend on data, for code that is not followed. initial_state: what buffers hold at
+    first. ignorable: integer inputs that are classes or a number that ignores them.
+
+    Raises CaptureError, and whatever the step raises.
+    """
+    private.require()
+    private.forget_results()
+    initial_state = initial_state or InitialState()
+    recorder = Recorder(rank, answers)
+    recorder.g.integers.classes.update(classes or {})
+    recorder.g.integers.ignorable.update(ignorable)
+    mailbox = {} if mailbox is None else mailbox
+    recorder.groups = Groups(mesh, rank, mailbox)
+    side = Side(recorder, mesh, initial_state)
+    recorder.modules = side.binding.stack
+    recorder.reads, recorder.writes = side.binding.reads, side.binding.writes
+    hooks = _hooks(recorder, side, mailbox)
+
+    with (
+        _own_random_state(rank, mesh.world),
+        private.fake_group(rank, mesh.world) as groups_made,
+        patched(hooks),
+        private.random_tracker(recorder.random),
+        objects_exchanged(mailbox, rank, recorder.groups.next),
+    ):
+        recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
+        recorder.random.batch = {
+            name: times
+            for name, axes in initial_state.batch.items()
+            if mesh.world == 1 and (times := initial_state.ranks_of(axes)) > 1
+        }
+        world = World(mesh, rank, side)
+        with (
+            _OneThread(allow_non_fake_inputs=True) as recorder.mode,
+            recorder,
+            side.binding.listening(),
+            as_cpu(recorder.random),
+            sync_batch_norm(),
+            recorder.untracked.watching(),
+            labels.ignored_labels_named(recorder.g),
+            data_numbers(recorder, stand_in),
+            private.without_mkldnn(),
+            lazy_as_fake(),
+        ):
+            result = _result(step, world, side)
+            recorder.g.loc = ""
+            if recorder.mode.elsewhere:
+                raise CaptureError(
+                    f"{recorder.mode.elsewhere[0]} runs in another thread than the step: what "
+                    "other threads do is not followed"
+                )
+            try:
+                side.end.finish(result)
+            except Refusal as e:
+                raise _as_raised(e, side) from None
+            except CaptureError as e:
+                e.any_buffers = bool(side.given.any_buffers)
+                raise
+    recorder.g.forget()
+    recorder.forget()
+    return Recording(
+        rank=rank,
+        mesh=mesh,
+        graph=recorder.g,
+        tracked=side.tracker.tracked,
+        started=side.started or 0,
+        unknown=recorder.unknown,
+        random_inputs=recorder.random.draws,
+        cuts=dict(side.tracker.cuts),
+        calls=dict(side.cut_points.calls),
+        opaque=recorder.opaque.made,
+        hazards=recorder.hazards,
+        unused=side.unused,
+        layouts=recorder.groups.layouts,
+        groups_made=tuple(groups_made),
+        changed=frozenset(side.end.changed),
+        initial_state=initial_state,
+        any_buffers=side.given.any_buffers,
+        made_buffers=frozenset(side.given.buffers_before),
+        as_made=side.given.as_made,
+        beside=side.end.beside,
+        no_gradient=tuple(side.end.no_gradient),
+        models=tuple(side.binding.order()),
+        left_alone=side.binding.left_alone(),
+        plain=side.end.plain,
+        initial=side.initial,
+        sent=side.origins.sent,
+        spread=frozenset(side.spread),
+        own=recorder.random.own,
+        given=frozenset(side.input_names),
+        dealt=side.dealing.seen,
+    )

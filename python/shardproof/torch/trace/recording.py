@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording keeps, and errors that end one."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from ..compat.refusals import refuse
+from ..distributed.exchange import Layouts
+from ..distributed.mesh import Mesh
+from ..step.tracked_tensors import TrackedTensor
+from ..step.world import World
+from ..terms.assumptions import Assumption, NotCompared
+from ..terms.graph import Graph
+from ..terms.values import Named, Shape
+from .initial_parameters import Initial, Origin
+from .initial_state import InitialState
+from .opaque import Call as OpaqueCall
+from .randomness import Draw
+
+MOVES_MEMORY = ("all_gather", "reduce_scatter")  # along dimension 0, whatever is there
+Step = Callable[[World], Any]
+
+
+class CaptureError(RuntimeError):
+    """The step cannot be captured; the message has what was met and where.
+
+    ranges: of integer inputs, where these were known by then.
+    """
+
+    ranges: dict[str, int] | None = None
+    any_buffers = True  # whether there may have been buffers that began with any value
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        refuse(self)
+
+
+class Hazard(CaptureError):
+    """The step is wrong whatever its numbers are.
+
+    kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
+    `random`, ranks draw other random numbers than one device could. loc: where.
+    """
+
+    def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
+        super().__init__(f"{text} at {loc}" if loc else text)
+        self.text, self.loc, self.tensor, self.kind = text, loc, tensor, kind
+
+
+@dataclasses.dataclass
+class Facts:
+    """What is known of a recording beside its program.
+
+    built: communication of the construction of the model. moved: the shapes of the operands of
+    collectives that move memory.
+    """
+
+    assumptions: list[Assumption]
+    not_compared: list[NotCompared]
+    gives_hiding: str
+    relies_on_brought: str
+    gave_numbers: str
+    built: frozenset[str]
+    moved: dict[str, Shape]
+    nodes: int
+    communicates: bool
+
+
+class NotKept(Exception):
+    """All of a recording is needed of which only a part was kept."""
+
+
+@dataclasses.dataclass
+class Recording:
+    """One side, as values only: no tensor of torch is left in it."""
+
+    rank: int
+    mesh: Mesh
+    graph: Graph
+    tracked: list[TrackedTensor]
+    started: int  # nodes before this one belong to the construction of the model
+    unknown: dict[str, str]  # what had no translation -> where it was met first
+    random_inputs: list[Draw]
+    cuts: dict[str, set[int]]  # mesh axis -> dimensions of inputs that it cuts
+    calls: dict[str, int]  # module -> how often its forward ran
+    opaque: list[OpaqueCall]  # calls of operators of which nothing is known
+    hazards: dict[str, str]  # what is wrong with the program whatever it computes -> where
+    unused: list[str]  # parameters that DistributedDataParallel found not used, in order
+    # communication -> the layout of its tensors in memory, where that matters
+    layouts: dict[str, Layouts]
+    # their ranks, in the order in which process groups were made
+    groups_made: tuple[tuple[int, ...], ...] = ()
+    changed: frozenset[str] = frozenset()  # buffers that the step changes
+    initial_state: InitialState = InitialState()
+    # those that begin with any value, and the number that each was made with
+    any_buffers: dict[str, float] = dataclasses.field(default_factory=dict)
+    made_buffers: frozenset[str] = frozenset()  # all there were when a model was taken in
+    # those that begin with the number that they hold, or should, and why
+    as_made: dict[str, str] = dataclasses.field(default_factory=dict)
+    # what optimizers and the step keep beside parameters of modules, and its shape
+    beside: dict[str, Shape] = dataclasses.field(default_factory=dict)
+    no_gradient: tuple[str, ...] = ()  # parameters that are left without a gradient
+    # in the order in which they were made: what names of their parameters begin with, and which
+    # these are
+    models: tuple[tuple[str, frozenset[str]], ...] = ()
+    # parameters and buffers of models that were made and then left alone
+    left_alone: frozenset[str] = frozenset()
+    # numbers and texts that the step returned, and None
+    plain: dict[str, str] = dataclasses.field(default_factory=dict)
+    # first values of parameters (initial_parameters.py)
+    initial: dict[str, Initial] = dataclasses.field(default_factory=dict)
+    # communication of the construction -> what this rank gave
+    sent: dict[str, Origin] = dataclasses.field(default_factory=dict)
+    # axes of DistributedDataParallel: their ranks have different data
+    spread: frozenset[str] = frozenset()
+    own: bool = False  # it began with a random state that no other process has
+    given: frozenset[str] = frozenset()  # names of what world.input gave
+    # to how many ranks samples are dealt out, and how many are in a batch
+    dealt: tuple[int, int] | None = None
+    # tensor, divisor -> its quotient, made for a cut point
+    parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)
+    # export.rank_program.Program that needs no communication of the construction, once it was made
+    program: Any = None
+    # where graph, tracked and opaque are left out: the file with all of it, empty if there is none
+    kept: str | None = None
+    kept_facts: Facts | None = None
+
+    @property
+    def facts(self) -> Facts:
+        if self.kept_facts is not None:
+            return self.kept_facts
+        g = self.graph
+        return Facts(
+            list(g.assumptions),
+            list(g.not_compared),
+            g.definedness.gives_hiding,
+            g.definedness.relies_on_brought,
+            g.gave_numbers,
+            frozenset(n["comm"] for n in g.nodes[: self.started] if "comm" in n),
+            {
+                n["comm"]: tuple(g.tensors[n["in"][0]]["shape"])
+                for n in g.nodes
+                if n["op"] in MOVES_MEMORY and "comm" in n
+            },
+            len(g.nodes),
+            any("comm" in n for n in g.nodes),
+        )
+
+    @property
+    def strides(self) -> dict[str, Any]:
+        """The strides of communication that takes tensors in the order of memory."""
+        return {comm: at.strides for comm, at in self.layouts.items() if at.strides}
+
+    def light(self, file: str) -> Recording:
+        """The recording without what is only needed to make its program.
+
+        file: gets all of it; empty: nothing does.
+        """
+        kept_facts = self.facts
+        if file:
+            with open(file, "wb") as f:
+                pickle.dump(
+                    dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL
+                )
+        return dataclasses.replace(
+            self, graph=Graph(), tracked=[], opaque=[], parts={}, kept=file, kept_facts=kept_facts
+        )
+
+    def whole(self) -> Recording:
+        """All of it. Raises NotKept."""
+        if self.kept is None:
+            return self
+        if not self.kept:
+            raise NotKept
+        with open(self.kept, "rb") as f:
+            found: Recording = pickle.load(f)
+        return found

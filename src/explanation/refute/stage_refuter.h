@@ -106,7 +106,7 @@ class StageRefuter : public ValueWitness {
   };
 
   // Evaluates both sides with the true functions. True when they really differ: when noise that is
-  // thousands of times larger than rounding (terms/double_algebra.h) leaves the difference as it
+  // thousands of times larger than rounding (numbers/double_algebra.h) leaves the difference as it
   // is.
   bool attempt(const Supply& supply, Trial& trial, bool undefinedCounts);
 

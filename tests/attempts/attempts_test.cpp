@@ -46,7 +46,13 @@ std::vector<std::string> namesOf(const Report& report) {
   return names;
 }
 
-Report verified(const Draft& d, Infer infer, const VerifyOptions& options = {.jobs = 1}) {
+VerifyOptions oneJob() {
+  VerifyOptions options;
+  options.jobs = 1;
+  return options;
+}
+
+Report verified(const Draft& d, Infer infer, const VerifyOptions& options = oneJob()) {
   auto problem = test::read(d);
   return verifyInferring(problem, options, infer);
 }
@@ -67,7 +73,9 @@ TEST(Attempts, APlanWithFewOperatorsIsTriedFirst) {
   EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto)),
             std::vector<std::string>{"as given, 5 s a stage"});
   // With so little time there is nothing to be kept back for another attempt.
-  EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto, {.jobs = 1, .stageSeconds = 4})),
+  VerifyOptions options = oneJob();
+  options.stageSeconds = 4;
+  EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto, options)),
             std::vector<std::string>{"with inferred lemmas"});
 }
 
@@ -81,7 +89,9 @@ TEST(Attempts, InferenceIsDoneWhereItIsAskedFor) {
 
 TEST(Attempts, ARunWithoutTimeIsUndecidedAndNamesTheOption) {
   for (const Infer infer : {Infer::kAuto, Infer::kAlways, Infer::kNever}) {
-    const Report report = verified(columns("relu", true), infer, {.jobs = 1, .runSeconds = 1e-9});
+    VerifyOptions options = oneJob();
+    options.runSeconds = 1e-9;
+    const Report report = verified(columns("relu", true), infer, options);
     EXPECT_EQ(report.verdict, Verdict::kUndecided);
     EXPECT_FALSE(report.interrupted);
     EXPECT_NE(report.reason.find("--timeout"), std::string::npos) << report.reason;
@@ -91,8 +101,9 @@ TEST(Attempts, ARunWithoutTimeIsUndecidedAndNamesTheOption) {
 
 TEST(Attempts, ACancelledRunIsInterrupted) {
   const std::atomic<bool> cancel = true;
-  const Report report =
-      verified(columns("relu", true), Infer::kAuto, {.jobs = 1, .cancel = &cancel});
+  VerifyOptions options = oneJob();
+  options.cancel = &cancel;
+  const Report report = verified(columns("relu", true), Infer::kAuto, options);
   EXPECT_TRUE(report.interrupted);
   EXPECT_EQ(report.verdict, Verdict::kUndecided);
 }

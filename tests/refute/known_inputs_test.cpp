@@ -43,7 +43,7 @@ Draft circle(const char* twice) {
 
 StageVerdict verdict(const Draft& d) {
   const auto c = test::cut(d, test::lastEntry(d));
-  return checkStage(c.stage, {}).verdict;
+  return checkStage(c.stage, {}).verdict();
 }
 
 TEST(KnownInputs, WhatHoldsForTheirNumbersOnlyIsNotRefuted) {

@@ -55,7 +55,8 @@ Decision decide(const Stage& stage, Checker checker) {
   options.timeoutSeconds = 5;
   const StageOutcome outcome = checkStage(stage, options);
   if (outcome.needsRefinement) return {true, StageVerdict::kUndecided, {}, -1};
-  return {false, outcome.verdict(), storedProof(stage, outcome), outcome.claim};
+  return {false, outcome.verdict(), storedProof(stage, outcome.method(), outcome.reducedShapes),
+          outcome.claim};
 }
 
 // The reduced shapes of tensors that both list (stages with made-up names list more).

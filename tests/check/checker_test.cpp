@@ -254,12 +254,14 @@ Draft dividedRows(const std::string& tensors, const std::string& divisor) {
 TEST(Checker, ARowUnderACausalMaskHasItsOwnEntry) {
   const std::string rows =
       R"({"op": "sum", "in": ["e"], "out": ["d"], "attrs": {"dim": 1, "keepdim": true}})";
-  EXPECT_EQ(check(dividedRows(R"("d": {"shape": [64, 1]})", rows)).verdict(), StageVerdict::kProved);
+  EXPECT_EQ(check(dividedRows(R"("d": {"shape": [64, 1]})", rows)).verdict(),
+            StageVerdict::kProved);
   // Those of columns, too.
   const std::string columns =
       R"({"op": "sum", "in": ["e"], "out": ["c"], "attrs": {"dim": 0}}, {"op": "view", "in": ["c"], "out": ["d"], "attrs": {"size": [64, 1]}})";
-  EXPECT_EQ(check(dividedRows(R"("c": {"shape": [64]}, "d": {"shape": [64, 1]})", columns)).verdict(),
-            StageVerdict::kProved);
+  EXPECT_EQ(
+      check(dividedRows(R"("c": {"shape": [64]}, "d": {"shape": [64, 1]})", columns)).verdict(),
+      StageVerdict::kProved);
   // Without its own entry the first row has none, though e[i, i] is no entry of e by its form.
   const std::string others =
       R"({"op": "sum", "in": ["e"], "out": ["r"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "mul", "in": ["q", "q"], "out": ["qq"]},

@@ -44,9 +44,8 @@ class CheckNames : public ::testing::Test {
 };
 
 TEST_F(CheckNames, WhatIsThere) {
-  const std::string said =
-      run("# Page\n\n`src/core/plan/source.cpp`, `src/core/plan/*`, [it](page.md)\n",
-          "// As plan/source.cpp and docs/page.md,\n// \"Page\", say.\n");
+  const std::string said = run("# Page\n\n`src/plan/source.cpp`, `src/plan/*`, [it](page.md)\n",
+                               "// As plan/source.cpp and docs/page.md,\n// \"Page\", say.\n");
   EXPECT_TRUE(accepted_) << said;
 }
 
@@ -57,13 +56,12 @@ TEST_F(CheckNames, WhatIsNot) {
     EXPECT_FALSE(accepted_) << part;
     EXPECT_NE(said.find(part), std::string::npos) << said;
   };
-  refused("# Page\n\nSee `src/core/plan/gone.cpp`.\n", "",
-          "docs/page.md:3: names src/core/plan/gone.cpp");
+  refused("# Page\n\nSee `src/plan/gone.cpp`.\n", "", "docs/page.md:3: names src/plan/gone.cpp");
   refused("# Page\n\nSee [it](gone.html).\n", "", "links to gone.html");
   refused("# Page\n", "int x;  // as plan/gone.h says\n",
-          "src/core/plan/source.cpp:1: names plan/gone.h");
+          "src/plan/source.cpp:1: names plan/gone.h");
   refused("# Page\n", "// docs/page.md, \"No\n// such\"\n", "the section \"No such\" of page.md");
-  refused("# Page\n", "// all of src/core/plan/gone*\n", "names src/core/plan/gone*");
+  refused("# Page\n", "// all of src/plan/gone*\n", "names src/plan/gone*");
 }
 
 }  // namespace

@@ -217,10 +217,9 @@ class RandomStage {
 
 // Everything that some operator of the stage computes and that nothing reads: (tensor, element).
 template <class A>
-std::vector<typename A::Element> resultsOf(const RandomStage& random, const ReducedStage& reduced,
-                                           A& algebra,
-                                           const std::function<typename A::Element(
-                                               StageTensorId, std::int64_t)>& supply) {
+std::vector<typename A::Element> resultsOf(
+    const RandomStage& random, const ReducedStage& reduced, A& algebra,
+    const std::function<typename A::Element(StageTensorId, std::int64_t)>& supply) {
   StageInterpreter<ops::OperatorAlgebra<A>> interpreter(random.stage, reduced, algebra);
   interpreter.run(supply);
   std::vector<typename A::Element> results;

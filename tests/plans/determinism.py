@@ -100,7 +100,10 @@ def agree(runner, expected, plans, options, jobs=JOBS):
                 f"{done.stdout[:300]} {done.stderr[:300]}"
             )
         text = re.sub(
-            r"^(Time|Memory): .*$|; [\d.,]+( min \d+)? s$", "", done.stdout, flags=re.MULTILINE
+            r"^(Time|Memory): .*$|; [\d.,]+( min \d+)? s$|(?<=\()[\d.,]+ s(?=: )",
+            "",
+            done.stdout,
+            flags=re.MULTILINE,
         )
         made = json.loads(report.read_text())
         report.unlink()

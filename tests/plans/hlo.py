@@ -143,7 +143,19 @@ ONLY = {"llama_scan": ("dropped", "unequal"), "layer_norm_adamw": ("dropped",)}
 
 def verify(shardproof, model, plan, *options):
     done = subprocess.run(
-        [shardproof, "verify", "-j", "1", "-t", "5", "--model", model, "--plan", plan, *options],
+        [
+            shardproof,
+            "verify",
+            "-j",
+            "1",
+            "--stage-timeout",
+            "5",
+            "--model",
+            model,
+            "--plan",
+            plan,
+            *options,
+        ],
         capture_output=True,
         text=True,
     )

@@ -40,7 +40,7 @@ def run(shardproof, folder, case):
             "verify",
             "-j",
             "1",
-            "-t",
+            "--stage-timeout",
             "10",
             "--model",
             model,

@@ -549,7 +549,7 @@ def main():
                 "verify",
                 "-j",
                 "1",
-                "-t",
+                "--stage-timeout",
                 "10",
                 "--model",
                 model,

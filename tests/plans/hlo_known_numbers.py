@@ -600,7 +600,18 @@ def main():
                 with open(path, "w") as file:
                     file.write(text)
             done = subprocess.run(
-                [shardproof, "verify", "-j", "1", "-t", "10", "--model", model, "--plan", plan],
+                [
+                    shardproof,
+                    "verify",
+                    "-j",
+                    "1",
+                    "--stage-timeout",
+                    "10",
+                    "--model",
+                    model,
+                    "--plan",
+                    plan,
+                ],
                 capture_output=True,
                 text=True,
             )

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import checkpoint
 
 MESH = {"dp": 2}
-ARGUMENTS = ["-t", "30", "--diagnose", "off"]
+ARGUMENTS = ["--stage-timeout", "30", "--diagnose", "off"]
 
 
 class Net(nn.Module):

@@ -53,7 +53,9 @@ def step_of(loss_of, high=None, shape=(8, 6), change=lambda labels, world: label
 class Labels(unittest.TestCase):
     def verdict(self, step, expected, mesh=None, **options):
         mesh = mesh or {"dp": 2}
-        report = sp.verify(step, mesh=mesh, arguments=["-t", "30", "--diagnose", "off"], **options)
+        report = sp.verify(
+            step, mesh=mesh, arguments=["--stage-timeout", "30", "--diagnose", "off"], **options
+        )
         self.assertEqual(expected, report.verdict, str(report))
         return report
 
@@ -279,7 +281,9 @@ class Labels(unittest.TestCase):
                 loss.backward()
             return loss.full_tensor() if hasattr(loss, "full_tensor") else loss
 
-        report = sp.verify(step, mesh={"tp": 2}, arguments=["-t", "30", "--diagnose", "off"])
+        report = sp.verify(
+            step, mesh={"tp": 2}, arguments=["--stage-timeout", "30", "--diagnose", "off"]
+        )
         self.assertIn(report.verdict, ("EQUIVALENT", "CONDITIONAL"), str(report))
         if report.verdict == "CONDITIONAL":
             self.assertTrue(any(ASSUMED in a for a in report.assumptions), report.assumptions)

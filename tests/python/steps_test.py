@@ -140,7 +140,9 @@ def load(name, which):
 
 class Generators(unittest.TestCase):
     def verdict(self, step, expected, **options):
-        report = sp.verify(step, mesh=MESH, arguments=["-t", "30", "--diagnose", "off"], **options)
+        report = sp.verify(
+            step, mesh=MESH, arguments=["--stage-timeout", "30", "--diagnose", "off"], **options
+        )
         self.assertEqual(expected, report.verdict, str(report))
         return report
 

@@ -29,7 +29,7 @@ def mean_of_gradients(world, model):
 class Steps(unittest.TestCase):
     def ends(self, step, said="depends on data"):
         with self.assertRaises(sp.CaptureError) as caught:
-            sp.verify(step, mesh=MESH, arguments=["-t", "30"])
+            sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "30"])
         self.assertIn(said, str(caught.exception))
         return str(caught.exception)
 

@@ -48,7 +48,6 @@ std::int64_t Database::integer(const std::string& sql) {
 
 int Database::changes() const { return sqlite3_changes(handle_.get()); }
 
-bool Database::isReadOnly() const { return sqlite3_db_readonly(handle_.get(), "main") == 1; }
 
 void Statement::Finalize::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 

@@ -33,7 +33,6 @@ class Database {
   void execute(const std::string& sql);
   std::int64_t integer(const std::string& sql);  // the first column of the first row
   int changes() const;                           // rows that the last statement changed
-  bool isReadOnly() const;
   sqlite3* handle() const { return handle_.get(); }
 
  private:

@@ -21,7 +21,6 @@ class MeshView {
   }
   std::int32_t axes() const { return static_cast<std::int32_t>(sizes_.size()); }
   std::int64_t ranks() const { return ranks_; }  // how many
-  IdRange<Rank> allRanks() const { return firstIds<Rank>(ranks_); }
   std::int32_t size(std::int32_t axis) const { return sizes_[axis]; }
   std::int32_t coordinate(Rank rank, std::int32_t axis) const {
     return static_cast<std::int32_t>(rank / strides_[axis] % sizes_[axis]);

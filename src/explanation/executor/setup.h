@@ -62,7 +62,6 @@ class Setup {
   std::int32_t sourceOf(std::int64_t slot) const { return source_[slot]; }
   // For slots of ranks whose programs drop something out.
   const Placement* placementOf(std::int64_t slot) const;
-  bool isOutputOf(EntryId entry) const { return problem.plan.lineage[entry].role == Role::kOutput; }
   std::string tensorName(std::int32_t logical) const {
     return problem.names.text(problem.model.graph.tensors[logical].name);
   }

@@ -162,7 +162,11 @@ class Verification {
     return cls ? &cls->outcome : nullptr;
   }
   bool holds(EntryId e) const { return chain_->holds(e); }
-  const std::vector<EntryId>& topological() const { return chain_->order(); }
+  // None where the index has defects.
+  const std::vector<EntryId>& topological() const {
+    static const std::vector<EntryId> none;
+    return chain_ ? chain_->order() : none;
+  }
   // Entries whose own stage is not proved.
   std::vector<EntryId> failures() const {
     std::vector<EntryId> failed;

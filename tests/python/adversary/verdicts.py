@@ -20,7 +20,7 @@ import torch
 from .steps import HEAD
 from .truth import Case
 
-ARGUMENTS = ("--confirm", "off", "--diagnose", "off", "-t", "5", "-j", "1")
+ARGUMENTS = ("--confirm", "off", "--diagnose", "off", "--stage-timeout", "5", "-j", "1")
 _BATCH = 20  # cases of one process: what they leave in memory ends with it
 _SECONDS = 120  # of one case
 

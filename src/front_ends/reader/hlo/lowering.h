@@ -233,7 +233,6 @@ class Lowering {
   Value selected(const Instruction& i, const Value& condition, const Value& first,
                  const Value& second);
   Value lowerConstant(const Instruction& i);
-  std::optional<Value> lowerDataMovement(Frame& frame, const Instruction& i);
   std::optional<Value> lowerControl(Frame& frame, const Instruction& i);
   void mark(const Instruction& i, const Metadata& metadata, const std::string& operation,
             const Value& value);

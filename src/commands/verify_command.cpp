@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -37,6 +38,7 @@
 #include "shardproof/budget.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "util/stopwatch.h"
 
 namespace shardproof {
 namespace {
@@ -86,11 +88,15 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
                      "listed, expected plans");
   VerifyOptions options = arguments.options;
-  const Budget budget(options.runSeconds, options.cancel);
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
+  const auto start = std::chrono::steady_clock::now();
   VerifiedFiles done =
       verifyFiles(arguments.files.model, plan, options, arguments.hlo, arguments.infer);
+  // What is left, as reading does not count.
+  const auto read = done.report.statistics.secondsByPhase.find("read");
+  const double reading = read == done.report.statistics.secondsByPhase.end() ? 0 : read->second;
+  const Budget budget(options.runSeconds - (secondsSince(start) - reading), options.cancel);
   NamedFiles files = arguments.all;
   if (done.problem) files.modelOf(*done.problem);  // of a plan from a pipe it was not known before
   files.check();

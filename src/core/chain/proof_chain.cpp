@@ -31,6 +31,7 @@ CutStage ProofChain::cut(EntryId entry, const CutChoice& choice) const {
   options.maxNodes = choice.maxNodes;
   options.budget = choice.budget;
   CutStage cut;
+  cut.owner_ = this;
   cut.entry_ = entry;
   cut.stage_ = std::make_unique<Stage>(cutStage(planIndex_, entry, options));
   cut.used_ = cut.stage_->usedEntries;
@@ -41,6 +42,9 @@ CutStage ProofChain::cut(EntryId entry, const CutChoice& choice) const {
 }
 
 std::pair<std::int32_t, bool> ProofChain::enter(CutStage& cut, bool shared) {
+  if (cut.owner_ != this || !cut.stage_)
+    throw std::logic_error("a stage that is not this chain's, or that was entered before");
+  cut.owner_ = nullptr;
   // The order is strict, so that no chain of proofs runs in a cycle.
   for (const EntryId used : cut.used_) {
     if (!isGiven(plan_.lineage[used].role) && !(key(used) < key(cut.entry_)))
@@ -58,6 +62,18 @@ std::pair<std::int32_t, bool> ProofChain::enter(CutStage& cut, bool shared) {
   classes_.back()->form = std::move(cut.form_);
   if (shared) classOfForm_.emplace(classes_.back()->form, claim.classId);
   return {claim.classId, true};
+}
+
+ProofChain::Snapshot ProofChain::snapshot() const {
+  Snapshot snapshot;
+  snapshot.owner_ = this;
+  snapshot.claims_ = claims_;
+  return snapshot;
+}
+
+void ProofChain::restore(Snapshot snapshot) {
+  if (snapshot.owner_ != this) throw std::logic_error("a snapshot of another chain");
+  claims_ = std::move(snapshot.claims_);
 }
 
 void ProofChain::withdraw(EntryId entry) { claims_[entry] = {}; }

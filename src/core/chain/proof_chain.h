@@ -37,6 +37,8 @@ struct CutChoice {
   const Budget* budget = nullptr;  // CutOptions::budget
 };
 
+class ProofChain;
+
 // The stage of one entry, and its canonical form.
 class CutStage {
  public:
@@ -48,6 +50,7 @@ class CutStage {
  private:
   friend class ProofChain;
   CutStage() = default;
+  const ProofChain* owner_ = nullptr;  // until it is entered
   EntryId entry_;
   std::unique_ptr<Stage> stage_;
   std::string form_;
@@ -68,7 +71,8 @@ class ProofChain {
   CutStage cut(EntryId entry, const CutChoice& choice) const;
 
   // Takes the stage as that of its entry from now on. Stages of equal form are one class, if
-  // `shared`. Returns the class, and whether it is new.
+  // `shared`. Returns the class, and whether it is new. Throws std::logic_error for one that
+  // another chain cut, or that was entered before.
   std::pair<std::int32_t, bool> enter(CutStage& cut, bool shared);
   // The entry has no stage from now on.
   void withdraw(EntryId entry);
@@ -97,13 +101,22 @@ class ProofChain {
   // kEquivalent, or kConditional; nothing where not all is proved.
   std::optional<Verdict> verdict(const VerifyOptions& options) const;
 
-  // For each snapshot(): the stages and classes of all entries, to go back to.
+ private:
   struct Claim {
     std::int32_t classId = -1;
     std::vector<EntryId> used;
   };
-  std::vector<Claim> snapshot() const { return claims_; }
-  void restore(std::vector<Claim> claims) { claims_ = std::move(claims); }
+
+ public:
+  // The stages and classes of all entries, to go back to.
+  class Snapshot {
+    friend class ProofChain;
+    const ProofChain* owner_ = nullptr;
+    std::vector<Claim> claims_;
+  };
+  Snapshot snapshot() const;
+  // Throws std::logic_error for the snapshot of another chain.
+  void restore(Snapshot snapshot);
 
  private:
   struct Class {

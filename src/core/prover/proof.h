@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A proof that the claims of one stage hold, for all values of what the stage starts from.
 //
-// Only StageProver makes one, and ProofStore, which has kept one. No other code can: search,
-// refutation and reports hand proofs on, and ProofChain (chain/proof_chain.h) counts nothing else.
+// Only StageProver makes one, and ProofStore, which has kept one; deserialize() reads one that a
+// worker process has sent. No other code can: search, refutation and reports hand proofs on, and
+// ProofChain (chain/proof_chain.h) counts nothing else.
 // A proof names the stage by a fingerprint of its canonical form, so that one that is handed on for
 // another stage is not believed. The fingerprint guards against mistakes of this program, not
 // against a forger.
@@ -16,17 +17,20 @@
 
 namespace shardproof {
 
+struct StageOutcome;
+
 class Proof {
  public:
   Method method() const { return method_; }
   bool isOf(std::string_view form) const { return form_ == fingerprint(form); }
 
-  // A worker process sends its proof so. Reading throws std::invalid_argument where the bytes are
-  // not ones that bytes() has written.
+  // A worker process sends its proof so.
   std::string bytes() const;
-  static Proof fromBytes(std::string_view bytes);
 
  private:
+  // Throws std::invalid_argument where the bytes are not ones that bytes() has written.
+  static Proof fromBytes(std::string_view bytes);
+  friend StageOutcome deserialize(const std::string& text);  // refute/stage_outcome.h
   friend class StageProver;
   friend class ProofStore;
   Proof(Method method, std::string_view form) : method_(method), form_(fingerprint(form)) {}

@@ -32,7 +32,17 @@ Proof StageProver::proved(Method method) const {
   return {method, canonicalForm(stage_)};
 }
 
+void StageProver::expectReduced() const {
+  if (!isReduced_) throw std::logic_error("a stage that is not reduced");
+}
+
+void StageProver::forgetNormalForm() {
+  algebra_.reset();
+  unequal_.clear();
+}
+
 void StageProver::reduce() {
+  forgetNormalForm();
   reduceTo(ReductionOptions{});
   if (reduced_.largestIteration > kMostIteration)
     throw Unsupported(
@@ -68,13 +78,17 @@ StageProver::Pairs StageProver::differing(const Terms& terms) {
 }
 
 std::optional<Proof> StageProver::byNormalForm() {
-  algebra_ =
+  expectReduced();
+  forgetNormalForm();
+  definedEverywhere_ = false;
+  auto algebra =
       std::make_unique<TermAlgebra>(TermAlgebra::Mode::kNormalized, mostTerms(limits_.megabytes));
-  Terms terms(stage_, reduced_, *algebra_);
-  execute(terms, *algebra_);
+  Terms terms(stage_, reduced_, *algebra);
+  execute(terms, *algebra);
   unequal_ = differing(terms);
-  undefined_ = undefinedInPlan(terms, *algebra_);
+  undefined_ = undefinedInPlan(terms, *algebra);
   definedEverywhere_ = undefined_.empty();
+  algebra_ = std::move(algebra);
   // Flattened sums and products are compared summand by summand, and a summand involves at most as
   // many positions of a piece as the reduction kept apart (shape_reduction/reduction.h), so the
   // identity holds at full size.
@@ -145,6 +159,7 @@ void StageProver::expectSomeValue(const Terms& terms) {
 }
 
 std::optional<Proof> StageProver::byExpansion() {
+  if (!algebra_ || !definedEverywhere_) throw std::logic_error("there is no normal form to expand");
   if (expandsEqual(TermAlgebra::Reciprocals::kAtoms) ||
       expandsEqual(TermAlgebra::Reciprocals::kDivided))
     return proved(Method::kPolynomial);
@@ -205,6 +220,8 @@ bool StageProver::expandedEqual(TermAlgebra& algebra, const Pairs& unequal,
 }
 
 std::optional<Proof> StageProver::byFractions() {
+  expectReduced();
+  forgetNormalForm();
   const ReductionOptions before = reduction_;
   try {
     if (fractionsEqual()) return proved(Method::kPolynomial);
@@ -273,6 +290,11 @@ std::optional<StageProver::Solved> StageProver::bySolverWithAllPositions(bool al
 // What Z3 is asked are the terms as they are executed, without any normal form, on a reduction wide
 // enough for a proof that may expand them.
 StageProver::Solved StageProver::solve(const ReductionOptions& atLeast, bool all) {
+  expectReduced();
+  forgetNormalForm();
+  if (!definedEverywhere_)
+    throw std::logic_error(
+        "a stage that may have no value in the plan is no question for a solver");
   Obligation obligation = buildObligation(stage_, atLeast, Positions::kConclusive,
                                           mostTerms(limits_.megabytes), seconds_);
   Solved solved;

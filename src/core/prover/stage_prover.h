@@ -65,7 +65,8 @@ class StageProver {
   const ReducedStage& reduced() const { return reduced_; }
   const ReductionOptions& reduction() const { return reduction_; }
 
-  // All methods throw NeedsRefinement, byNormalForm and bySolver also Unsupported.
+  // All methods throw NeedsRefinement, byNormalForm and bySolver also Unsupported, and
+  // std::logic_error where what they go on with has not been made.
   std::optional<Proof> byNormalForm();
   // Why the plan may have no value where the model has one; empty: it has. Known after
   // byNormalForm().
@@ -101,6 +102,9 @@ class StageProver {
   using Pairs = std::vector<std::pair<Term, Term>>;
 
   Proof proved(Method method) const;
+  // Throws std::logic_error before reduce().
+  void expectReduced() const;
+  void forgetNormalForm();
   void reduceTo(const ReductionOptions& options);
   void execute(Terms& terms, TermAlgebra& algebra);
   static Pairs differing(const Terms& terms);
@@ -137,10 +141,10 @@ class StageProver {
   ReducedStage reduced_;
   ReductionOptions reduction_;
   bool isReduced_ = false;
-  // Of byNormalForm: what byExpansion goes on with.
+  // Of byNormalForm: what byExpansion goes on with, on the same reduction.
   std::unique_ptr<TermAlgebra> algebra_;
   Pairs unequal_;
-  bool definedEverywhere_ = false;
+  bool definedEverywhere_ = false;  // the plan has a value wherever the model has one
   std::vector<FreeElement> free_;
   bool dropped_ = false;
   std::string undefined_, refusal_;

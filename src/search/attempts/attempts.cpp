@@ -99,12 +99,16 @@ class Attempts {
   // These alone. Nothing where they do not settle it.
   std::optional<Report> runOnly(std::span<const Attempt> attempts,
                                 std::vector<AttemptReport>& tried) {
+    onlyNew_ = true;
     for (const Attempt& attempt : attempts) {
       make(attempt);
       if (settled()) break;
     }
     finish();
-    if (report_.verdict != Verdict::kUndecided && !report_.interrupted) return std::move(report_);
+    // What is refuted by a stage alone, as there was no time for more, is no verdict yet.
+    const bool early = report_.verdict == Verdict::kNotEquivalent && budget_.timedOut();
+    if (report_.verdict != Verdict::kUndecided && !report_.interrupted && !early)
+      return std::move(report_);
     tried.insert(tried.end(), report_.attempts.begin(), report_.attempts.end());
     return std::nullopt;
   }
@@ -146,6 +150,14 @@ class Attempts {
     tried_.push_back({std::string(attempt.name), took.count(), infers ? found_->lemmas : 0,
                       report.verdict, report.outputsProved});
     const double before = report_.statistics.secondsTotal;
+    // Without time an attempt finds nothing: what is known is what an earlier one found.
+    const bool keep = made_ > 1 && budget_.over() && report.verdict == Verdict::kUndecided &&
+                      report_.outputsProved >= report.outputsProved;
+    if (keep) {
+      report_.reason = std::move(report.reason);
+      report_.interrupted = report.interrupted;
+      return;
+    }
     report_ = std::move(report);
     if (made_ == 1) return;
     report_.statistics.secondsByPhase["earlier attempts"] += before;
@@ -156,10 +168,11 @@ class Attempts {
   bool inferMore(const Attempt& attempt) {
     const std::size_t before = found_ ? found_->lemmas : 0;
     if (found_) problem_ = withoutInferred(*problem_);
+    stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll);
     if (found_->lemmas > before || made_ == 0) return true;
     // The last verdict has all of the time, with lemmas or without.
-    return !full_ && attempt.lemmas == Lemmas::kInferredParts;
+    return !onlyNew_ && !full_ && attempt.lemmas == Lemmas::kInferredParts;
   }
 
   void look(InferParts parts) {
@@ -168,12 +181,14 @@ class Attempts {
     inferOptions.cancel = options_.cancel;
     inferOptions.parts = parts;
     // It takes no longer than a proof may.
-    inferOptions.seconds = std::min({inferOptions.seconds, options_.stageSeconds, budget_.left()});
+    const double most = std::min(inferOptions.seconds, stageSeconds_);
+    inferOptions.seconds = std::min(most, budget_.left());
     Inferred found = inferLineage(*problem_, inferOptions);
     inferSeconds_ += found.seconds;
     if (parts == InferParts::kNone && !found.doubtful.empty() &&
         found.looked <= kMostForMultiples) {
       inferOptions.parts = InferParts::kMultiples;
+      inferOptions.seconds = std::min(most, budget_.left());
       found = inferLineage(*problem_, inferOptions);
       inferSeconds_ += found.seconds;
     }
@@ -222,8 +237,7 @@ class Attempts {
   void lookUpWrongLineage() {
     InferOptions inferOptions;
     inferOptions.cancel = options_.cancel;
-    inferOptions.seconds =
-        std::min({kSecondsForWrongLineage, options_.stageSeconds, budget_.left()});
+    inferOptions.seconds = std::min({kSecondsForWrongLineage, stageSeconds_, budget_.left()});
     const Inferred found = inferLineage(*withoutInferred(*problem_), inferOptions);
     if (found.problem) {
       Inference only;
@@ -241,6 +255,8 @@ class Attempts {
   std::size_t nodes_ = 0;
   Lineage lineage_ = Lineage::kDense;
   std::size_t made_ = 0;
+  bool onlyNew_ = false;  // an attempt with nothing new is left out
+  double stageSeconds_ = options_.stageSeconds;
   bool full_ = false;  // some attempt had all of the time
   Report report_;
   std::vector<AttemptReport> tried_;

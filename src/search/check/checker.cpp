@@ -73,7 +73,11 @@ class StageChecker {
     const StageProver::Solved first = prover_.bySolver(onlySolver());
     take(first);
     if (first.laws == Laws::kAll || outcome_.verdict() != StageVerdict::kUndecided) return;
-    if (const auto second = prover_.bySolverWithAllPositions(onlySolver())) take(*second);
+    try {
+      if (const auto second = prover_.bySolverWithAllPositions(onlySolver())) take(*second);
+    } catch (const Unsupported&) {
+      return;  // undecided it is, with the reason there was
+    }
   }
 
   void take(const StageProver::Solved& solved) {

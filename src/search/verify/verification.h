@@ -64,6 +64,7 @@ class Verification {
 
   void describeInput();
 
+  static constexpr char kTimeIsOver[] = "the time for the run is over (--timeout)";
   bool interrupted() const { return budget_.cancelled(); }
   bool cancelled() const { return gaveUp_ || budget_.over(); }
   // Attempt::stopAtFirstFailure.
@@ -238,7 +239,7 @@ class Verification {
   double proofSeconds_ = 0;
   struct {
     std::vector<EntryState> entries;
-    std::vector<ProofChain::Claim> claims;
+    ProofChain::Snapshot claims;
     std::vector<char> excluded;
   } beforeLastResort_;
   EndToEndResult endToEnd_;

@@ -121,7 +121,7 @@ void Verification::conclude() {
   report_.verdict = Verdict::kUndecided;
   report_.reason =
       report_.interrupted  ? "the run was interrupted"
-      : budget_.timedOut() ? "the time for the run is over (--timeout)"
+      : budget_.timedOut() ? kTimeIsOver
       : differs ? "arguments of a function of which nothing is known are not proved to be "
                   "the model's, so its results may be others"
       : report_.outputs == 0 ? "the model names no outputs, so there is nothing to prove"

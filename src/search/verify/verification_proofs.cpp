@@ -13,7 +13,7 @@ namespace shardproof {
 CheckOptions Verification::checkOptions() const {
   CheckOptions check;
   check.checker = options_.checker;
-  check.timeoutSeconds = proofSeconds_;
+  check.timeoutSeconds = std::min(proofSeconds_, budget_.left());
   check.memoryMegabytes = options_.memoryMegabytes;
   return check;
 }
@@ -83,7 +83,10 @@ void Verification::runClasses() {
             report_.statistics.secondsByPhase["workers/" + phase] += seconds;
         } else {
           state.outcome = {};
-          state.outcome.reason = result.reason;
+          state.outcome.reason =
+              result.outcome == TaskOutcome::kCancelled && budget_.timedOut() && !interrupted()
+                  ? kTimeIsOver
+                  : result.reason;
         }
         if (state.outcome.verdict() == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
             result.outcome != TaskOutcome::kCancelled) {

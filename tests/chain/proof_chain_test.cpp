@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the chain accepts: stages that it has cut itself, once, and proofs of their forms.
+#include "chain/proof_chain.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "check/checker.h"
+#include "prover/stage_prover.h"
+#include "support/problems.h"
+
+namespace shardproof {
+namespace {
+
+// y = relu(x w) over two ranks, each with some of the columns: a checkpoint h, and the output.
+test::Draft columns() {
+  return test::draft(
+      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"},
+                      "h": {"shape": [4, 8]}, "y": {"shape": [4, 8]}},
+          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["y"]}],
+          "outputs": ["y"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{
+            "tensors": {"lx": {"shape": [4, 6], "kind": "input"}, "lw": {"shape": [4, 6], "kind": "parameter"},
+                        "lh": {"shape": [4, 4]}, "ly": {"shape": [4, 4]}},
+            "nodes": [{"op": "linear", "in": ["lx", "lw"], "out": ["lh"]}, {"op": "relu", "in": ["lh"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "lx"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "lw"}]}]},
+                      {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "lh"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "ly"}]}]}]})");
+}
+
+struct Chained {
+  std::unique_ptr<Problem> problem = test::read(columns());
+  PlanIndex index{*problem};
+  ProofChain chain{index};
+  EntryId checkpoint{2}, output{3};
+
+  // Cuts, enters and proves.
+  std::optional<Proof> prove(EntryId entry) {
+    CutStage cut = chain.cut(entry, {});
+    const StageOutcome outcome = checkStage(cut.stage(), {});
+    const auto id = chain.enter(cut, true).first;
+    if (outcome.proof) chain.prove(id, *outcome.proof);
+    return outcome.proof;
+  }
+};
+
+TEST(ProofChain, IsProvedWhenAllThatAnOutputRestsOnIs) {
+  Chained c;
+  EXPECT_EQ(c.chain.order(), (std::vector<EntryId>{c.checkpoint, c.output}));
+  EXPECT_FALSE(c.chain.verdict({}));
+  ASSERT_TRUE(c.prove(c.output));
+  EXPECT_TRUE(c.chain.holds(c.output));
+  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.checkpoint});
+  EXPECT_FALSE(c.chain.verdict({})) << "the checkpoint is not proved";
+  ASSERT_TRUE(c.prove(c.checkpoint));
+  EXPECT_EQ(c.chain.verdict({}), Verdict::kEquivalent);
+  c.chain.withdraw(c.checkpoint);
+  EXPECT_FALSE(c.chain.verdict({}));
+}
+
+TEST(ProofChain, AStageIsEnteredOnceAndInItsOwnChain) {
+  Chained c, other;
+  CutStage cut = c.chain.cut(c.output, {});
+  EXPECT_THROW(other.chain.enter(cut, true), std::logic_error);
+  c.chain.enter(cut, true);
+  EXPECT_THROW(c.chain.enter(cut, true), std::logic_error);
+  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.checkpoint});
+  CutStage again = c.chain.cut(c.output, {});
+  const CutStage moved = std::move(again);
+  EXPECT_THROW(c.chain.enter(again, true), std::logic_error);
+}
+
+TEST(ProofChain, AProofOfAnotherStageIsRefused) {
+  Chained c;
+  const auto proof = c.prove(c.checkpoint);
+  ASSERT_TRUE(proof);
+  CutStage cut = c.chain.cut(c.output, {});
+  const auto id = c.chain.enter(cut, true).first;
+  EXPECT_THROW(c.chain.prove(id, *proof), std::logic_error);
+  EXPECT_FALSE(c.chain.holds(c.output));
+}
+
+TEST(ProofChain, ASnapshotIsOfItsOwnChain) {
+  Chained c, other;
+  const ProofChain::Snapshot before = c.chain.snapshot();
+  c.prove(c.checkpoint);
+  c.prove(c.output);
+  EXPECT_THROW(other.chain.restore(c.chain.snapshot()), std::logic_error);
+  EXPECT_THROW(c.chain.restore({}), std::logic_error);
+  EXPECT_TRUE(c.chain.verdict({}));
+  c.chain.restore(before);
+  EXPECT_FALSE(c.chain.verdict({}));
+}
+
+// Methods go on with what others have made, or refuse.
+TEST(StageProver, ItsMethodsKeepTheirOrder) {
+  class Never : public ValueWitness {
+    std::optional<ClaimedElement> withoutValue(const ReducedStage&,
+                                               std::set<ClaimedElement> elements) override {
+      return *elements.begin();
+    }
+  } witness;
+  Chained c;
+  const CutStage cut = c.chain.cut(c.checkpoint, {});
+  StageProver prover(cut.stage(), {}, witness);
+  EXPECT_THROW(prover.byNormalForm(), std::logic_error);
+  EXPECT_THROW(prover.byFractions(), std::logic_error);
+  EXPECT_THROW(prover.bySolver(true), std::logic_error);
+  prover.reduce();
+  EXPECT_THROW(prover.byExpansion(), std::logic_error);
+  EXPECT_THROW(prover.bySolver(true), std::logic_error)
+      << "nothing is known of where it is defined";
+  EXPECT_TRUE(prover.byNormalForm());
+  EXPECT_TRUE(prover.byExpansion());
+  EXPECT_TRUE(prover.bySolver(true).proof);
+  EXPECT_THROW(prover.byExpansion(), std::logic_error) << "the reduction is another";
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -48,7 +48,6 @@ std::int64_t Database::integer(const std::string& sql) {
 
 int Database::changes() const { return sqlite3_changes(handle_.get()); }
 
-
 void Statement::Finalize::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 
 Statement::Statement(const Database& database, const std::string& sql) : database_(&database) {

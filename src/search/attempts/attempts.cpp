@@ -291,19 +291,22 @@ std::optional<Report> lookFirst(std::unique_ptr<Problem>& problem,
   VerifyOptions options = given;
   options.smt2Directory.clear();
   options.record = nullptr;
+  const bool indices = hasIndices(*problem);
   for (const bool complete : {false, true}) {
-    if (complete && !hasIndices(*problem)) break;
+    if (complete && !indices) break;
     for (const bool infers : {false, true}) {
       if (budget.over()) return std::nullopt;
       // The first look, which adds nothing, is at what has been read.
       const bool asRead = !complete && !infers;
-      std::unique_ptr<Problem> again = asRead ? std::move(problem) : read(complete);
+      std::unique_ptr<Problem> again = asRead ? nullptr : read(complete);
+      std::unique_ptr<Problem>& looked = asRead ? problem : again;
       const Budget part = budget.within(std::max(kLookSeconds, kLookOfReading * seconds));
-      Attempts attempts(again, options, infers ? Infer::kAlways : Infer::kNever, part);
+      Attempts attempts(looked, options, infers ? Infer::kAlways : Infer::kNever, part);
       auto report =
           infers ? attempts.runOnly(kInferringLooks, tried) : attempts.runOnly(kLooks, tried);
-      if (report || asRead) problem = std::move(again);
-      if (report) return report;
+      if (!report) continue;
+      if (!asRead) problem = std::move(again);
+      return report;
     }
   }
   return std::nullopt;

@@ -52,14 +52,14 @@ class StageChecker {
     if (!onlySolver() && totalElements(prover_.reduced()) > kManyElements &&
         refuter_.differsAtFirstSight() && refute())
       return;
-    auto proof = prover_.byNormalForm();
+    const auto proof = prover_.byNormalForm();
     if (onlySolver()) {
       // It is told to look only where both sides are defined.
       if (prover_.undefined().empty()) decideBySolver();
       else if (!refute()) throw Unsupported(prover_.undefined());
       return;
     }
-    if (accept(std::move(proof))) return;
+    if (accept(proof)) return;
     const bool defined = prover_.undefined().empty();
     if ((!defined || refuter_.fingerprintsDiffer(prover_.reduced())) && refute()) return;
     if (defined && accept(prover_.byExpansion())) return;
@@ -100,10 +100,10 @@ class StageChecker {
     if (!refusal_.empty()) outcome_.reason += (outcome_.reason.empty() ? "" : "; ") + refusal_;
   }
 
-  bool accept(std::optional<Proof> proof) {
+  bool accept(const std::optional<Proof>& proof) {
     note(prover_.takeRefusal());
     if (!proof) return false;
-    outcome_.proof = std::move(proof);
+    outcome_.proof = proof;
     listShapes();
     return true;
   }

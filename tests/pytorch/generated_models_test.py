@@ -14,12 +14,13 @@ import tempfile
 import unittest
 import zlib
 
+import support  # first of these: changes to the interpreter that has PyTorch
+
+# isort: split
 import executor
 import torch
 from operator_cases import Random
 from reference_models import ARCHITECTURES, GivenDropout
-
-import support  # first of these: changes to the interpreter that has PyTorch
 
 SIZES = {
     "mlp": {"layers": 2, "dim": 6, "hidden": 10, "batch": 4},

@@ -20,12 +20,13 @@ import math
 import unittest
 import zlib
 
+import support  # first of these: changes to the interpreter that has PyTorch
+
+# isort: split
 import executor
 import operator_cases
 import torch
 from operator_cases import MAY_BE_ONE, WITHOUT_BACKWARD, Case, Random
-
-import support  # first of these: changes to the interpreter that has PyTorch
 
 CASES = 40  # of each operator
 SEED = 20260

@@ -13,6 +13,7 @@
 #include "fuzz_support.h"
 #include "plan/plan_index.h"
 #include "reader/reader.h"
+#include "refute/stage_refuter.h"
 #include "shape_reduction/reduction.h"
 #include "shardproof/error.h"
 #include "stages/canonical_reader.h"
@@ -56,11 +57,11 @@ bool isSmall(const Stage& stage, bool numbers) {
 // Nothing where the stage is too large, or its collapsed axes are no symmetry.
 std::optional<StageOutcome> check(const Stage& stage, bool endToEnd) {
   CheckOptions options;
-  options.stageSeconds = 0.2;
-  options.endToEnd = endToEnd;
+  options.timeoutSeconds = 0.2;
   try {
     if (!isSmall(stage, endToEnd)) return std::nullopt;
-    const StageOutcome outcome = checkStage(stage, options);
+    const StageOutcome outcome =
+        endToEnd ? evaluateEndToEnd(stage, Masks::kReduced) : checkStage(stage, options);
     if (!outcome.needsRefinement) return outcome;
     return std::nullopt;
   } catch (const NeedsRefinement&) {
@@ -75,13 +76,14 @@ void checkForm(const Stage& stage, const std::optional<StageOutcome>& outcome) {
   const Stage read = readCanonicalForm(form);
   fuzz::require(canonicalForm(read) == form, "a form's stage has the same form");
   // Solvers have a limit of time, which may be met in one run only.
-  if (!outcome || outcome->method == Method::kSolver ||
-      outcome->verdict == StageVerdict::kUndecided)
+  if (!outcome || outcome->method() == Method::kSolver ||
+      outcome->verdict() == StageVerdict::kUndecided)
     return;
   const auto again = check(read, false);
-  fuzz::require(again && again->verdict == outcome->verdict && again->method == outcome->method,
-                "a form's stage has the same verdict",
-                again ? std::string(toString(again->verdict)) + " " + again->reason : "none");
+  fuzz::require(
+      again && again->verdict() == outcome->verdict() && again->method() == outcome->method(),
+      "a form's stage has the same verdict",
+      again ? std::string(toString(again->verdict())) + " " + again->reason : "none");
 }
 
 void verifyInProcess(const Problem& problem) {
@@ -111,7 +113,7 @@ void verifyInProcess(const Problem& problem) {
       const auto outcome = check(*stage, false);
       checkForm(*stage, outcome);
       if (!outcome) continue;
-      proved[e] = outcome->verdict == StageVerdict::kProved &&
+      proved[e] = outcome->verdict() == StageVerdict::kProved &&
                   std::all_of(stage->usedEntries.begin(), stage->usedEntries.end(),
                               [&](EntryId f) { return proved[f] != 0; });
       break;
@@ -131,7 +133,7 @@ void verifyInProcess(const Problem& problem) {
   whole.maxNodes = kMostNodes;
   try {
     const auto outcome = check(cutStages(planIndex, outputs, whole), true);
-    fuzz::require(!outcome || outcome->verdict != StageVerdict::kRefuted,
+    fuzz::require(!outcome || outcome->verdict() != StageVerdict::kRefuted,
                   "what is proved does not differ in numbers",
                   outcome && outcome->counterexample ? outcome->counterexample->element : "");
   } catch (const Unsupported&) {

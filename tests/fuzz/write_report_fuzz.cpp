@@ -176,14 +176,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   // What a worker sends.
   StageOutcome outcome;
-  outcome.verdict = draw.choose(StageVerdict::kWrongLineage);
+  outcome.refutedBy = draw.choose(Method::kNumeric);
   outcome.reason = draw.text();
   outcome.claim = draw.integer<std::int32_t>();
   outcome.counterexample = draw.counterexample();
   draw.list([&] { outcome.reducedShapes.push_back({draw.text(), draw.shape(), draw.shape()}); });
   const std::string sent = serialize(outcome);
   const StageOutcome received = deserialize(sent);
-  fuzz::require(received.reason == outcome.reason && received.verdict == outcome.verdict &&
+  fuzz::require(received.reason == outcome.reason && received.verdict() == outcome.verdict() &&
                     serialize(received) == sent,
                 "what a worker sends is what arrives");
   return 0;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -35,10 +34,8 @@
 #include "report/file.h"
 #include "report/text.h"
 #include "report/version.h"
-#include "shardproof/budget.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
-#include "util/stopwatch.h"
 
 namespace shardproof {
 namespace {
@@ -90,35 +87,30 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
   VerifyOptions options = arguments.options;
   ProofRecord record;
   if (log && !arguments.certify.empty()) options.record = &record;
-  const auto start = std::chrono::steady_clock::now();
   VerifiedFiles done =
       verifyFiles(arguments.files.model, plan, options, arguments.hlo, arguments.infer);
-  // What is left, as reading does not count.
-  const auto read = done.report.statistics.secondsByPhase.find("read");
-  const double reading = read == done.report.statistics.secondsByPhase.end() ? 0 : read->second;
-  const Budget budget(options.runSeconds - (secondsSince(start) - reading), options.cancel);
   NamedFiles files = arguments.all;
   if (done.problem) files.modelOf(*done.problem);  // of a plan from a pipe it was not known before
   files.check();
   if (done.problem)
     for (ir::InputGap& gap : ir::inputGaps(*done.problem))
       done.report.warnings.push_back(std::move(gap.text));
-  if (arguments.diagnoseSeconds > 0 && !budget.over() && !done.report.interrupted && done.problem &&
-      !isProved(done.report.verdict)) {
+  if (arguments.diagnoseSeconds > 0 && !done.budget.over() && !done.report.interrupted &&
+      done.problem && !isProved(done.report.verdict)) {
     progress.update(0, 1, "diagnosing");
     DiagnoseOptions diagnoseOptions;
-    diagnoseOptions.seconds = std::min(arguments.diagnoseSeconds, budget.left());
+    diagnoseOptions.seconds = std::min(arguments.diagnoseSeconds, done.budget.left());
     diagnoseOptions.memoryMegabytes = options.memoryMegabytes;
     diagnoseOptions.cancel = options.cancel;
     std::string mended =
         diagnosePlan(*done.problem, done.report, done.problem->plan.modelFile, diagnoseOptions);
     if (repair) *repair = std::move(mended);
   }
-  if (arguments.confirmSeconds > 0 && !budget.over() && !done.report.interrupted && done.problem &&
-      worthExecuting(done.report)) {
+  if (arguments.confirmSeconds > 0 && !done.budget.over() && !done.report.interrupted &&
+      done.problem && worthExecuting(done.report)) {
     progress.update(0, 1, "executing");
     ConfirmOptions confirmOptions;
-    confirmOptions.seconds = std::min(arguments.confirmSeconds, budget.left());
+    confirmOptions.seconds = std::min(arguments.confirmSeconds, done.budget.left());
     confirmOptions.memoryMegabytes = options.memoryMegabytes;
     confirmOptions.cancel = options.cancel;
     confirm(*done.problem, done.report, confirmOptions);

@@ -10,33 +10,17 @@
 
 #include "check/checker.h"
 #include "prover/stage_prover.h"
+#include "support/columns.h"
 #include "support/problems.h"
 
 namespace shardproof {
 namespace {
 
-// y = relu(x w) over two ranks, each with some of the columns: a checkpoint h, and the output.
-test::Draft columns() {
-  return test::draft(
-      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"},
-                      "h": {"shape": [4, 8]}, "y": {"shape": [4, 8]}},
-          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["y"]}],
-          "outputs": ["y"]})",
-      R"({"mesh": [["tp", 2]], "programs": [{
-            "tensors": {"lx": {"shape": [4, 6], "kind": "input"}, "lw": {"shape": [4, 6], "kind": "parameter"},
-                        "lh": {"shape": [4, 4]}, "ly": {"shape": [4, 4]}},
-            "nodes": [{"op": "linear", "in": ["lx", "lw"], "out": ["lh"]}, {"op": "relu", "in": ["lh"], "out": ["ly"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "lx"}]}]},
-                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "lw"}]}]},
-                      {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "lh"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "ly"}]}]}]})");
-}
-
 struct Chained {
-  std::unique_ptr<Problem> problem = test::read(columns());
+  std::unique_ptr<Problem> problem = test::read(test::columns("relu", true));
   PlanIndex index{*problem};
   ProofChain chain{index};
-  EntryId checkpoint{2}, output{3};
+  EntryId output{2}, checkpoint{3};
 
   // Cuts, enters and proves.
   std::optional<Proof> prove(EntryId entry) {

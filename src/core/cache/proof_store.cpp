@@ -7,9 +7,7 @@
 namespace shardproof {
 
 bool isProof(Method method, Checker checker) {
-  if (checker == Checker::kZ3) return method == Method::kSolver;
-  return method == Method::kNormalForm || method == Method::kPolynomial ||
-         method == Method::kSolver;
+  return checker == Checker::kZ3 ? method == Method::kSolver : proves(method);
 }
 
 StoredProof storedProof(const Stage& stage, Method method,

@@ -42,7 +42,6 @@ class ProofChain;
 // The stage of one entry, and its canonical form.
 class CutStage {
  public:
-  EntryId entry() const { return entry_; }
   const Stage& stage() const { return *stage_; }
   std::unique_ptr<Stage> takeStage() { return std::move(stage_); }
   double secondsForForm() const { return secondsForForm_; }
@@ -81,7 +80,6 @@ class ProofChain {
   const std::string& form(std::int32_t classId) const {
     return classes_[static_cast<std::size_t>(classId)]->form;
   }
-  std::size_t classes() const { return classes_.size(); }
 
   // Throws std::logic_error where the proof is one of another stage.
   void prove(std::int32_t classId, const Proof& proof);
@@ -89,8 +87,7 @@ class ProofChain {
   bool holds(EntryId entry) const;
   // By entry: proved down to the inputs.
   std::vector<char> proved() const;
-  // What of `entries` that are claims is not in `proved`? Outputs of the model all of whose
-  // `output` entries are proved, and that have one.
+  // How many outputs of the model have an `output` entry, and all of theirs in `proved`.
   std::size_t outputsProved(const std::vector<char>& proved) const;
   // All that the verdict needs.
   bool allProved(const std::vector<char>& proved) const;

@@ -28,10 +28,8 @@ Proof Proof::fromBytes(std::string_view bytes) {
   const auto first = std::from_chars(bytes.data(), end, method);
   const bool separated = first.ec == std::errc() && first.ptr != end && *first.ptr == kSeparator;
   const auto second = separated ? std::from_chars(first.ptr + 1, end, form) : first;
-  const bool known = method == static_cast<int>(Method::kNormalForm) ||
-                     method == static_cast<int>(Method::kPolynomial) ||
-                     method == static_cast<int>(Method::kSolver);
-  if (!separated || second.ec != std::errc() || second.ptr != end || !known)
+  if (!separated || second.ec != std::errc() || second.ptr != end ||
+      !proves(static_cast<Method>(method)))
     throw std::invalid_argument("these bytes are no proof");
   return {static_cast<Method>(method), form};
 }

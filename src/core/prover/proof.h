@@ -19,6 +19,12 @@ namespace shardproof {
 
 struct StageOutcome;
 
+// Whether a method makes proofs.
+constexpr bool proves(Method method) {
+  return method == Method::kNormalForm || method == Method::kPolynomial ||
+         method == Method::kSolver;
+}
+
 class Proof {
  public:
   Method method() const { return method_; }

@@ -92,8 +92,6 @@ class StageProver {
   std::string takeRefusal() { return std::exchange(refusal_, {}); }
   // Some assumed lineage is over-determined and was left out.
   bool droppedAssumption() const { return dropped_; }
-  // What the variables of the last execution stand for.
-  const std::vector<FreeElement>& free() const { return free_; }
   // Seconds by phase: "reduce", "execute", "check", "expand", "fractions", "solve".
   const std::map<std::string, double>& seconds() const { return seconds_; }
 

@@ -90,7 +90,7 @@ class Attempts {
       if (isDue(when, attempt)) make(attempt);
       if (settled()) break;
     }
-    // Where nothing was due there is nothing left to be inferred.
+    // Without any time none was made; one makes the report.
     if (made_ == 0) make({.name = "as given"});
     finish();
     return std::move(report_);

@@ -39,7 +39,8 @@ VerifiedFiles verifyFiles(const std::string& model, const std::string& plan,
   VerifiedFiles done;
   done.problem = readProblem(model.empty() ? std::nullopt : std::optional(model), plan, hloOptions);
   const double reading = secondsSince(start);
-  const Budget budget(options.runSeconds, options.cancel);
+  done.budget = Budget(options.runSeconds, options.cancel);
+  const Budget& budget = done.budget;
   const bool isHlo = plan != "-" && hlo::isHloFile(plan);
   Report& report = done.report;
   std::vector<AttemptReport> tried;

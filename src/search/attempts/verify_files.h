@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reader/hlo/documents.h"
+#include "shardproof/budget.h"
 #include "shardproof/graph.h"
 #include "shardproof/infer.h"
 #include "shardproof/report.h"
@@ -17,6 +18,7 @@ namespace shardproof {
 struct VerifiedFiles {
   std::unique_ptr<Problem> problem;  // what was read, with what was inferred
   Report report;
+  Budget budget;  // of the run, which began when reading ended
 };
 
 // Reads and verifies; `model` may be empty, for the model that the plan names. Reading is one of

@@ -117,8 +117,8 @@ TEST(ApprovedLog, AnApprovedDifferenceIsGivenAndReported) {
             std::string::npos);
   c.log.lineage[5].proof.assumes = {EntryId(4)};
   expectRejected(c, "/lineage/5/assumes", "names 4, which is given and not to be proved");
-  c.log.lineage[4].role = Role::kCheckpoint;
-  expectRejected(c, "/lineage/4/role", "is \"checkpoint\", but \"assumed\" in the plan");
+  c.log.lineage[4].role = Role::kCutPoint;
+  expectRejected(c, "/lineage/4/role", "is \"cut_point\", but \"assumed\" in the plan");
 }
 
 TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {
@@ -200,7 +200,7 @@ TEST_F(PipelineLog, AnotherPlace) {
   c.log.lineage[2].tensor = "s";
   expectRejected(c, "/lineage/2/tensor", "but \"y\" in the plan");
   c = certified(test::pipeline());
-  c.log.lineage[5].role = Role::kCheckpoint;
+  c.log.lineage[5].role = Role::kCutPoint;
   expectRejected(c, "/lineage/5/role", "but \"output\" in the plan");
 }
 
@@ -318,7 +318,7 @@ TEST(CheckLog, OutputsAreCoveredByWhatTheLogNames) {
   expectRejected(c, "/outputs/0/entries", "not proved");
 }
 
-// What a failed checkpoint was assumed for is proved without it, and the log says how.
+// What a failed cut point was assumed for is proved without it, and the log says how.
 TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
   Draft d = test::pipeline();
   d.entry(4)["shards"][0]["sum"] = {"tp"};
@@ -346,8 +346,8 @@ TEST(CheckLog, LineageAboutOneRank) {
       R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "h": {"shape": [1]}, "o": {"shape": [1]}},
         "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}]}],
        "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
-                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[5, 6]], "parts": [{"local": "h", "at": {"dp": 5}}]}]},
-                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "h"}]}]},
+                   {"tensor": "h", "role": "cut_point", "shards": [{"box": [[5, 6]], "parts": [{"local": "h", "at": {"dp": 5}}]}]},
+                   {"tensor": "h", "role": "cut_point", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "h"}]}]},
                    {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
   const Certified c = certified(d);
   const CheckLogResult r = check(c);
@@ -361,7 +361,7 @@ TEST(CheckLog, WhatPlacesADropoutIsProved) {
                           R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout,
                           R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout);
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   Certified c = certified(d);
   EXPECT_EQ(c.log.positioning, (test::ids<EntryId>({2})));
   EXPECT_EQ(c.log.lineage.size(), 4u);  // with the mask's own

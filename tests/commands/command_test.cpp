@@ -61,7 +61,7 @@ TEST_F(CommandTest, DemoIsEquivalent) {
   EXPECT_EQ(r.code, 0) << r.out << r.err;
   EXPECT_TRUE(has(
       r.out,
-      "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input"))
+      "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json computes, for every input"))
       << r.out;
   EXPECT_EQ(r.err, "");
   const auto json = nlohmann::json::parse(content("r.json"));
@@ -82,7 +82,7 @@ TEST_F(CommandTest, AnAssumptionThatCouldHideABugMakesAConditionalVerdict) {
   const std::string verify = "verify --model mlp.model.json c.plan.json ";
   const auto r = run(verify + "--json r.json --certify log.json");
   EXPECT_EQ(r.code, 4) << r.out << r.err;
-  EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json says", 0),
+  EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json computes", 0),
             0u)
       << r.out;
   EXPECT_TRUE(has(r.out, "\nCompared: loss, 4 outputs\n")) << r.out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causes, sentences and mends of small plans that are wrong in known ways.
+// Causes, sentences and fixes of small plans that are wrong in known ways.
 #include "diagnose/diagnose.h"
 #include "ir/clone.h"
 
@@ -39,7 +39,7 @@ test::Draft partial() {
 
 struct Diagnosed {
   Report report;
-  std::string mended;
+  std::string fixed;
 };
 
 Diagnosed diagnosed(const test::Draft& d) {
@@ -47,7 +47,7 @@ Diagnosed diagnosed(const test::Draft& d) {
   VerifyOptions options;
   options.jobs = 1;
   Diagnosed result{verify(*problem, options), {}};
-  result.mended = diagnosePlan(*problem, result.report, "", {});
+  result.fixed = diagnosePlan(*problem, result.report, "", {});
   return result;
 }
 
@@ -55,7 +55,7 @@ TEST(Diagnose, SaysNothingOfARightPlan) {
   const Diagnosed d = diagnosed(partial());
   EXPECT_EQ(d.report.verdict, Verdict::kEquivalent);
   EXPECT_TRUE(d.report.causes.empty());
-  EXPECT_TRUE(d.mended.empty());
+  EXPECT_TRUE(d.fixed.empty());
 }
 
 TEST(Diagnose, FindsAMissingReduction) {
@@ -73,11 +73,11 @@ TEST(Diagnose, FindsAMissingReduction) {
   EXPECT_EQ(cause.defects, (std::vector<std::size_t>{0}));
   ASSERT_FALSE(cause.nodes.empty());
   EXPECT_EQ(cause.nodes[0].pointer, "/programs/0/nodes/1");
-  ASSERT_TRUE(cause.mend);
-  EXPECT_TRUE(cause.mend->proved);
-  test::Draft mended = draft;
-  mended.plan = test::Json::parse(d.mended);
-  EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+  ASSERT_TRUE(cause.fix);
+  EXPECT_TRUE(cause.fix->proved);
+  test::Draft fixed = draft;
+  fixed.plan = test::Json::parse(d.fixed);
+  EXPECT_EQ(verify(*test::read(fixed), {}).verdict, Verdict::kEquivalent);
 }
 
 // Two layers with tensor parallelism, and the gradient of nothing: w1's rows, w2's columns over tp.
@@ -109,7 +109,7 @@ test::Draft layers() {
         {"box": [[0, 4], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 0}}]},
         {"box": [[4, 8], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 1}}]}]},
       {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 6], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "w2"}]}]},
-      {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [2, 0], "tp": [0, 4]}, "parts": [{"local": "h"}]}]},
+      {"tensor": "h", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [2, 0], "tp": [0, 4]}, "parts": [{"local": "h"}]}]},
       {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]},
       {"tensor": "w1.new", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "w1.new"}]}]}]})");
 }
@@ -125,14 +125,14 @@ TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
     EXPECT_EQ(cause.kind, "input-lineage") << cause.sentence;
     EXPECT_NE(cause.sentence.find(entry), std::string::npos) << cause.sentence;
     EXPECT_NE(cause.sentence.find("has to have " + hasToBe), std::string::npos) << cause.sentence;
-    ASSERT_TRUE(cause.mend);
-    EXPECT_TRUE(cause.mend->proved);
+    ASSERT_TRUE(cause.fix);
+    EXPECT_TRUE(cause.fix->proved);
     EXPECT_EQ(cause.defects.size(), d.report.defects.size());
     ASSERT_FALSE(cause.nodes.empty());
     EXPECT_EQ(cause.nodes[0].location, "net.py:3");
-    test::Draft mended = draft;
-    mended.plan = test::Json::parse(d.mended);
-    EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+    test::Draft fixed = draft;
+    fixed.plan = test::Json::parse(d.fixed);
+    EXPECT_EQ(verify(*test::read(fixed), {}).verdict, Verdict::kEquivalent);
   };
   // Ranks in the wrong order.
   test::Draft order = layers();
@@ -155,7 +155,7 @@ TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
   expectNamed(none, "input lineage /lineage/1 of `w1`", "box [[0, 4], [0, 6]], step {tp: [4, 0]}");
 }
 
-// The plan is wrong, not its lineage: that would not mend it either.
+// The plan is wrong, not its lineage: that would not fix it either.
 TEST(Diagnose, BlamesNoLineageForAWrongPlan) {
   test::Draft draft = layers();
   draft.node(0, 3)["group"] = {"dp"};
@@ -176,7 +176,7 @@ TEST(Diagnose, FindsFactorsGroupsAndOperands) {
   const Cause other = diagnosed(group).report.causes.at(0);
   EXPECT_NE(other.sentence.find("runs over dp where it has to run over tp"), std::string::npos)
       << other.sentence;
-  EXPECT_TRUE(other.mend && other.mend->proved);
+  EXPECT_TRUE(other.fix && other.fix->proved);
 
   test::Draft operand = partial();
   operand.node(0, 2)["in"] = {"y.part"};
@@ -186,7 +186,7 @@ TEST(Diagnose, FindsFactorsGroupsAndOperands) {
 }
 
 TEST(Diagnose, FindsRowsOfAnotherRank) {
-  // Each dp rank holds the other's rows: as lineage of an output, which no change of a node mends.
+  // Each dp rank holds the other's rows: as lineage of an output, which no change of a node fixes.
   test::Draft draft = partial();
   draft.entry(2)["shards"][0]["box"] = test::Json::parse("[[4, 8], [0, 6]]");
   draft.entry(2)["shards"][0]["step"]["dp"] = {-4, 0};
@@ -195,7 +195,7 @@ TEST(Diagnose, FindsRowsOfAnotherRank) {
   EXPECT_EQ(d.report.causes[0].kind, "other-place");
   EXPECT_NE(d.report.causes[0].sentence.find("the part of dp rank 1"), std::string::npos)
       << d.report.causes[0].sentence;
-  EXPECT_TRUE(d.mended.empty());
+  EXPECT_TRUE(d.fixed.empty());
 }
 
 // t = 2 x, of which the plan makes 4 x: lineage says truly that it holds u, which is 4 x, and z is
@@ -217,7 +217,7 @@ TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
                             {"op": "silu", "in": ["t"], "out": ["z"]}]}],
     "lineage": [
       {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "u", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "t"}]}]},
+      {"tensor": "u", "role": "cut_point", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "t"}]}]},
       {"tensor": "u", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "u"}]}]},
       {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "z"}]}]}]})");
   const Diagnosed d = diagnosed(draft);
@@ -257,7 +257,7 @@ TEST(Diagnose, FindsANumberThatLikeNodesDoNotHave) {
   EXPECT_NE(cause.sentence.find("/programs/0/nodes/0 (mul) has scalar 7 where it has to have 6"),
             std::string::npos)
       << cause.sentence;
-  EXPECT_TRUE(cause.mend && cause.mend->proved);
+  EXPECT_TRUE(cause.fix && cause.fix->proved);
 }
 
 TEST(Diagnose, NeverChangesAVerdict) {
@@ -276,7 +276,7 @@ TEST(Diagnose, NeverChangesAVerdict) {
 TEST(DiagnoseExcerpt, IsWhatLineageLeadsTo) {
   test::Draft draft = partial();
   draft.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "y"}]}]})"));
   const auto problem = test::read(draft);
   const diagnose::Excerpt excerpt = diagnose::excerptOf(*problem, EntryId(2));
   const Problem& part = *excerpt.problem;

@@ -27,7 +27,7 @@ Draft halves() {
       "lineage": [
       {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
       {"tensor": "g", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "g"}]}]},
-      {"tensor": "d", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "d"}]}]},
+      {"tensor": "d", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "d"}]}]},
       {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "y"}]}]},
       {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "z"}]}]}]})");
 }

@@ -72,7 +72,7 @@ TEST(Execute, TheFirstDifferenceIsNamed) {
   const auto problem = test::read(d);
   const Result result = execute(*problem, {});
   ASSERT_EQ(result.status, Status::kRun);
-  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);  // a checkpoint is no output
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);  // a cut point is no output
   const EntryResult& wrong = entryOf(result, 2);
   EXPECT_EQ(wrong.agreement, Agreement::kDiffers);
   ASSERT_TRUE(wrong.difference);

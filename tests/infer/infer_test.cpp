@@ -66,13 +66,13 @@ std::string tensorOf(const Problem& problem, const LineageEntry& entry) {
 }
 using Steps = std::vector<std::pair<std::int32_t, Shape>>;
 
-// A plan of tests/plans/small without its checkpoints.
-std::unique_ptr<Problem> withoutCheckpoints(const std::string& name) {
+// A plan of tests/plans/small without its cut points.
+std::unique_ptr<Problem> withoutCutPoints(const std::string& name) {
   std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) + "/tests/plans/small/" + name + ".json");
   auto small = nlohmann::ordered_json::parse(file);
   auto& lineage = small["plan"]["lineage"];
   for (std::size_t e = lineage.size(); e-- > 0;)
-    if (lineage[e]["role"] == "checkpoint") lineage.erase(e);
+    if (lineage[e]["role"] == "cut_point") lineage.erase(e);
   return readProblemText(small["model"].dump(), small["plan"].dump());
 }
 
@@ -86,7 +86,7 @@ std::vector<const PlacedPart*> partsOf(const Problem& problem, const std::string
 }
 
 TEST(Infer, FindsBoxesThatLieInPieces) {
-  const auto problem = withoutCheckpoints("parts_zigzag");
+  const auto problem = withoutCutPoints("parts_zigzag");
   const Inferred inferred = inferLineage(*problem);
   ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
   const auto parts = partsOf(*inferred.problem, "h");
@@ -106,13 +106,13 @@ TEST(Infer, FindsBoxesThatLieInPieces) {
 }
 
 TEST(Infer, FindsPermutedAndScaledTensors) {
-  const Inferred permuted = inferLineage(*withoutCheckpoints("parts_sequence_before_batch"));
+  const Inferred permuted = inferLineage(*withoutCutPoints("parts_sequence_before_batch"));
   ASSERT_NE(permuted.problem, nullptr) << permuted.reason;
   const auto h = partsOf(*permuted.problem, "h");
   ASSERT_EQ(h.size(), 1u);
   EXPECT_EQ(h[0]->where.permute, (std::vector<std::int64_t>{1, 0, 2}));
   EXPECT_EQ(verdictOf(*permuted.problem), Verdict::kEquivalent);
-  const Inferred scaled = inferLineage(*withoutCheckpoints("parts_multiples"));
+  const Inferred scaled = inferLineage(*withoutCutPoints("parts_multiples"));
   ASSERT_NE(scaled.problem, nullptr) << scaled.reason;
   const auto sum = partsOf(*scaled.problem, "p");
   ASSERT_EQ(sum.size(), 1u);
@@ -190,15 +190,15 @@ TEST(Infer, FindsDimensionsThatTheModelHasAsOne) {
   EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
 }
 
-// Checkpoints of a right plan that do not hold: what was found instead is said, and takes their
+// Cut points of a right plan that do not hold: what was found instead is said, and takes their
 // place in what is written.
-TEST(Infer, WrongCheckpointsAreReplaced) {
+TEST(Infer, WrongCutPointsAreReplaced) {
   std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) +
                      "/tests/plans/small/parts_zigzag_checkpoint_chunks_exchanged.json");
   const auto small = nlohmann::ordered_json::parse(file);
   Draft d = twoLayers();
   d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[4, 8], [0, 5]], "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
+      R"({"tensor": "h", "role": "cut_point", "shards": [{"box": [[4, 8], [0, 5]], "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
   const std::string says[] = {
       "h (/lineage/2): local `h[0:2, 0:3]'` holds h[0:2, 0:3], [2, 0] further",
       "h (/lineage/4): local `lh` holds h[0:4, 0:5], [4, 0] further for "
@@ -242,7 +242,7 @@ TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
   for (const auto& [name, verdict] :
        {std::pair("parts_zigzag", Verdict::kEquivalent),
         std::pair("parts_zigzag_other_function", Verdict::kNotEquivalent)}) {
-    const auto problem = withoutCheckpoints(name);
+    const auto problem = withoutCutPoints(name);
     const auto find = [&](const Graph& graph) {
       for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
         if (problem->names.text(graph.tensors[t].name) == "h") return t;
@@ -261,8 +261,7 @@ TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
       shard.box = {{0, 2}, {0, 3}};
       shard.parts.push_back({local, {}, Microbatch::none()});
       const auto more = cloneProblem(*problem);
-      addInferred(*more, {{tensor, Role::kCheckpoint, {shard}}},
-                  {{EntryId(0), 0, 0, local, guess}});
+      addInferred(*more, {{tensor, Role::kCutPoint, {shard}}}, {{EntryId(0), 0, 0, local, guess}});
       EXPECT_EQ(verdictOf(*more), verdict) << name;
     }
   }

@@ -94,7 +94,7 @@ TEST(DropoutMasks, OtherPositionsAreOtherBits) {
           dropout("x", "y", 1) +
           R"(, {"op": "all_gather", "in": ["y"], "out": ["o"], "comm": "c", "group": ["dp"], "attrs": {"dim": 0}}]}],
        "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]},
-                   {"tensor": "both", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+                   {"tensor": "both", "role": "cut_point", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
                    {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
   d.entry(1)["shards"][0].erase("step");
@@ -134,7 +134,7 @@ TEST(DropoutMasks, WithoutPositionNothingIsDecided) {
   Draft d = oneRank(model, plan, R"(, "z": {"shape": [4]})");
   EXPECT_EQ(verdict(d), Verdict::kUndecided);
   d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
 }
 
@@ -180,7 +180,7 @@ TEST(DropoutMasks, TheirPlacesMustBeProved) {
                     R"(, "z": {"shape": [4]})");
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);  // nothing places it, and nobody reads it
   d.plan["lineage"].push_back({{"tensor", "x"},
-                               {"role", "checkpoint"},
+                               {"role", "cut_point"},
                                {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", "z"}}}}}}}});
   EXPECT_EQ(verdict(d), Verdict::kUndecided);
 }

@@ -76,7 +76,7 @@ TEST(PlanIndex, KnowsWhichAxesNothingNames) {
   test::Draft named =
       test::pipeline();  // a lineage part that names a coordinate tells the coordinates apart
   named.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
+      R"({"tensor": "s", "role": "cut_point", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
   const auto problem2 = test::read(named);
   EXPECT_EQ(PlanIndex(*problem2).symmetry().classes(1).size(), 2u);
 }
@@ -217,9 +217,9 @@ TEST(LemmaOrder, NodesInACycleShareAKey) {
   d.program(0)["nodes"] = Json::parse(
       R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0}, {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"}, {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
+      R"({"tensor": "x", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
+      R"({"tensor": "x", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;

@@ -90,13 +90,13 @@ def main():
             "2 errors",
         )
         expect(
-            "no checkpoints",
+            "no cut points",
             "lint",
             edited(
-                lambda p: p.update(lineage=[e for e in p["lineage"] if e["role"] != "checkpoint"])
+                lambda p: p.update(lineage=[e for e in p["lineage"] if e["role"] not in ("cut_point", "checkpoint")])
             ),
             0,
-            "no lineage of role `checkpoint`",
+            "no lineage of role `cut_point`",
         )
     return 1 if failed else 0
 

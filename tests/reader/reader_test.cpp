@@ -61,7 +61,7 @@ const char* const kPlanText =
 "lineage": [
  {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [4, 0], "mb": [2, 0], "tp": [0, 0]}, "parts": [{"local": "x"}]}]},
  {"tensor": "w", "role": "input", "shards": [{"box": [[0, 3], [0, 4]], "step": {"tp": [3, 0]}, "parts": [{"local": "w"}]}]},
- {"tensor": "y/~", "role": "checkpoint", "shards": [
+ {"tensor": "y/~", "role": "cut_point", "shards": [
   {"box": [[0, 2], [0, 3]], "step": {"dp": [4, 0]}, "parts": [{"local": "y", "at": {"tp": 0}, "mb": 0}]},
   {"box": [[0, 2], [3, 6]], "sum": ["mb"], "parts": [{"local": "y", "at": {"tp": 1, "dp": 0}}]}]},
  {"shards": [{"parts": [{"local": "z"}], "step": {"dp": [4, 0], "mb": [2, 0]}, "box": [[0, 2], [0, 6]]}], "role": "output", "tensor": "z"}]})";
@@ -617,9 +617,9 @@ const Defect kPlanDefects[] = {
      "which a node of the model produces"},
     {In::kPlan, "\"role\": \"input\"", "\"role\": \"lemma\"", "/lineage/0/role",
      "expected \"input\""},
-    {In::kPlan, "\"role\": \"input\"", "\"role\": \"checkpoint\"", "/lineage",
+    {In::kPlan, "\"role\": \"input\"", "\"role\": \"cut_point\"", "/lineage",
      "input \"x\" has no lineage"},
-    {In::kPlan, "\"role\": \"output\"", "\"role\": \"checkpoint\"", "/lineage",
+    {In::kPlan, "\"role\": \"output\"", "\"role\": \"cut_point\"", "/lineage",
      "output \"z\" has no lineage"},
     {In::kPlan, "\"step\": {\"dp\": [4, 0], \"mb\": [2, 0]}, \"box\"",
      "\"step\": {\"dp\": [4, 0]}, \"box\"", "/lineage", "leaves out the element at [2, 0]"},

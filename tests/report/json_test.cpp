@@ -48,7 +48,7 @@ TEST(JsonReport, HasEveryKey) {
   ASSERT_EQ(json["stages"].size(), 5u);
   EXPECT_EQ(
       json["stages"][0],
-      ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
+      ordered_json::parse(R"({"tensor": "h", "role": "cut_point", "entry": 2, "verdict": "proved",
       "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8, "seconds": 0.25,
       "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1],
       "inferred": true})"));
@@ -88,15 +88,15 @@ TEST(JsonReport, CausesAreWrittenAndRead) {
   cause.microbatches = {0, 2};
   cause.tensors = {"w"};
   cause.defects = {0, 4};
-  cause.mend = Cause::Mend{"/programs/0/nodes/3 (mul) has scalar 1", true};
+  cause.fix = Cause::Fix{"/programs/0/nodes/3 (mul) has scalar 1", true};
   cause.found = {{{}, "x", "`x`", false, {}},
                  {{true, "/programs/0/nodes/3", "mul", ""}, "w", "", true, {"x"}}};
   report.causes = {cause, {}};
   const auto json = ordered_json::parse(jsonText(report, 10));
   ASSERT_EQ(json["causes"].size(), 2u);
   EXPECT_EQ(json["causes"][0]["id"], 1);
-  EXPECT_EQ(json["causes"][0]["mend"]["proved"], true);
-  EXPECT_TRUE(json["causes"][1]["mend"].is_null());
+  EXPECT_EQ(json["causes"][0]["fix"]["proved"], true);
+  EXPECT_TRUE(json["causes"][1]["fix"].is_null());
   const Cause again = causeFromJson(json["causes"][0]);
   EXPECT_EQ(toJson(again), toJson(cause));
   EXPECT_THROW(causeFromJson(ordered_json::object()), ordered_json::exception);

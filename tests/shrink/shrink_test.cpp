@@ -261,7 +261,7 @@ TEST(Shrink, MicrobatchesWithNamesOfTheirOwnThatAreNotAlikeStay) {
   expectAllStay(other);
   other = d;
   other.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 6]], "parts": [{"local": "t.5"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 6]], "parts": [{"local": "t.5"}]}]})"));
   expectAllStay(other);
 }
 

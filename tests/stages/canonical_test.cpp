@@ -16,7 +16,7 @@ namespace {
 using test::Draft;
 using test::Json;
 
-// Two layers, linear then add with alpha, on two tensor-parallel ranks; a checkpoint after each
+// Two layers, linear then add with alpha, on two tensor-parallel ranks; a cut point after each
 // layer.
 Draft twoLayers() {
   Draft d = test::draft(
@@ -52,7 +52,7 @@ Draft twoLayers() {
           {{{"box", {{0, 4}, {0, 8}}}, {"step", {{"tp", {4, 0}}}}, {"parts", {{{"local", w}}}}}}}});
     d.plan["lineage"].push_back(
         {{"tensor", y},
-         {"role", layer == "1" ? "checkpoint" : "output"},
+         {"role", layer == "1" ? "cut_point" : "output"},
          {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"parts", {{{"local", y}}}}}}}});
   }
   return d;

@@ -158,9 +158,9 @@ TEST(Cutter, CopiesShareTheirSource) {
                              {"op": "mul", "in": ["a", "a"], "out": ["o"]})");
   d.plan["programs"][0]["tensors"].erase("unused");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "a", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
+      R"({"tensor": "a", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
+      R"({"tensor": "bt", "role": "cut_point", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
   const auto c = test::cut(d, 1);
   EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({2})));
   EXPECT_EQ(originOf(c, "h"), Origin::kVariable);
@@ -416,7 +416,7 @@ TEST(Cutter, ANamedMicrobatchIsApartInMicrobatchesOnly) {
   d.program(0)["nodes"].push_back(
       Json::parse(R"({"op": "identity", "in": ["t#0"], "out": ["first"]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
+      R"({"tensor": "o", "role": "cut_point", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
   const auto c = test::cut(d, 2);
   ASSERT_EQ(c.stage.collapsedAxes.size(), 1u);
   EXPECT_EQ(c.stage.collapsedAxes[0].axis, 0);

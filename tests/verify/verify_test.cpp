@@ -44,7 +44,7 @@ Draft undecidable() {
       R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})",
       kOddNodes);
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+      R"({"tensor": "h", "role": "cut_point", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
   return d;
 }
 
@@ -61,7 +61,7 @@ TEST(Verify, AnApprovedDifferenceIsTakenAsGiven) {
   EXPECT_EQ(report.approved[0].claim, "local `t` holds s[], summed over tp, summed over mb");
   Draft d = test::approvedPipeline();
   d.entry(4).erase("approved");
-  d.entry(4)["role"] = "checkpoint";
+  d.entry(4)["role"] = "cut_point";
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
   d = test::approvedPipeline();
   d.node(1, 2)["op"] = "sub";
@@ -83,7 +83,7 @@ TEST(Verify, AnApprovedDifferenceAndALemmaCannotContradictEachOther) {
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "h", "role": "assumed", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "d", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+      R"({"tensor": "d", "role": "cut_point", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   EXPECT_EQ(report.outputsProved, 0u);
@@ -349,7 +349,7 @@ TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
   for (const auto& [tensor, local] : {std::pair("a", "h"), {"a", "a"}, {"b", "b"}}) {
     d.plan["lineage"].push_back(
         Json{{"tensor", tensor},
-             {"role", "checkpoint"},
+             {"role", "cut_point"},
              {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
   }
   const Report report = verified(d);
@@ -361,9 +361,9 @@ TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
   EXPECT_EQ(stageOf(report, 1).verdict, StageVerdict::kProved);
 }
 
-// True checkpoints that hide how two tensors hang together, more of them than there are rounds:
+// True cut points that hide how two tensors hang together, more of them than there are rounds:
 // without any the plan is proved.
-TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
+TEST(Verify, TrueCutPointsThatMisleadAreLeftOut) {
   const int levels = 16;
   Json tensors = Json::object(), nodes = Json::array(), lineage = Json::array();
   std::string before[2] = {"x", "x"};
@@ -379,7 +379,7 @@ TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
       if (k == 0 && side == 0) nodes.back()["op"] = "identity";
       if (k > 0)
         lineage.push_back({{"tensor", name},
-                           {"role", "checkpoint"},
+                           {"role", "cut_point"},
                            {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", name}}}}}}}});
       before[side] = name;
     }
@@ -414,7 +414,7 @@ TEST(Verify, AWrongLemmaProvesNothing) {
       R"("y": {"shape": [4]}, "o": {"shape": [4]})",
       R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   EXPECT_EQ(report.outputsProved, 0u);
@@ -433,7 +433,7 @@ TEST(Verify, ContradictoryLemmasProveNothing) {
   for (const char* local : {"a", "b"}) {
     d.plan["lineage"].push_back(
         Json{{"tensor", "h"},
-             {"role", "checkpoint"},
+             {"role", "cut_point"},
              {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
   }
   const Report report = verified(d);
@@ -465,7 +465,7 @@ TEST(Verify, AnOutputWithoutAProofIsUndecided) {
   for (const StageReport& s : report.stages) EXPECT_NE(s.verdict, StageVerdict::kRefuted);
 }
 
-// Leaving out a checkpoint that is proved does not help: what is told, and every obligation, is
+// Leaving out a cut point that is proved does not help: what is told, and every obligation, is
 // that of before.
 TEST(Verify, ALastResortThatDoesNotHelpChangesNothing) {
   Draft d = undecidable();
@@ -478,7 +478,7 @@ TEST(Verify, ALastResortThatDoesNotHelpChangesNothing) {
       nodes->push_back({{"op", "neg"}, {"in", Json::array({last})}, {"out", Json::array({name})}});
     d.plan["lineage"].push_back(
         {{"tensor", name},
-         {"role", "checkpoint"},
+         {"role", "cut_point"},
          {"shards",
           Json::array({{{"box", Json::array()}, {"parts", Json::array({{{"local", name}}})}}})}});
     last = name;
@@ -593,7 +593,7 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
       test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "y": {"shape": [4], "kind": "input"})",
                     results, squares, results, squares);
   twice.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "p", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
+      R"({"tensor": "p", "role": "cut_point", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
   for (const Draft& d : {test::pipeline(), wrong, lemma, twice, undecidable()}) {
     VerifyOptions each = quick();
     each.shareClasses = false;

@@ -216,12 +216,8 @@ def make_lineage():
         entry("loss", "cut_point", [], local=f"loss.acc{last}", sum_over=["dp"]),
         entry("y.grad", "cut_point", data_box, batch),
         entry("h.grad", "cut_point", hidden_box, hidden_step),
-        entry(
-            "w1.grad", "cut_point", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]
-        ),
-        entry(
-            "w2.grad", "cut_point", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]
-        ),
+        entry("w1.grad", "cut_point", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]),
+        entry("w2.grad", "cut_point", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]),
         entry("loss", "output", []),
         entry("w1.grad", "output", w1_box, w1_step),
         entry("w2.grad", "output", w2_box, w2_step),

@@ -42,7 +42,8 @@ using namespace shardproof;
 
 int runCommandLine(int argc, char** argv) {
   CLI::App app(
-      "shardproof proves that a parallel execution plan computes what its single-device model computes, for "
+      "shardproof proves that a parallel execution plan computes what its single-device model "
+      "computes, for "
       "every input, or shows where it does not.",
       "shardproof");
   app.set_version_flag("-V,--version", std::string("shardproof ") + kVersion,

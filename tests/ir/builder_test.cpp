@@ -81,15 +81,21 @@ TEST(Builder, SizesAndPairs) {
 TEST(Builder, ItsTwinInJsonIsTheSame) {
   const auto twin = readProblemText(
       R"({"format": "shardproof-model", "version": 1, "outputs": ["y"], "tensors":
-          {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"}, "y": {"shape": [4, 6]}},
+          {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"},
+           "y": {"shape": [4, 6]}},
           "nodes": [{"op": "matmul", "in": ["x", "w"], "out": ["y"], "loc": "model.py:3"}]})",
       R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2]], "programs": [{"tensors":
-          {"x": {"shape": [4, 4], "kind": "input"}, "w": {"shape": [4, 6], "kind": "parameter"}, "part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
+          {"x": {"shape": [4, 4], "kind": "input"}, "w": {"shape": [4, 6], "kind": "parameter"},
+           "part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
           "nodes": [{"op": "matmul", "in": ["x", "w"], "out": ["part"]},
-                    {"op": "all_reduce", "in": ["part"], "out": ["y"], "comm": "sum", "group": ["tp"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "w"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "y"}]}]}]})");
+                    {"op": "all_reduce", "in": ["part"], "out": ["y"], "comm": "sum",
+                     "group": ["tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]],
+           "step": {"tp": [0, 4]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]],
+                       "step": {"tp": [4, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]],
+                       "parts": [{"local": "y"}]}]}]})");
   const auto built = rowParallel().build();
   EXPECT_EQ(planText(*built, "m"), planText(*twin, "m"));
   EXPECT_EQ(modelText(*built), modelText(*twin));

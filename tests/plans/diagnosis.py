@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SHARED, SLOW, Failure, Runner, expect_code
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -123,7 +124,7 @@ def bug_without_cut_points(runner, name, bug):
     Where the plan stops computing the model's tensors is found, and changed first.
     """
     plan = table.load(SHARED / "plans" / f"{name}.plan.json")
-    plan["lineage"] = [entry for entry in plan["lineage"] if entry["role"] not in ("cut_point", "checkpoint")]
+    plan["lineage"] = [entry for entry in plan["lineage"] if not is_cut_point(entry)]
     bare, wrong = runner.path("bare.json"), runner.path("wrong.json")
     bare.write_text(json.dumps(plan))
     table.run(runner.program, "mutate", bare, "--bug", bug, "-o", wrong)
@@ -155,9 +156,7 @@ def repaired(runner, model, plan):
     """
     wrong, fixed = runner.path("wrong.json"), runner.path("fixed.json")
     table.run(runner.program, "mutate", plan, "--bug", "missing_all_reduce", "-o", wrong)
-    expect_code(
-        runner.verify(wrong, model, "--fix", fixed, "--diagnose", "off"), NOT_EQUIVALENT
-    )
+    expect_code(runner.verify(wrong, model, "--fix", fixed, "--diagnose", "off"), NOT_EQUIVALENT)
     if fixed.exists():
         raise Failure("written without a diagnosis")
     result = runner.verify(wrong, model, "--fix", fixed)

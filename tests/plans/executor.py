@@ -14,6 +14,7 @@ import sys
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     INPUT_ERROR,
@@ -223,9 +224,7 @@ def wrong_cut_point(runner):
     plan, model, _ = demo(runner)
     edited = json.loads(plan.read_text())
     entry = next(
-        e
-        for e in edited["lineage"]
-        if e["role"] in ("cut_point", "checkpoint") and any(s.get("step") for s in e["shards"])
+        e for e in edited["lineage"] if is_cut_point(e) and any(s.get("step") for s in e["shards"])
     )
     for shard in entry["shards"]:
         shard.pop("step", None)

@@ -12,6 +12,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import known_defects
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     LLAMA,
@@ -298,13 +299,11 @@ def doubled_by_adding(plan):
 
 def cut_points_removed(plan, seed, kept):
     draw = random.Random(seed)
-    plan.json["lineage"] = [
-        e for e in plan.lineage if e["role"] not in ("cut_point", "checkpoint") or draw.random() < kept
-    ]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e) or draw.random() < kept]
 
 
 def cut_points_of_one_phase(plan, first_half):
-    cut_points = [e for e in plan.lineage if e["role"] in ("cut_point", "checkpoint")]
+    cut_points = [e for e in plan.lineage if is_cut_point(e)]
     half = len(cut_points) // 2
     gone = cut_points[:half] if first_half else cut_points[half:]
     plan.json["lineage"] = [e for e in plan.lineage if not any(e is g for g in gone)]
@@ -577,7 +576,7 @@ def forward_cut_point(plan, nth=0):
     return [
         e
         for e in plan.lineage
-        if e["role"] in ("cut_point", "checkpoint")
+        if is_cut_point(e)
         and "step" in e["shards"][0]
         and len(e["shards"][0]["parts"]) == 1
         and "sum" not in e["shards"][0]
@@ -616,7 +615,7 @@ def on_one_rank_points_to_another_tensor(plan, nth):
 
 
 def sum_missing(plan, nth):
-    entry = [e for e in plan.lineage if e["role"] in ("cut_point", "checkpoint") and "sum" in e["shards"][0]][nth]
+    entry = [e for e in plan.lineage if is_cut_point(e) and "sum" in e["shards"][0]][nth]
     for shard in entry["shards"]:
         shard.pop("sum")
     return entry
@@ -626,7 +625,7 @@ def sum_too_many(plan, nth):
     entry = [
         e
         for e in plan.lineage
-        if e["role"] in ("cut_point", "checkpoint")
+        if is_cut_point(e)
         and all("tp" in q["at"] for s in e["shards"] for q in s["parts"])
         and "step" not in e["shards"][0]
         and "sum" not in e["shards"][0]
@@ -637,9 +636,7 @@ def sum_too_many(plan, nth):
 
 
 def part_missing(plan, nth):
-    entry = [
-        e for e in plan.lineage if e["role"] in ("cut_point", "checkpoint") and len(e["shards"][0]["parts"]) > 1
-    ][nth]
+    entry = [e for e in plan.lineage if is_cut_point(e) and len(e["shards"][0]["parts"]) > 1][nth]
     for shard in entry["shards"]:
         shard["parts"].pop()
     return entry
@@ -663,7 +660,7 @@ def boxes_exchanged(plan, nth):
     entry = [
         e
         for e in plan.lineage
-        if e["role"] in ("cut_point", "checkpoint")
+        if is_cut_point(e)
         and len(e["shards"]) == 2
         and e["shards"][0]["box"] != e["shards"][1]["box"]
     ][nth]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     DOES_NOT_APPLY,
     EQUIVALENT,
@@ -83,7 +84,7 @@ BUGS = (
 
 
 def thin(plan):
-    plan.lineage[:] = [entry for entry in plan.lineage if entry["role"] not in ("cut_point", "checkpoint")]
+    plan.lineage[:] = [entry for entry in plan.lineage if not is_cut_point(entry)]
     return plan
 
 

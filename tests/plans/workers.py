@@ -13,6 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     LLAMA,
@@ -188,7 +189,7 @@ def no_time(runner, plan_name):
 def no_time_for_one_large_proof(runner):
     """Without cut points the outputs are large proofs: a millisecond is not enough."""
     plan = Plan(LLAMA)
-    plan.json["lineage"] = [e for e in plan.lineage if e["role"] not in ("cut_point", "checkpoint")]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e)]
     result = runner.verify_plan(plan, "--stage-timeout", "0.001")
     expect_code(result, UNDECIDED)
     if result.report["verdict"] != "undecided" or "could not be" not in result.out:
@@ -201,7 +202,7 @@ def no_time_for_one_large_proof(runner):
 
 def no_memory(runner):
     plan = Plan(LLAMA)
-    plan.json["lineage"] = [e for e in plan.lineage if e["role"] not in ("cut_point", "checkpoint")]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e)]
     result = runner.verify_plan(plan, "--memory", "16", "--stage-timeout", "10")
     expect_code(result, UNDECIDED, EQUIVALENT)
     return f"{result.report['verdict']}, {result.seconds:.1f} s"

@@ -23,8 +23,9 @@ bool has(const std::string& all, const std::string& part) {
 TEST(TextReport, WholeReport) {
   EXPECT_EQ(
       text(exampleReport()),
-      R"(NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json computes (2 defects, 2 of 3 outputs proved)
-
+      "NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json computes (2 "
+      "defects, 2 of 3 outputs proved)\n"
+      R"(
 Defect 1 of 2 (lineage): the gradient of w is not what the model computes
   claim:       w.grad[0:8, 0:4] == gw.2 on tp 0
   ranks:       0-3
@@ -45,14 +46,19 @@ Compared: 3 outputs
 Proved: 2 of 5 stages, by 1 proof (stages that differ only in names share one)
   2  plan and model reduce to the same expressions (1 proof)
 
-Wrong lineage: 1 checkpoint does not hold although the outputs do; the lineage is wrong there, not the plan:
-  a (/lineage/5)
+)"
+      "Wrong lineage: 1 cut point does not hold although the outputs do; the lineage is wrong "
+      "there, "
+      "not the plan:\n"
+      R"(  a (/lineage/5)
 
 Undecided: 1 stage
   1  no answer within 60 s: s
 
-Plan:   4 ranks, 2 microbatches; 40 program nodes stand for 320 operator instances; 12 lineage entries
-Time:   1.5 s (check 1.2 s, read 0.25 s)
+)"
+      "Plan:   4 ranks, 2 microbatches; 40 program nodes stand for 320 operator instances; 12 "
+      "lineage entries\n"
+      R"(Time:   1.5 s (check 1.2 s, read 0.25 s)
 Memory: 100 MB at most
 Lost:   1 worker process crashed or overran the limits
 )");
@@ -69,7 +75,8 @@ TEST(TextReport, VerdictLines) {
   report.outputsProved = 21;
   report.reason = "1 stage ran out of time";
   EXPECT_EQ(text(report, true),
-            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json computes could "
+            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json computes "
+            "could "
             "not be settled (21 of 22 outputs proved): "
             "1 stage ran out of time\n");
 }

@@ -85,12 +85,12 @@ std::string sarifText(const std::vector<PlanResult>& results, int exitCode) {
       const auto [rule, added] = ruleIndex.emplace(finding.rule, ruleIndex.size());
       if (added) {
         const auto text = ruleTexts().find(finding.rule);
-        rules.push_back(
-            {{"id", finding.rule},
-             {"shortDescription",
-              {{"text", text == ruleTexts().end()
-                            ? "The plan does not compute what the model computes (" + finding.rule + ")"
-                            : text->second}}}});
+        rules.push_back({{"id", finding.rule},
+                         {"shortDescription",
+                          {{"text", text == ruleTexts().end()
+                                        ? "The plan does not compute what the model computes (" +
+                                              finding.rule + ")"
+                                        : text->second}}}});
       }
       findings.push_back({{"ruleId", finding.rule},
                           {"ruleIndex", rule->second},

@@ -157,9 +157,7 @@ std::string suggestOperator(std::string_view op) {
   if (plain != op && isOperator(plain)) return meant(plain);
   if (const Slip* slip = slipIn(kOperators, plain)) return meant(slip->suggestion);
   std::vector<std::string> known = ops::Registry::instance().similar(plain);
-  for (const char* name : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                           "send", "recv", "gather", "scatter", "barrier", "reduce"})
-    known.emplace_back(name);
+  for (const ops::Collective& collective : ops::collectives()) known.emplace_back(collective.name);
   return didYouMean(plain, known);
 }
 

@@ -116,8 +116,11 @@ TEST(Traits, TheSignIsAsDeclared) {
     const auto operands =
         everywhere ? anyOperands(call, random) : positiveOperands(call, random, false);
     for (const double y : results(call, operands)[0].data) {
-      if (info.traits.sign == Sign::kPositive) ASSERT_GT(y, 0);
-      else ASSERT_GE(y, 0);
+      if (info.traits.sign == Sign::kPositive) {
+        ASSERT_GT(y, 0);
+      } else {
+        ASSERT_GE(y, 0);
+      }
     }
   });
   EXPECT_GE(looked.size(), 8u);
@@ -134,7 +137,9 @@ TEST(Traits, WhatKeepsTheSignDoes) {
     for (const double y : results(call, positiveOperands(call, random, false))[0].data)
       ASSERT_GT(y, 0);
     for (const double y : results(call, positiveOperands(call, random, true))[0].data)
-      if (std::isfinite(y)) ASSERT_GE(y, 0);
+      if (std::isfinite(y)) {
+        ASSERT_GE(y, 0);
+      }
   });
   EXPECT_GE(looked.size(), 25u);
 }
@@ -185,7 +190,6 @@ TEST(Traits, WhatIsAffineIs) {
     if (!info.traits.affine) return;
     looked.insert(call.op);
     std::vector<Tensor> one = anyOperands(call, random), two = one;
-    const Call* forward = &call;
     for (std::size_t i = 0; i < one.size(); ++i) {
       // Masks and conditions have no gradient: they stay.
       if (!isReal(call.in[i]) || (call.op == "apply_mask" && i == 1) ||
@@ -195,14 +199,15 @@ TEST(Traits, WhatIsAffineIs) {
     }
     std::vector<Tensor> middle = one;
     for (std::size_t i = 0; i < one.size(); ++i)
-      if (isReal(forward->in[i]))
+      if (isReal(call.in[i]))
         for (std::size_t k = 0; k < one[i].data.size(); ++k)
           middle[i].data[k] = (one[i].data[k] + two[i].data[k]) / 2;
     const auto a = results(call, one), b = results(call, two), c = results(call, middle);
     for (std::size_t r = 0; r < a.size(); ++r)
       for (std::size_t k = 0; k < a[r].data.size(); ++k)
-        if (std::isfinite(a[r].data[k]))
+        if (std::isfinite(a[r].data[k])) {
           ASSERT_NEAR((a[r].data[k] + b[r].data[k]) / 2, c[r].data[k], 1e-9);
+        }
   });
   EXPECT_GE(looked.size(), 20u);
 }
@@ -220,7 +225,9 @@ TEST(Traits, WhatIsElementwiseReadsItsOwnPosition) {
     changed[0].data[k] = changed[0].data[k] * 1.25 + 0.125;
     const std::vector<Tensor> z = results(call, changed);
     for (std::size_t i = 0; i < y[0].data.size(); ++i)
-      if (i != k) ASSERT_EQ(y[0].data[i], z[0].data[i]);
+      if (i != k) {
+        ASSERT_EQ(y[0].data[i], z[0].data[i]);
+      }
   });
   EXPECT_GE(looked.size(), 20u);
 }

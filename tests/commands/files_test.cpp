@@ -42,7 +42,7 @@ class FilesTest : public CommandTest {
 
 TEST_F(FilesTest, NoOutputOfVerifyIsAnInput) {
   for (const char* option :
-       {"--json", "--html", "--junit", "--sarif", "--certify", "--repair", "--cache"}) {
+       {"--json", "--html", "--junit", "--sarif", "--certify", "--fix", "--cache"}) {
     const std::string o = option;
     refuses("verify mlp.plan.json " + o + " mlp.plan.json",
             {o + " mlp.plan.json", "PLAN mlp.plan.json"});
@@ -71,7 +71,7 @@ TEST_F(FilesTest, NoTwoOutputsAreOneFile) {
   refuses("verify mlp.plan.json --json r --html r", {"--json r", "--html r"});
   refuses("verify mlp.plan.json --json r --sarif ./r", {"--json r", "--sarif ./r"});
   fs::create_directory_symlink(dir_, dir_ / "again");
-  refuses("verify mlp.plan.json --junit r --repair again/r", {"--junit r", "--repair again/r"});
+  refuses("verify mlp.plan.json --junit r --fix again/r", {"--junit r", "--fix again/r"});
   refuses("verify mlp.plan.json --cache r --certify r", {"--cache r", "--certify r"});
   refuses("verify mlp.plan.json --smt2 d --json d/index.json", {});
   EXPECT_FALSE(fs::exists(path("r")));

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <ostream>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -104,7 +105,17 @@ class ReaderTest : public testing::Test {
   fs::path directory_;
 };
 
-std::string replaced(std::string text, const std::string& what, const std::string& with) {
+// A line break and what a line is indented by are one blank.
+std::string onOneLine(const std::string& text) {
+  static const std::regex kBreak("\\n *");
+  return std::regex_replace(text, kBreak, " ");
+}
+
+std::string replaced(std::string text, std::string what, const std::string& with) {
+  if (text.find(what) == std::string::npos) {
+    text = onOneLine(text);
+    what = onOneLine(what);
+  }
   const std::size_t at = text.find(what);
   if (at == std::string::npos)
     throw std::logic_error("the test replaces what is not there: " + what);

@@ -181,7 +181,8 @@ std::optional<NodeRef> nonlinearReader(const PlanGraph& graph, NodeRef ref) {
   const std::string sum = result(n, 0);
   for (const NodeRef r : graph.readers(ref.program, sum)) {
     const Json& reader = graph.node(r);
-    if (isNonlinear(opOf(reader)) && graph.isLive(r) && reader.value("mb", Json()) == n.value("mb", Json()))
+    if (isNonlinear(opOf(reader)) && graph.isLive(r) &&
+        reader.value("mb", Json()) == n.value("mb", Json()))
       return r;
   }
   return std::nullopt;

@@ -13,11 +13,13 @@ namespace {
 // and y must not depend on whether a stage knows how the condition was computed.
 struct Where {
   static Interface interface() {
-    return {.name = "where",
-            .minOperands = 3,
-            .maxOperands = 3,
-            .withoutGradient = {0},
-            .pointwise = true};
+    return {
+        .name = "where",
+        .minOperands = 3,
+        .maxOperands = 3,
+        .withoutGradient = {0},
+        .traits = {
+            .elementwise = true, .picks = true, .affine = true, .total = true, .keepsSign = true}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     if (s.in[0]->element != ElementKind::kInteger) needReal(s, 0);

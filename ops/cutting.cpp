@@ -20,7 +20,8 @@ struct Slice {
             .attributes = {{.key = "dim", .required = true},
                            {.key = "start"},
                            {.key = "stop"},
-                           {.key = "step", .min = Rational(1)}}};
+                           {.key = "step", .min = Rational(1)}},
+            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
   }
   struct Bounds {
     std::size_t dim;
@@ -90,7 +91,8 @@ struct Slice {
 struct Select {
   static Interface interface() {
     return {.name = "select",
-            .attributes = {{.key = "dim", .required = true}, {.key = "index", .required = true}}};
+            .attributes = {{.key = "dim", .required = true}, {.key = "index", .required = true}},
+            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
   }
   static std::pair<std::size_t, std::int64_t> place(const Attributes& attributes, const Shape& x) {
     const std::size_t dim = dimIndex(integer(attributes, "dim"), x.size());
@@ -136,8 +138,10 @@ struct Select {
 // different kinds.
 struct Cat {
   static Interface interface() {
-    return {
-        .name = "cat", .attributes = {{.key = "dim", .required = true}}, .maxOperands = kAnyNumber};
+    return {.name = "cat",
+            .attributes = {{.key = "dim", .required = true}},
+            .maxOperands = kAnyNumber,
+            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     Shape shape = shapeOf(s, 0);
@@ -212,6 +216,7 @@ struct Pad {
                             .min = Rational(0)},
                            {.key = "value", .type = AttributeType::kNumber},
                            {.key = "mode", .type = AttributeType::kText, .choices = {"constant"}}},
+            .traits = {.affine = true, .total = true},
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               const Shape pad = integers(attributes, "pad");
               if (pad.size() % 2 != 0)
@@ -282,6 +287,7 @@ struct Chunk {
             .attributes = {{.key = "dim", .required = true},
                            {.key = "parts", .required = true, .min = Rational(1)},
                            {.key = "index", .required = true, .min = Rational(0)}},
+            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true},
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               if (integer(attributes, "index") >= integer(attributes, "parts"))
                 throw std::invalid_argument("attribute 'index': found " +

@@ -260,8 +260,15 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
   OperatorInfo op;
   op.name = interface.name;
   op.scalarMayBeOne = interface.scalarMayBeOne;
-  op.rearranges = interface.rearranges;
-  op.sums = interface.sums;
+  op.traits = interface.traits;
+  op.traits.moves = op.traits.moves || op.traits.rearranges;
+  op.traits.picks = op.traits.picks || op.traits.moves;
+  op.attributes = interface.attributes;
+  op.minOperands = interface.minOperands;
+  op.maxOperands = interface.maxOperands;
+  op.minResults = interface.minResults;
+  op.maxResults = interface.maxResults;
+  op.differentiable = interface.differentiable;
   op.followsLogicalPosition = interface.followsLogicalPosition;
   op.validate = [interface](const Attributes& attributes, std::size_t operands,
                             std::size_t results) {
@@ -288,7 +295,19 @@ OperatorInfo makeForward(const Interface& interface, const Infer& infer, const R
 OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const Relate& relate) {
   OperatorInfo op;
   op.name = interface.name + "_backward";
-  op.rearranges = interface.rearranges;  // the gradient is arranged back
+  // The gradient is arranged back. A function that has a value everywhere has its derivative (as
+  // PyTorch defines it at kinks) everywhere.
+  op.traits.rearranges = op.traits.moves = op.traits.picks = interface.traits.rearranges;
+  op.traits.affine = interface.traits.rearranges;
+  op.traits.total = interface.traits.total;
+  op.traits.finite = interface.traits.finite || interface.finiteGradient;
+  op.attributes = interface.attributes;
+  op.minOperands = interface.minOperands + interface.minResults;
+  op.maxOperands = interface.maxOperands == kAnyNumber
+                       ? kAnyNumber
+                       : interface.maxOperands + interface.minResults;
+  op.minResults = interface.minOperands;
+  op.maxResults = interface.maxOperands;
   op.followsLogicalPosition = interface.followsLogicalPosition;
   op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands,
                                             std::size_t results) {

@@ -41,7 +41,7 @@ template <class A>
 std::size_t independentDims(const ForwardMeaning<A>& forward, const Interface& interface,
                             const Attributes& attributes, std::size_t rank) {
   if (forward.independentDims != nullptr) return forward.independentDims(attributes, rank);
-  return interface.pointwise && !interface.followsLogicalPosition ? rank : 0;
+  return interface.traits.elementwise && !interface.followsLogicalPosition ? rank : 0;
 }
 
 template <class A>
@@ -177,7 +177,7 @@ void evaluateBackwardWhole(const ForwardMeaning<A>& forward, Evaluation<A>& e,
 
   // Factors that all weights share are cancelled before they are multiplied in. Where the Jacobian
   // is diagonal they cancel entirely.
-  bool diagonal = interface.pointwise && out[0] != nullptr;
+  bool diagonal = interface.traits.elementwise && out[0] != nullptr;
   for (std::size_t i = 0; i < operands; ++i)
     if (e.out[i] != nullptr && out[0] != nullptr && e.in[results + i]->dims != out[0]->dims)
       diagonal = false;

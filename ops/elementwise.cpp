@@ -191,12 +191,13 @@ struct Binary {
   }
 };
 
-Interface binaryInterface(const char* name, bool alpha, bool nonZero) {
+Interface binaryInterface(const char* name, bool alpha, bool nonZero, Traits traits) {
   Interface i;
   i.name = name;
   i.minOperands = 1;
   i.maxOperands = 2;
-  i.pointwise = true;
+  i.traits = traits;
+  i.traits.elementwise = true;
   i.attributes.push_back({.key = "scalar", .type = AttributeType::kNumber});
   if (alpha) i.attributes.push_back({.key = "alpha", .type = AttributeType::kNumber});
   i.check = [nonZero](const Attributes& attributes, std::size_t operands, std::size_t) {
@@ -420,54 +421,65 @@ struct Dropout {
 };
 
 template <class F>
-void unary(Catalog& catalog, const char* name, std::vector<AttributeRule> attributes = {},
+void unary(Catalog& catalog, const char* name, Traits traits,
+           std::vector<AttributeRule> attributes = {},
            std::function<void(const Attributes&, std::size_t, std::size_t)> check = nullptr) {
+  traits.elementwise = true;
   define<Unary<F>>(catalog, {.name = name,
                              .attributes = std::move(attributes),
-                             .pointwise = true,
+                             .traits = traits,
                              .check = std::move(check)});
 }
 
+constexpr Traits kCopies{.rearranges = true, .affine = true, .total = true, .keepsSign = true};
+
 template <Function f>
 void opaque(Catalog& catalog, const char* name) {
-  define<Unary<Opaque<f>>>(catalog, {.name = name, .differentiable = false, .pointwise = true});
+  define<Unary<Opaque<f>>>(
+      catalog,
+      {.name = name, .differentiable = false, .traits = {.elementwise = true, .total = true}});
 }
 
 }  // namespace
 
 void defineElementwise(Catalog& catalog) {
   for (const char* name : {"identity", "to", "contiguous"})
-    define<Copy>(catalog, {.name = name, .differentiable = false, .rearranges = true});
-  define<Float>(catalog, {.name = "float", .differentiable = false, .rearranges = true});
+    define<Copy>(catalog, {.name = name, .differentiable = false, .traits = kCopies});
+  define<Float>(catalog, {.name = "float", .differentiable = false, .traits = kCopies});
   for (const char* name :
        {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
     define<CopyBackward>(catalog, {.name = name,
                                    .maxOperands = 2,
                                    .optionalOperands = {1},
                                    .differentiable = false,
-                                   .rearranges = true});
+                                   .traits = kCopies});
   define<MultiRef>(
       catalog,
-      {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .rearranges = true});
+      {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .traits = kCopies});
   Interface back{.name = "multiref_backward", .maxOperands = kAnyNumber, .differentiable = false};
   back.everyOperandOptional = true;
+  back.traits = {.affine = true, .total = true, .keepsSign = true};
   define<MultiRefBackward>(catalog, back);
 
-  Interface sum = binaryInterface("add", true, false);
-  sum.sums = true;
-  define<Binary<Add>>(catalog, sum);
-  define<Binary<Sub>>(catalog, binaryInterface("sub", true, false));
-  define<Binary<Mul>>(catalog, binaryInterface("mul", false, false));
-  define<Binary<Div>>(catalog, binaryInterface("div", false, true));
+  define<Binary<Add>>(
+      catalog, binaryInterface("add", true, false,
+                               {.sums = true, .affine = true, .total = true, .keepsSign = true}));
+  define<Binary<Sub>>(catalog,
+                      binaryInterface("sub", true, false, {.affine = true, .total = true}));
+  define<Binary<Mul>>(catalog,
+                      binaryInterface("mul", false, false, {.total = true, .keepsSign = true}));
+  define<Binary<Div>>(catalog, binaryInterface("div", false, true, {.keepsSign = true}));
 
-  unary<Neg>(catalog, "neg");
-  unary<Exp>(catalog, "exp");
-  unary<Log>(catalog, "log");
-  unary<Sqrt>(catalog, "sqrt");
-  unary<Rsqrt>(catalog, "rsqrt");
-  unary<Square>(catalog, "square");
-  unary<Sigmoid>(catalog, "sigmoid");
-  unary<Tanh>(catalog, "tanh");
+  unary<Neg>(catalog, "neg", {.affine = true, .total = true});
+  unary<Exp>(catalog, "exp",
+             {.total = true, .finite = true, .keepsSign = true, .sign = Sign::kPositive});
+  unary<Log>(catalog, "log", {});
+  unary<Sqrt>(catalog, "sqrt", {.keepsSign = true, .sign = Sign::kNotNegative});
+  unary<Rsqrt>(catalog, "rsqrt", {.keepsSign = true, .sign = Sign::kPositive});
+  unary<Square>(catalog, "square", {.total = true, .keepsSign = true, .sign = Sign::kNotNegative});
+  unary<Sigmoid>(catalog, "sigmoid",
+                 {.total = true, .finite = true, .keepsSign = true, .sign = Sign::kPositive});
+  unary<Tanh>(catalog, "tanh", {.total = true, .finite = true, .keepsSign = true});
   opaque<Function::kSine>(catalog, "sin");
   opaque<Function::kCosine>(catalog, "cos");
   opaque<Function::kErf>(catalog, "erf");
@@ -475,11 +487,12 @@ void defineElementwise(Catalog& catalog) {
   opaque<Function::kCeil>(catalog, "ceil");
   opaque<Function::kRound>(catalog, "round");
   opaque<Function::kTruncate>(catalog, "trunc");
-  unary<Silu>(catalog, "silu");
-  unary<Relu>(catalog, "relu");
-  unary<Gelu>(catalog, "gelu",
+  unary<Silu>(catalog, "silu", {.total = true, .keepsSign = true});
+  unary<Relu>(catalog, "relu",
+              {.total = true, .finite = true, .keepsSign = true, .sign = Sign::kNotNegative});
+  unary<Gelu>(catalog, "gelu", {.total = true, .keepsSign = true},
               {{.key = "approximate", .type = AttributeType::kText, .choices = {"none", "tanh"}}});
-  unary<Pow>(catalog, "pow",
+  unary<Pow>(catalog, "pow", {.keepsSign = true},
              {{.key = "scalar",
                .type = AttributeType::kNumber,
                .required = true,
@@ -501,8 +514,8 @@ void defineElementwise(Catalog& catalog) {
                                   {.key = "seed", .type = AttributeType::kInteger}},
                    .maxOperands = 2,
                    .optionalOperands = {1},
-                   .pointwise = true,
                    .followsLogicalPosition = true,
+                   .traits = {.elementwise = true, .affine = true, .total = true},
                    .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
                      if (Dropout::masks(attributes) && operands < 2 && !has(attributes, "seed"))
                        throw std::invalid_argument(

@@ -21,6 +21,7 @@ struct Embedding {
         .attributes = {{.key = "start", .min = Rational(0)}, {.key = "stop", .min = Rational(1)}},
         .minOperands = 2,
         .maxOperands = 2,
+        .traits = {.affine = true, .total = true},
         .check = [](const Attributes& attributes, std::size_t, std::size_t) {
           if (has(attributes, "start") != has(attributes, "stop"))
             throw std::invalid_argument(
@@ -133,7 +134,7 @@ struct ApplyMask {
             .minOperands = 2,
             .maxOperands = 2,
             .withoutGradient = {1},
-            .pointwise = true};
+            .traits = {.elementwise = true, .affine = true}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);
@@ -171,7 +172,8 @@ struct ApplyRotaryEmb {
             .minResults = 2,
             .maxResults = 2,
             .withoutGradient = {2},
-            .separate = true};
+            .separate = true,
+            .traits = {.affine = true, .total = true}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needComplex(s, 2);

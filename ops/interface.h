@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/attributes.h"
+#include "ops/traits.h"
 
 namespace shardproof::ops {
 
@@ -22,15 +23,12 @@ struct Interface {
   bool everyOperandOptional = false;
   bool differentiable = true;  // NAME_backward is defined too (needs a fixed number of results)
   std::vector<std::size_t> withoutGradient =
-      {};  // operands for which no gradient exists (integers never have one)
-  // One result, each element of which reads only the elements at its own position of the operands:
-  // where nothing is broadcast, the Jacobian is diagonal.
-  bool pointwise = false;
+      {};                 // operands for which no gradient exists (integers never have one)
   bool separate = false;  // of the operands that have gradients, result r reads operand r only
   bool scalarMayBeOne = false;
-  bool rearranges = false;              // OperatorInfo::rearranges
-  bool sums = false;                    // OperatorInfo::sums
   bool followsLogicalPosition = false;  // OperatorInfo::followsLogicalPosition
+  Traits traits = {};
+  bool finiteGradient = false;  // Traits::finite of NAME_backward, where NAME is not finite itself
   // What concerns several attributes, or attributes and numbers of operands. Throws
   // std::invalid_argument.
   std::function<void(const Attributes&, std::size_t operands, std::size_t results)> check = nullptr;

@@ -12,6 +12,8 @@
 namespace shardproof::ops {
 namespace {
 
+constexpr Traits kRearranges{.rearranges = true, .affine = true, .total = true, .keepsSign = true};
+
 // view, reshape: the same elements in row-major order under another shape. `size`: one entry may be
 // -1. Errors: another number of elements.
 struct View {
@@ -21,7 +23,7 @@ struct View {
                             .type = AttributeType::kIntegers,
                             .required = true,
                             .min = Rational(-1)}},
-            .rearranges = true,
+            .traits = kRearranges,
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               const Shape size = integers(attributes, "size");
               if (std::count(size.begin(), size.end(), -1) > 1)
@@ -154,7 +156,7 @@ struct Transpose {
   static Interface interface() {
     return {.name = "transpose",
             .attributes = {{.key = "dim0", .required = true}, {.key = "dim1", .required = true}},
-            .rearranges = true};
+            .traits = kRearranges};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from(rank);
@@ -183,7 +185,7 @@ struct Permute {
   static Interface interface() {
     return {.name = "permute",
             .attributes = {{.key = "dims", .type = AttributeType::kIntegers, .required = true}},
-            .rearranges = true};
+            .traits = kRearranges};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     std::vector<std::size_t> from;
@@ -218,7 +220,8 @@ struct Expand {
             .attributes = {{.key = "size",
                             .type = AttributeType::kIntegers,
                             .required = true,
-                            .min = Rational(-1)}}};
+                            .min = Rational(-1)}},
+            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
   }
   static std::vector<std::size_t> source(std::size_t rank, std::size_t resultRank) {
     std::vector<std::size_t> from(resultRank, kNew);
@@ -256,8 +259,9 @@ struct Expand {
 // unsqueeze: a dimension of size 1 at `dim` (counted in the result).
 struct Unsqueeze {
   static Interface interface() {
-    return {
-        .name = "unsqueeze", .attributes = {{.key = "dim", .required = true}}, .rearranges = true};
+    return {.name = "unsqueeze",
+            .attributes = {{.key = "dim", .required = true}},
+            .traits = kRearranges};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, std::size_t rank) {
     const std::size_t place = dimIndex(integer(attributes, "dim"), rank + 1);
@@ -291,7 +295,7 @@ struct Squeeze {
   static Interface interface() {
     return {.name = "squeeze",
             .attributes = {{.key = "dim", .type = AttributeType::kIntegerOrIntegers}},
-            .rearranges = true};
+            .traits = kRearranges};
   }
   static std::vector<std::size_t> source(const Attributes& attributes, const Shape& x) {
     std::vector<bool> may(x.size(), !has(attributes, "dim"));

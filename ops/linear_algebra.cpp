@@ -15,7 +15,11 @@ using Labels = ContractionLabels;
 // linear: x [..., k], w [n, k], optional bias [n] -> x w^T + bias [..., n].
 struct Linear {
   static Interface interface() {
-    return {.name = "linear", .minOperands = 2, .maxOperands = 3, .optionalOperands = {2}};
+    return {.name = "linear",
+            .minOperands = 2,
+            .maxOperands = 3,
+            .optionalOperands = {2},
+            .traits = {.total = true, .keepsSign = true}};
   }
   static Labels labels(std::size_t rank) {
     Labels l;
@@ -82,7 +86,12 @@ struct Linear {
 // matmul: a [..., m, k], b [..., k, n] -> [..., m, n]; leading dimensions broadcast; a vector on
 // either side is a row or a column whose dimension disappears.
 struct MatMul {
-  static Interface interface() { return {.name = "matmul", .minOperands = 2, .maxOperands = 2}; }
+  static Interface interface() {
+    return {.name = "matmul",
+            .minOperands = 2,
+            .maxOperands = 2,
+            .traits = {.total = true, .keepsSign = true}};
+  }
   static Shape batch(const Shape& x) {
     return x.size() <= 2 ? Shape{} : Shape(x.begin(), x.end() - 2);
   }
@@ -149,6 +158,7 @@ struct Einsum {
     return {.name = "einsum",
             .attributes = {{.key = "equation", .type = AttributeType::kText, .required = true}},
             .maxOperands = kAnyNumber,
+            .traits = {.total = true, .keepsSign = true},
             .check = [](const Attributes& attributes, std::size_t operands, std::size_t) {
               const Labels l = labels(attributes);
               if (l.operands.size() != operands)

@@ -22,7 +22,9 @@ struct CrossEntropy {
                             .choices = {"mean", "sum", "none"}}},
             .minOperands = 2,
             .maxOperands = 2,
-            .scalarMayBeOne = true};
+            .scalarMayBeOne = true,
+            .traits = {.total = true},
+            .finiteGradient = true};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);

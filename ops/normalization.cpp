@@ -25,7 +25,11 @@ template <bool kLogarithm>
 struct Softmax {
   static Interface interface() {
     return {.name = kLogarithm ? "log_softmax" : "softmax",
-            .attributes = {{.key = "dim", .required = true}}};
+            .attributes = {{.key = "dim", .required = true}},
+            .traits = {.total = true,
+                       .finite = !kLogarithm,
+                       .keepsSign = !kLogarithm,
+                       .sign = kLogarithm ? Sign::kAny : Sign::kPositive}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);

@@ -16,7 +16,8 @@ struct OneHot {
     Interface i{.name = "one_hot",
                 .attributes = {{.key = "start", .required = true, .min = Rational(0)},
                                {.key = "stop", .required = true, .min = Rational(1)}},
-                .differentiable = false};
+                .differentiable = false,
+                .traits = {.total = true, .sign = Sign::kNotNegative}};
     i.check = [](const Attributes& attributes, std::size_t, std::size_t) {
       if (integer(attributes, "start") >= integer(attributes, "stop"))
         throw std::invalid_argument(

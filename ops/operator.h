@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "ops/algebra.h"
+#include "ops/attributes.h"
 #include "ops/number_algebra.h"
 #include "ops/relations.h"
+#include "ops/traits.h"
 #include "shardproof/error.h"
 #include "shardproof/graph.h"
 
@@ -45,13 +47,13 @@ struct OperatorInfo {
   // the same shape for the results of this operator; its evaluation accepts either.
   bool scalarMayBeOne = false;
 
-  // Each result holds exactly the first operand's elements, in some arrangement (identity, view,
-  // transpose, ...): knowing one is knowing the other.
-  bool rearranges = false;
+  Traits traits;
 
-  // Two operands of equal shape, without attributes: the result is their sum, element by element.
-  // Sums of such sums may be made at once.
-  bool sums = false;
+  // Attributes, and how many operands and results there may be: what users read of it
+  // (`shardproof operators`). validate() has the rules that these do not express.
+  std::vector<AttributeRule> attributes;
+  std::size_t minOperands = 1, maxOperands = 1, minResults = 1, maxResults = 1;
+  bool differentiable = false;  // NAME_backward exists
 
   // Where relate() says `absolute`, the position meant is the logical tensor's, also on a rank that
   // holds a piece of it (dropout's mask).

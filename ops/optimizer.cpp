@@ -58,7 +58,10 @@ void belowOne(const Attributes& attributes, const char* key) {
 // several gradients, or over the shards of one, is the root of the sum of the squares.
 struct GradNorm {
   static Interface interface() {
-    return {.name = "grad_norm", .differentiable = false, .scalarMayBeOne = true};
+    return {.name = "grad_norm",
+            .differentiable = false,
+            .scalarMayBeOne = true,
+            .traits = {.total = true, .keepsSign = true, .sign = Sign::kNotNegative}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);

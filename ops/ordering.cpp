@@ -16,7 +16,8 @@ struct TopK {
                            {.key = "largest", .type = AttributeType::kFlag}},
             .minResults = 2,
             .maxResults = 2,
-            .differentiable = false};
+            .differentiable = false,
+            .traits = {.picks = true, .total = true, .keepsSign = true}};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     needReal(s, 0);

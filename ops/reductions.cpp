@@ -127,25 +127,27 @@ struct Reduce {
 };
 
 template <class F>
-void reduction(Catalog& catalog, const char* name, bool dimRequired, bool differentiable) {
+void reduction(Catalog& catalog, const char* name, bool dimRequired, bool differentiable,
+               Traits traits) {
   define<Reduce<F>>(catalog, {.name = name,
                               .attributes = {{.key = "dim",
                                               .type = AttributeType::kIntegerOrIntegers,
                                               .required = dimRequired},
                                              {.key = "keepdim", .type = AttributeType::kFlag}},
                               .differentiable = differentiable,
-                              .scalarMayBeOne = true});
+                              .scalarMayBeOne = true,
+                              .traits = traits});
 }
 
 }  // namespace
 
 void defineReductions(Catalog& catalog) {
-  reduction<Sum>(catalog, "sum", false, true);
-  reduction<Mean>(catalog, "mean", false, true);
+  reduction<Sum>(catalog, "sum", false, true, {.affine = true, .total = true, .keepsSign = true});
+  reduction<Mean>(catalog, "mean", false, true, {.affine = true, .total = true, .keepsSign = true});
   // The gradient of an extremum depends on how ties are broken: there is no amax_backward.
-  reduction<Amax>(catalog, "amax", false, false);
-  reduction<Amin>(catalog, "amin", false, false);
-  reduction<LogSumExp>(catalog, "logsumexp", true, true);
+  reduction<Amax>(catalog, "amax", false, false, {.picks = true, .total = true, .keepsSign = true});
+  reduction<Amin>(catalog, "amin", false, false, {.picks = true, .total = true, .keepsSign = true});
+  reduction<LogSumExp>(catalog, "logsumexp", true, true, {.total = true});
 }
 
 }  // namespace shardproof::ops

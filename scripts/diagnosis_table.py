@@ -12,7 +12,7 @@ places of each. Each wrong plan is verified. For each bug the table has
 * how often the first three nodes of the first cause have the edited node, or a direct reader or
   writer of its tensors;
 * how often the sentence names such a node or tensor;
-* how many plans that `--repair` wrote are the plan before the bug.
+* how many plans that `--fix` wrote are the plan before the bug.
 
 With --shared or --large only those plans are measured, and the table has a line for each plan.
 """
@@ -206,7 +206,7 @@ class Measurement:
                 wrong,
                 "--json",
                 report,
-                "--repair",
+                "--fix",
                 repaired,
                 "--stage-timeout",
                 60,
@@ -218,7 +218,7 @@ class Measurement:
         document = load(report) if report.exists() else {"causes": []}
         first = FirstCause(document, load(wrong), touched)
         self.bug, self.place = bug, touched[0]
-        for said in ("sentence", "kind", "causes", "named", "told", "mend", "proved"):
+        for said in ("sentence", "kind", "causes", "named", "told", "fix", "proved"):
             setattr(self, said, getattr(first, said))
         self.inverse = repaired.exists() and by_rank(load(repaired)) == by_rank(load(plan))
 
@@ -287,13 +287,13 @@ def main():
                             f"{'N' if m.named else '-'}{'T' if m.told else '-'}"
                             f"{'P' if m.proved else '-'}{'I' if m.inverse else '-'} {m.code} "
                             f"{m.seconds:.2f}s {bug} in {name} --seed {seed} "
-                            f"at {m.place} [{m.causes} {m.kind}] {m.sentence} | {m.mend}",
+                            f"at {m.place} [{m.causes} {m.kind}] {m.sentence} | {m.fix}",
                             flush=True,
                         )
     if arguments.shared or arguments.large:
         lines = [
             "| plan | wrong plans | refuted | right plan | median, longest | named | in the "
-            "sentence | mended | as it was | not refuted, or not named |",
+            "sentence | fixed | as it was | not refuted, or not named |",
             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
         for name, of in by_plan.items():
@@ -313,7 +313,7 @@ def main():
             print("\n".join(lines))
         return
     lines = [
-        "| bug | plans | refuted | median, longest | named | in the sentence | mended | as it "
+        "| bug | plans | refuted | median, longest | named | in the sentence | fixed | as it "
         "was | an example |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

@@ -209,19 +209,15 @@ def make_lineage():
         entry("x", "input", data_box, batch),
         entry("w1", "input", w1_box, w1_step),
         entry("w2", "input", w2_box, w2_step),
-        entry("h", "checkpoint", hidden_box, hidden_step),
-        entry("a", "checkpoint", hidden_box, hidden_step),
-        entry("y", "checkpoint", data_box, batch, local="y.part", sum_over=["tp"]),
-        entry("y", "checkpoint", data_box, batch),
-        entry("loss", "checkpoint", [], local=f"loss.acc{last}", sum_over=["dp"]),
-        entry("y.grad", "checkpoint", data_box, batch),
-        entry("h.grad", "checkpoint", hidden_box, hidden_step),
-        entry(
-            "w1.grad", "checkpoint", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]
-        ),
-        entry(
-            "w2.grad", "checkpoint", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]
-        ),
+        entry("h", "cut_point", hidden_box, hidden_step),
+        entry("a", "cut_point", hidden_box, hidden_step),
+        entry("y", "cut_point", data_box, batch, local="y.part", sum_over=["tp"]),
+        entry("y", "cut_point", data_box, batch),
+        entry("loss", "cut_point", [], local=f"loss.acc{last}", sum_over=["dp"]),
+        entry("y.grad", "cut_point", data_box, batch),
+        entry("h.grad", "cut_point", hidden_box, hidden_step),
+        entry("w1.grad", "cut_point", w1_box, w1_step, local=f"w1.grad.acc{last}", sum_over=["dp"]),
+        entry("w2.grad", "cut_point", w2_box, w2_step, local=f"w2.grad.acc{last}", sum_over=["dp"]),
         entry("loss", "output", []),
         entry("w1.grad", "output", w1_box, w1_step),
         entry("w2.grad", "output", w2_box, w2_step),

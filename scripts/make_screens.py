@@ -72,7 +72,7 @@ FAILURES = [
         "A collective is missing",
         lambda screens: ["mlp_dropped_all_reduce.plan.json"],
         "The `Cause` is the mistake, in one sentence: which ranks, which tensor, after which "
-        "node, and what is missing. `equivalent if` was proved for the whole plan. The `Defect` "
+        "node, and what is missing. `proved fix` was proved for the whole plan. The `Defect` "
         "below is the evidence: the "
         "equation that fails, one element of it, and inputs for which it fails. `Undecided` "
         "stages rely on the one that failed: they are consequences.",
@@ -91,7 +91,7 @@ FAILURES = [
     (
         "An operand is another tensor",
         bug("wrong_operand"),
-        "The mend names what the node reads, and what it has to read.",
+        "The fix names what the node reads, and what it has to read.",
     ),
     (
         "Messages of the pipeline go to the wrong stage",
@@ -132,7 +132,7 @@ FAILURES = [
             )
         ),
         "Exit code 2: nothing is said about the plan. All errors are told at once, each with its "
-        "place (a JSON pointer) and, where it is a known slip, the mend.",
+        "place (a JSON pointer) and, where it is a known slip, the fix.",
     ),
 ]
 

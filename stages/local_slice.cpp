@@ -199,7 +199,8 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
         operand.microbatch = operands[i].microbatch.orElse(microbatch);
       }
       // What only lends its shape needs no value: an instance of its own, which is not sliced.
-      if (i > 0 && ops::Registry::instance().at(node.op).rearranges) operand.shapeOnly = true;
+      if (i > 0 && ops::Registry::instance().at(node.op).traits.rearranges)
+        operand.shapeOnly = true;
       todo.push_back(operand);
       slots.push_back(i);
     }

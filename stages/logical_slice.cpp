@@ -24,8 +24,9 @@ LogicalSlice::LogicalSlice(const CutContext& cut, const LocalSlice& local, Stage
 
 std::span<const Operand> LogicalSlice::relevantOperands(const Node& node) const {
   const auto operands = cut_.model.in(node);
-  return ops::Registry::instance().at(node.op).rearranges && !operands.empty() ? operands.first(1)
-                                                                               : operands;
+  return ops::Registry::instance().at(node.op).traits.rearranges && !operands.empty()
+             ? operands.first(1)
+             : operands;
 }
 
 std::unordered_set<TensorId> LogicalSlice::reach(const std::vector<TensorId>& from,
@@ -100,7 +101,7 @@ TensorId LogicalSlice::sourceOf(TensorId t) const {
     const Node& node = cut_.model.nodes[n];
     const auto operands = cut_.model.in(node);
     if (operands.empty() || !operands[0].present() ||
-        !ops::Registry::instance().at(node.op).rearranges)
+        !ops::Registry::instance().at(node.op).traits.rearranges)
       return t;
     t = operands[0].tensor;
   }

@@ -305,7 +305,7 @@ struct Program {
 
 // kAssumed: an approved difference. The user takes the claim as given, so the local tensors that it
 // names are what the claim says wherever the plan reads them, whatever computed them.
-enum class Role : std::uint8_t { kInput, kOutput, kCheckpoint, kAssumed };
+enum class Role : std::uint8_t { kInput, kOutput, kCutPoint, kAssumed };
 // Whether claims of this role are taken as given, and never proved.
 constexpr bool isGiven(Role role) { return role == Role::kInput || role == Role::kAssumed; }
 
@@ -330,7 +330,7 @@ constexpr std::int32_t kMicrobatchAxis = 1 << 20;  // "mb" where an axis index i
 
 struct LineageEntry {
   TensorId tensor;  // logical tensor
-  Role role = Role::kCheckpoint;
+  Role role = Role::kCutPoint;
   std::vector<Shard> shards;
   bool inferred = false;      // in no file: found (shardproof/infer.h). After all that files have
   std::string approved = {};  // kAssumed: the name of the difference; may be empty

@@ -2,7 +2,7 @@
 // Lineage that nobody wrote: found by executing a small image of the problem, and then proved like
 // any other.
 //
-// What is found becomes checkpoints: lemmas, which verify() proves before it uses them, and which
+// What is found becomes cut points: lemmas, which verify() proves before it uses them, and which
 // may be wrong. So nothing here can make a wrong plan equivalent; a bad guess costs time
 // (docs/inference.md).
 //
@@ -48,7 +48,7 @@ struct Inferred {
   std::size_t looked = 0;            // local tensors of programs that were looked at
   // Lineage entries of outputs that the executed image does not have: the plan is probably wrong.
   std::vector<EntryId> doubtful;
-  // Checkpoints of the file that the executed image does not have, while it has all outputs; and
+  // Cut points of the file that the executed image does not have, while it has all outputs; and
   // which entries of `problem` are about the same local tensors.
   struct Replaced {
     EntryId entry;
@@ -65,9 +65,9 @@ Inferred inferLineage(const Problem& problem, const InferOptions& options = {});
 // What an inferred entry says, for people: "local `g` holds w.grad[0:4, 0:8], summed over dp".
 std::string describeFound(const Problem& problem, EntryId entry);
 
-// How much of what the ranks compute on the way checkpoints speak of: of the real tensors that
+// How much of what the ranks compute on the way cut points speak of: of the real tensors that
 // nodes of programs produce and that are no outputs, the share that is mentioned, 0 to 1. (Outputs
-// are as many as parameters, and cut nothing in two: a step without any checkpoint has a fifth of
+// are as many as parameters, and cut nothing in two: a step without any cut point has a fifth of
 // its tensors among them.)
 double lineageDensity(const Problem& problem);
 

@@ -21,7 +21,7 @@ constexpr bool isProved(Verdict v) {
   return v == Verdict::kEquivalent || v == Verdict::kConditional;
 }
 
-// kWrongLineage: a checkpoint that does not hold although the outputs do.
+// kWrongLineage: a cut point that does not hold although the outputs do.
 enum class StageVerdict : std::uint8_t { kProved, kRefuted, kUndecided, kWrongLineage };
 
 // How a stage was decided. kNormalForm: flattened terms are identical; kPolynomial: expanded terms
@@ -58,7 +58,7 @@ struct Counterexample {
 
 struct StageReport {
   std::string tensor;  // logical tensor
-  Role role = Role::kCheckpoint;
+  Role role = Role::kCutPoint;
   std::int32_t entry = -1;  // index into the plan's lineage
   StageVerdict verdict = StageVerdict::kUndecided;
   Method method = Method::kNone;
@@ -73,7 +73,7 @@ struct StageReport {
   bool inferred = false;                  // of a lemma that was found
 };
 
-// kLineage: an output (or a checkpoint that explains it) does not hold. The others are found before
+// kLineage: an output (or a cut point that explains it) does not hold. The others are found before
 // any solving.
 enum class DefectKind : std::uint8_t {
   kLineage,
@@ -125,9 +125,9 @@ struct Cause {
     std::vector<std::string> from;  // tensors that the node reads
     Block numbers = {};
   };
-  struct Mend {
+  struct Fix {
     std::string text;     // "/programs/0/nodes/3 is an all_reduce over tp"
-    bool proved = false;  // the whole plan with this and the mends of the other causes was proved;
+    bool proved = false;  // the whole plan with this and the fixes of the other causes was proved;
                           // else: what this cause makes wrong agrees at random inputs
   };
   std::string kind;              // "partial-sum", "scaled", "other-place", ..., or a DefectKind
@@ -137,7 +137,7 @@ struct Cause {
   std::vector<std::int64_t> microbatches;  // empty: of none in particular
   std::vector<std::string> tensors;        // of the model, that it makes wrong
   std::vector<std::size_t> defects;        // of Report::defects (or suspects), that it explains
-  std::optional<Mend> mend;
+  std::optional<Fix> fix;
   std::vector<Found> found;
   std::optional<Compared> compared;
 };
@@ -173,7 +173,7 @@ const char* toString(Confirmation::Outcome);
 struct Inference {
   std::size_t lemmas = 0, looked = 0;  // local tensors that were found, and looked at
   std::string reason;                  // why none was found, or not all
-  // Of checkpoints of the file that do not hold although the outputs do: what was found instead, a
+  // Of cut points of the file that do not hold although the outputs do: what was found instead, a
   // sentence for each.
   std::vector<std::string> replaced = {};
 };

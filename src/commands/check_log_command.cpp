@@ -74,7 +74,7 @@ std::string givenText(const Problem& problem) {
   std::ostringstream text;
   writeApproved(text, report, {});
   writeLedger(text, report, {});
-  return text.str();
+  return laidOut(text.str(), {});
 }
 
 // By the names of --second.
@@ -138,16 +138,16 @@ int runCheckLog(CheckLogArguments arguments) {
     if (arguments.quiet) break;
   }
   if (result.holds()) {
-    text +=
-        "LOG HOLDS: plan " + plan + " computes what model " + model + " says, for every input (" +
-        counted(problem->model.outputs.size(), "output", "outputs") + "; " +
-        foundations(result, arguments) +
-        (result.approved.empty()
-             ? ""
-             : "; " +
-                   counted(result.approved.size(), "approved difference", "approved differences") +
-                   " taken as given") +
-        ")\n";
+    text += "LOG HOLDS: plan " + plan + " computes what model " + model +
+            " computes, for every input (" +
+            counted(problem->model.outputs.size(), "output", "outputs") + "; " +
+            foundations(result, arguments) +
+            (result.approved.empty() ? ""
+                                     : "; " +
+                                           counted(result.approved.size(), "approved difference",
+                                                   "approved differences") +
+                                           " taken as given") +
+            ")\n";
   } else if (text.size() == before) {
     text += "LOG NOT CONFIRMED: interrupted\n";
   }

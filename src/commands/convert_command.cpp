@@ -18,7 +18,7 @@ namespace {
 struct ConvertArguments {
   PlanArguments files;
   std::string directory, name = "converted";
-  bool noCheckpoints = false;
+  bool noCutPoints = false;
   hlo::Options options;
 };
 
@@ -38,7 +38,7 @@ int runConvert(const ConvertArguments& arguments) {
   files.output("--output", planFile);
   files.check();
   hlo::Options options = arguments.options;
-  options.checkpoints = !arguments.noCheckpoints;
+  options.cutPoints = !arguments.noCutPoints;
   const hlo::Documents documents = hlo::convertFiles(arguments.files.model, plan, model, options);
   const FileText texts[] = {{modelFile, documents.model}, {planFile, documents.plan}};
   writeFilesAtomically(texts);  // not a model without its plan
@@ -75,7 +75,7 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
                     "them");
   command->add_flag("--strict", arguments->options.strict,
                     "Refuse functions of which nothing is known (custom calls)");
-  command->add_flag("--no-checkpoints", arguments->noCheckpoints,
+  command->add_flag("--no-cut-points,--no-checkpoints", arguments->noCutPoints,
                     "Lineage of parameters and results only");
   command->footer("docs/jax.md says which programs are understood.");
   command->callback([arguments, &run] { run = [arguments] { return runConvert(*arguments); }; });

@@ -147,7 +147,7 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
       ->group("Training step");
 
   command
-      ->add_option("--checkpoints", o.checkpoints,
+      ->add_option("--cut-points,--checkpoints", o.cutPoints,
                    "Lemmas in the lineage: all tensors, layers and parameters only, or none")
       ->check(CLI::IsMember({"all", "layers", "none"}))
       ->capture_default_str()

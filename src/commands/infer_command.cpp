@@ -42,7 +42,7 @@ int runInfer(const InferArguments& arguments) {
       std::filesystem::relative(problem->model.file,
                                 std::filesystem::absolute(arguments.output).parent_path())
           .generic_string();
-  // Wrong checkpoints of a plan whose outputs hold: what was found takes their place.
+  // Wrong cut points of a plan whose outputs hold: what was found takes their place.
   std::set<EntryId> wrong;
   std::string said;
   for (const Inferred::Replaced& one : inferred.replaced) {
@@ -54,7 +54,7 @@ int runInfer(const InferArguments& arguments) {
     said += "\n";
   }
   writeFileAtomically(arguments.output, planText(*inferred.problem, model, true, wrong));
-  writeStandardOutput(std::to_string(inferred.count) + " checkpoints found, for " +
+  writeStandardOutput(std::to_string(inferred.count) + " cut points found, for " +
                       std::to_string(inferred.looked) + " local tensors of programs" +
                       (inferred.reason.empty() ? "" : "; " + inferred.reason) + "\n" + said +
                       arguments.output + "\n");
@@ -71,7 +71,7 @@ void addInferCommand(CLI::App& app, std::function<int()>& run) {
   addModelOption(command, arguments->files, PlanCount::kOne);
   command
       ->add_option("-o,--output", arguments->output,
-                   "The plan with the checkpoints that were found (.json or .json.gz), beside the "
+                   "The plan with the cut points that were found (.json or .json.gz), beside the "
                    "model or below it")
       ->required()
       ->type_name("FILE");
@@ -82,7 +82,7 @@ void addInferCommand(CLI::App& app, std::function<int()>& run) {
       ->capture_default_str()
       ->type_name("S");
   command->footer(
-      "The checkpoints are lemmas: `shardproof verify` proves each before it uses it, and wrong "
+      "The cut points are lemmas: `shardproof verify` proves each before it uses it, and wrong "
       "ones cost time only. Nothing found is exit code 5, with the reason.");
   command->callback([arguments, &run] { run = [arguments] { return runInfer(*arguments); }; });
 }

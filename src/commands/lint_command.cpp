@@ -48,11 +48,11 @@ int lintOne(const LintArguments& arguments, const std::string& plan) {
     text << "FINE: plan " << asName(plan, style) << " can be read, and can run; nothing is proved ("
          << counted(problem->plan.programs.size(), "program", "programs") << ", "
          << counted(problem->plan.lineage.size(), "lineage entry", "lineage entries") << ")\n";
-    std::size_t checkpoints = 0;
+    std::size_t cutPoints = 0;
     for (const LineageEntry& entry : problem->plan.lineage)
-      checkpoints += entry.role == Role::kCheckpoint ? 1 : 0;
-    if (checkpoints == 0 && !style.quiet)
-      text << "  There is no lineage of role `checkpoint`: each output is one proof, which is "
+      cutPoints += entry.role == Role::kCutPoint ? 1 : 0;
+    if (cutPoints == 0 && !style.quiet)
+      text << "  There is no lineage of role `cut_point`: each output is one proof, which is "
               "slower "
               "and less often decided.\n";
     for (const ir::InputGap& gap : ir::inputGaps(*problem))
@@ -60,8 +60,8 @@ int lintOne(const LintArguments& arguments, const std::string& plan) {
         text << "  " << asLine(gap.text, style) << " (/lineage/" << gap.entry << ")\n";
   } else {
     diagnosePlan(*problem, report, problem->plan.modelFile, {});
-    text << "NOT EQUIVALENT: plan " << asName(plan, style) << " cannot run ("
-         << counted(report.defects.size(), "defect", "defects") << ")\n";
+    text << label("NOT EQUIVALENT:", Tone::kBad) << " plan " << asName(plan, style)
+         << " cannot run (" << counted(report.defects.size(), "defect", "defects") << ")\n";
     if (!style.quiet) {
       writeCauses(text, report, style);
       writeDefects(text, report, style);

@@ -23,6 +23,7 @@
 #include "commands/interrupt.h"
 #include "commands/lint_command.h"
 #include "commands/mutate_command.h"
+#include "commands/operators_command.h"
 #include "commands/out_of_memory.h"
 #include "commands/run_command.h"
 #include "commands/shrink_command.h"
@@ -41,7 +42,8 @@ using namespace shardproof;
 
 int runCommandLine(int argc, char** argv) {
   CLI::App app(
-      "shardproof proves that a parallel execution plan computes what its logical model says, for "
+      "shardproof proves that a parallel execution plan computes what its single-device model "
+      "computes, for "
       "every input, or shows where it does not.",
       "shardproof");
   app.set_version_flag("-V,--version", std::string("shardproof ") + kVersion,
@@ -62,6 +64,7 @@ int runCommandLine(int argc, char** argv) {
   addSweepCommand(app, run);
   addCheckLogCommand(app, run);
   addLintCommand(app, run);
+  addOperatorsCommand(app, run);
   addCompletionCommand(app, run);
   addHelpCommand(app, run);
   if (const std::string unknown = unknownWord(app, {argv + std::min(argc, 1), argv + argc});

@@ -54,7 +54,7 @@ std::string manualPage(const CLI::App& app) {
   std::string page = ".TH SHARDPROOF 1 \"\" \"shardproof " + std::string(kVersion) +
                      "\" \"User Commands\"\n"
                      ".SH NAME\nshardproof \\- proves that a distributed training plan computes "
-                     "what its single\\-device model says\n"
+                     "what its single\\-device model computes\n"
                      ".SH SYNOPSIS\n.B shardproof verify\n.RI [ options ] \" PLAN\" ...\n.br\n"
                      ".B shardproof\n.I COMMAND\n.RI [ options ]\n"
                      ".SH DESCRIPTION\n" +

@@ -30,7 +30,7 @@ struct RunArguments {
   int trials = 1;
   double seconds = 0;
   std::int64_t megabytes = 8192;
-  bool noCheckpoints = false;
+  bool noCutPoints = false;
 };
 
 // "model/NAME", "rank0/NAME", "rank0/mb1/NAME".
@@ -73,7 +73,7 @@ int runRun(const RunArguments& arguments) {
                                                   : executor::Arithmetic::kDoubles;
   options.seconds = arguments.seconds;
   options.maxBytes = arguments.megabytes << 20;
-  options.checkpoints = !arguments.noCheckpoints;
+  options.cutPoints = !arguments.noCutPoints;
   options.keep = !arguments.outputs.empty();
   options.approved = false;  // what the nodes really compute
   options.cancel = &interrupted();
@@ -138,7 +138,7 @@ void addRunCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))
       ->capture_default_str()
       ->type_name("MB");
-  command->add_flag("--no-checkpoints", arguments->noCheckpoints,
+  command->add_flag("--no-cut-points,--no-checkpoints", arguments->noCutPoints,
                     "Compare outputs only: fewer arrays need be kept");
   command->add_option("--json", arguments->json, "Write the complete report to this file as JSON")
       ->type_name("FILE");

@@ -45,7 +45,7 @@ constexpr double kRunSeconds = 600;
 struct VerifyArguments {
   PlanArguments files;
   NamedFiles all;  // all that the command line names
-  std::string cache, certify, repair;
+  std::string cache, certify, fixedPlan;
   std::string checker = "auto";
   bool noClasses = false;
   ReportOptions report;
@@ -76,10 +76,10 @@ void reportDisagreement(const Report& report) {
 }
 
 // `log`: becomes the proof log's text, where one is asked for and there is something to certify.
-// `repair`: becomes the text of a mended plan that was proved, where there is one.
+// `fixedPlan`: becomes the text of a fixed plan that was proved, where there is one.
 VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& plan,
                          Progress& progress, std::string* log = nullptr,
-                         std::string* repair = nullptr) {
+                         std::string* fixedPlan = nullptr) {
   if (std::error_code ignored; std::filesystem::is_directory(plan, ignored))
     throw InputError(plan, "",
                      "found a directory that holds no *.plan.json or *.plan.json.gz that can be "
@@ -102,9 +102,9 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
     diagnoseOptions.seconds = std::min(arguments.diagnoseSeconds, done.budget.left());
     diagnoseOptions.memoryMegabytes = options.memoryMegabytes;
     diagnoseOptions.cancel = options.cancel;
-    std::string mended =
+    std::string fixed =
         diagnosePlan(*done.problem, done.report, done.problem->plan.modelFile, diagnoseOptions);
-    if (repair) *repair = std::move(mended);
+    if (fixedPlan) *fixedPlan = std::move(fixed);
   }
   if (arguments.confirmSeconds > 0 && !done.budget.over() && !done.report.interrupted &&
       done.problem && worthExecuting(done.report)) {
@@ -126,13 +126,13 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
 
 // The report of one plan, or why there is none: that is told in files, too.
 int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& progress) {
-  std::string log, repair;
+  std::string log, fixedPlan;
   std::vector<PlanResult> results(1);
   results[0].plan = plan;
   VerifiedFiles done;
   std::exception_ptr failure;
   try {
-    done = verifyPlan(arguments, plan, progress, &log, &repair);
+    done = verifyPlan(arguments, plan, progress, &log, &fixedPlan);
     results[0].report = std::move(done.report);
     NamedConditions named;
     named.add(*results[0].report);
@@ -179,14 +179,14 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
                     (results[0].report->verdict == Verdict::kConditional
                          ? ", and a proof log has no conditions (--accept, --allow-uncompared)"
                          : ", so there is nothing to certify"));
-  if (!arguments.repair.empty()) {
-    if (repair.empty())
-      writeDiagnostic(arguments.repair + ": not written: " +
+  if (!arguments.fixedPlan.empty()) {
+    if (fixedPlan.empty())
+      writeDiagnostic(arguments.fixedPlan + ": not written: " +
                       (isProved(results[0].report->verdict) ? "the plan is equivalent as it is"
-                                                            : "no mended plan was proved"));
+                                                            : "no fixed plan was proved"));
     else {
-      writeFileAtomically(arguments.repair, repair);
-      writeDiagnostic(arguments.repair + ": written: the plan with this mend, which is proved");
+      writeFileAtomically(arguments.fixedPlan, fixedPlan);
+      writeDiagnostic(arguments.fixedPlan + ": written: the plan with this fix, which is proved");
     }
   }
   return code;
@@ -251,7 +251,7 @@ int runVerify(VerifyArguments arguments) {
   files.plans(arguments.files);
   addFiles(arguments.report, files);
   files.output("--certify", arguments.certify);
-  files.output("--repair", arguments.repair);
+  files.output("--fix", arguments.fixedPlan);
   files.optionalOutput("--cache", arguments.cache);
   files.outputDirectory("--smt2", arguments.options.smt2Directory, {"index.json", ".smt2"});
   files.check();
@@ -265,8 +265,8 @@ int runVerify(VerifyArguments arguments) {
                               std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
-  if (!arguments.repair.empty() && plans.size() > 1) {
-    writeDiagnostic("--repair takes one plan, but " + std::to_string(plans.size()) + " were given");
+  if (!arguments.fixedPlan.empty() && plans.size() > 1) {
+    writeDiagnostic("--fix takes one plan, but " + std::to_string(plans.size()) + " were given");
     return kExitUsage;
   }
   if (!arguments.certify.empty() && plans.size() > 1) {
@@ -374,7 +374,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
 void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command = app.add_subcommand(
-      "verify", "Prove that a plan computes what its model says, or show where it does not");
+      "verify", "Prove that a plan computes what its model computes, or show where it does not");
   addPlanOptions(command, arguments->files, PlanCount::kSeveral);
   addModelOption(command, arguments->files, PlanCount::kSeveral);
   addVerifyLimits(command, arguments->options, arguments->checker);
@@ -390,14 +390,14 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   command
       ->add_option(
           "--diagnose", arguments->diagnoseSeconds,
-          "Processor time for finding causes and mends of a plan that is not proved, in seconds; 0 "
+          "Processor time for finding causes and fixes of a plan that is not proved, in seconds; 0 "
           "or off: not at all")
       ->transform(CLI::Transformer(std::map<std::string, std::string>{{"off", "0"}}))
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
   command
-      ->add_option("--repair", arguments->repair,
-                   "Write the mended plan to this file (.json), where one was found and all of it "
+      ->add_option("--fix,--repair", arguments->fixedPlan,
+                   "Write the fixed plan to this file (.json), where one was found and all of it "
                    "was proved")
       ->type_name("FILE");
   CLI::Option* noClasses =

@@ -12,10 +12,6 @@
 namespace shardproof::adversary {
 namespace {
 
-const std::set<std::string> kCommunication{
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all",         "broadcast", "send",
-    "recv",       "reduce",     "gather",         "collective_permute", "scatter",   "barrier"};
-
 constexpr int kEndMoved = 25;  // per cent of the edits of a plan with stretches
 
 // Operators that take each other's operands and yield the same shapes.
@@ -463,7 +459,7 @@ class Editor {
         return where + "part is at " + part["at"].dump();
       }
       case 6:
-        if (entry["role"] != "checkpoint") return {};
+        if (entry["role"] != "cut_point") return {};
         lineage.erase(lineage.begin() + static_cast<std::ptrdiff_t>(e));
         return where + "is gone";
       case 7: {  // a part twice or one less
@@ -473,7 +469,7 @@ class Editor {
         else parts.push_back(parts[random_.index(parts.size())]);
         return where + "parts are " + parts.dump();
       }
-      default: {  // the checkpoint is said of another tensor of the same shape
+      default: {  // the cut point is said of another tensor of the same shape
         const Json& tensors = model_["tensors"];
         std::vector<std::string> fitting;
         for (const auto& [name, t] : tensors.items())
@@ -481,7 +477,7 @@ class Editor {
               t["shape"] == tensors[entry["tensor"].get<std::string>()]["shape"] &&
               t.contains("kind") == tensors[entry["tensor"].get<std::string>()].contains("kind"))
             fitting.push_back(name);
-        if (fitting.empty() || entry["role"] != "checkpoint") return {};
+        if (fitting.empty() || entry["role"] != "cut_point") return {};
         entry["tensor"] = random_.pick(fitting);
         return where + "is said of " + entry["tensor"].get<std::string>();
       }

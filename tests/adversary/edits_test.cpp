@@ -38,14 +38,24 @@ bool holds(const Json& list, const std::string& op) {
 Case small() {
   Case c;
   c.model = Json::parse(
-      R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4], "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [4]}, "z": {"shape": [4]}},
-    "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]}, {"op": "tanh", "in": ["w"], "out": ["z"]}], "outputs": ["y", "z"]})");
+      R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4],
+          "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [4]},
+          "y": {"shape": [4]}, "z": {"shape": [4]}},
+    "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]},
+     {"op": "tanh", "in": ["w"], "out": ["z"]}], "outputs": ["y", "z"]})");
   c.plan = Json::parse(
-      R"({"format": "shardproof-plan", "version": 1, "model": "m.model.json", "mesh": [["dp", 2]], "microbatches": 1, "programs": [{
-    "tensors": {"x": {"shape": [2], "kind": "input"}, "w": {"shape": [4], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [2]}, "z": {"shape": [4]}},
-    "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]}, {"op": "tanh", "in": ["w"], "out": ["z"]}]}],
-    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]}, {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "w"}]}]},
-                {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "y"}]}]}, {"tensor": "z", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "z"}]}]}]})");
+      R"({"format": "shardproof-plan", "version": 1, "model": "m.model.json", "mesh": [["dp", 2]],
+          "microbatches": 1, "programs": [{
+    "tensors": {"x": {"shape": [2], "kind": "input"}, "w": {"shape": [4], "kind": "input"},
+     "a": {"shape": [2]}, "y": {"shape": [2]}, "z": {"shape": [4]}},
+    "nodes": [{"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["y"]},
+     {"op": "tanh", "in": ["w"], "out": ["z"]}]}],
+    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+     "parts": [{"local": "x"}]}]}, {"tensor": "w", "role": "input",
+     "shards": [{"box": [[0, 4]], "parts": [{"local": "w"}]}]},
+                {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+                 "parts": [{"local": "y"}]}]}, {"tensor": "z", "role": "output",
+                 "shards": [{"box": [[0, 4]], "parts": [{"local": "z"}]}]}]})");
   return c;
 }
 

@@ -108,7 +108,7 @@ void findTruth(const Problem& problem, const JudgeOptions& options, int trials, 
   executor::Options run;
   run.seed = options.seed;
   run.trials = trials;
-  run.checkpoints = false;
+  run.cutPoints = false;
   run.seconds = 20;
   run.maxBytes = std::int64_t{1} << 30;
   const executor::Result result = executor::execute(problem, run);
@@ -220,7 +220,7 @@ Judgement judge(const Case& made, const JudgeOptions& options) {
     Json plan = made.plan;
     Json& lineage = plan["lineage"];
     for (std::size_t e = options.bare && lineage.is_array() ? lineage.size() : 0; e-- > 0;)
-      if (lineage[e].value("role", "") == "checkpoint") lineage.erase(e);
+      if (lineage[e].value("role", "") == "cut_point") lineage.erase(e);
     const std::string model = made.model.dump(), text = plan.dump();
     problem = readProblemText(model, text);  // what is executed is what is written
     joined = readProblemText(model, text, ir::Programs::kJoined);  // as files are read

@@ -41,7 +41,7 @@ struct JudgeOptions {
   int trials = 3;
   double solverSeconds = 1;
   bool forked = false;  // verify as users do, in processes that are killed when their time is over
-  bool bare = false;    // checkpoints are taken from the plan, and found (shardproof/infer.h)
+  bool bare = false;    // cut points are taken from the plan, and found (shardproof/infer.h)
 };
 
 Judgement judge(const Case& made, const JudgeOptions& options);

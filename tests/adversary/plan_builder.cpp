@@ -357,7 +357,7 @@ std::optional<int> PlanBuilder::bring(int from, const Local& target) {
                            local(id).length[at(wanted.dim)] % count(a) == 0;
     id = exchanged && random_.chance(60) ? exchange(id, a, wanted.dim) : gather(id, a);
   }
-  // A box that is too short without any axis cutting it cannot be mended.
+  // A box that is too short without any axis cutting it cannot be fixed.
   for (std::size_t d = 0; d < target.length.size(); ++d)
     if (!cleanDim(local(id), target, static_cast<int>(d))) return std::nullopt;
   for (const std::size_t a : order_) {
@@ -395,8 +395,8 @@ void PlanBuilder::produce(int index, bool whole) {
         return node;
       });
       for (const int r : made.results) {
-        if (random_.chance(options_.checkpoints))
-          lineage(r, "checkpoint", local(logical(r).locals.back()));
+        if (random_.chance(options_.cutPoints))
+          lineage(r, "cut_point", local(logical(r).locals.back()));
       }
       return;
     }
@@ -459,7 +459,7 @@ void PlanBuilder::produceAs(const Made& made, const std::vector<Sharding>& chose
     const Local& l = local(operands[o]);
     perMb = perMb || l.perMb;
     mustBe = mustBe || l.cuts[axes()].kind != Cut::Kind::kWhole;
-    if (seeded && !given(made.operands[o])) lineage(made.operands[o], "checkpoint", l);
+    if (seeded && !given(made.operands[o])) lineage(made.operands[o], "cut_point", l);
   }
   for (const int o : chosen[axes()].out) mustBe = mustBe || o != kUncut;
   perMb = mustBe || (perMb && random_.chance(60)) || random_.chance(4);
@@ -501,8 +501,8 @@ void PlanBuilder::produceAs(const Made& made, const std::vector<Sharding>& chose
     return node;
   });
   for (const int r : results) {
-    if (r >= 0 && random_.chance(options_.checkpoints))
-      lineage(local(r).logical, "checkpoint", local(r));
+    if (r >= 0 && random_.chance(options_.cutPoints))
+      lineage(local(r).logical, "cut_point", local(r));
   }
 }
 

@@ -43,10 +43,10 @@ struct BuilderOptions {
   std::vector<std::int64_t> mesh;  // sizes
   std::int64_t microbatches = 1;
   bool issueOrder = false;
-  int checkpoints = 50;  // per cent of local tensors
-  int cut = 60;          // per cent of the places where an axis may be cut that it is
-  int strange = 20;      // per cent of inputs with boxes that overlap, run backwards or leave gaps
-                         // between microbatches of ranks
+  int cutPoints = 50;  // per cent of local tensors
+  int cut = 60;        // per cent of the places where an axis may be cut that it is
+  int strange = 20;    // per cent of inputs with boxes that overlap, run backwards or leave gaps
+                       // between microbatches of ranks
 };
 
 class PlanBuilder {

@@ -79,7 +79,7 @@ int PlanBuilder::flip(int from, std::size_t axis) {
   for (const std::int64_t k : sources) node["pairs"].push_back({k, n - 1 - k});
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -140,7 +140,7 @@ int PlanBuilder::gather(int from, std::size_t axis) {
     emit(
         old, old.perMb, [&](const auto&) { return node; }, true);
   }
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -187,7 +187,7 @@ int PlanBuilder::combine(int from, const std::vector<std::size_t>& list) {
   if (reduction != kSum || random_.chance(20)) node["attrs"]["reduce"] = nameOf(reduction);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -223,7 +223,7 @@ int PlanBuilder::accumulate(const Local& old, Local whole) {
     });
   }
   const int id = static_cast<int>(locals_.size()) - 1;
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -240,7 +240,7 @@ int PlanBuilder::combineScattered(int from, std::size_t axis, int dim) {
   maySaySizes(node, count(axis), piece.length[at(dim)]);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -263,7 +263,7 @@ int PlanBuilder::exchange(int from, std::size_t axis, int dim) {
   maySaySizes(node, n, step);
   emit(
       old, old.perMb, [&](const auto&) { return node; }, true);
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -307,7 +307,7 @@ int PlanBuilder::scatter(int from, std::size_t axis, int dim) {
       return node;
     });
   }
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -326,7 +326,7 @@ int PlanBuilder::part(int from, std::size_t axis) {
     node["attrs"]["scalar"] = equal ? count(axis) : coordinates[axis] == one ? 1 : 0;
     return node;
   });
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -357,7 +357,7 @@ int PlanBuilder::spread(int from, std::size_t axis) {
   emit(old, old.perMb, [&](const auto&) {
     return Json{{"op", "identity"}, {"in", {old.name}}, {"out", {name}}};
   });
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 
@@ -388,7 +388,7 @@ int PlanBuilder::move(int from, std::size_t axis, std::int64_t to) {
         return Json();
       },
       true);
-  if (random_.chance(options_.checkpoints / 2)) lineage(old.logical, "checkpoint", local(id));
+  if (random_.chance(options_.cutPoints / 2)) lineage(old.logical, "cut_point", local(id));
   return id;
 }
 

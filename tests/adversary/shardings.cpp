@@ -104,9 +104,10 @@ class Rules {
   const Shape& in(std::size_t i) const { return call_.in[i].shape; }
   const Shape& out(std::size_t i = 0) const { return results_[i].shape; }
   bool elementwise() const {
-    static const std::set<std::string> kOther{"add",       "sub", "mul",   "div",     "apply_mask",
-                                              "clip_grad", "sgd", "adamw", "dropout", "where"};
-    return isElementwise(op_) || kOther.contains(op_);
+    static const std::set<std::string> kUpdates{"clip_grad", "sgd", "adamw"};  // by position, too
+    const ops::Registry& registry = ops::Registry::instance();
+    return isElementwise(op_) || registry.at(registry.find(op_)).traits.elementwise ||
+           kUpdates.contains(op_);
   }
 
   // Broadcasting: dimension d of the results, and what it is in each operand.
@@ -397,10 +398,25 @@ class Rules {
 }  // namespace
 
 bool isElementwise(const std::string& op) {
-  static const std::set<std::string> kUnary{
-      "identity", "to",    "contiguous", "float", "multiref", "neg",  "square", "exp", "log",
-      "sqrt",     "rsqrt", "sigmoid",    "tanh",  "silu",     "relu", "gelu",   "pow"};
-  return kUnary.contains(op);
+  const ops::OperatorInfo& info = ops::Registry::instance().at(ops::Registry::instance().find(op));
+  // Views change the shape, and a mask depends on the position.
+  const bool copies = info.traits.rearranges && info.attributes.empty();
+  return !info.followsLogicalPosition && info.maxOperands == 1 &&
+         (info.traits.elementwise || copies);
+}
+
+const std::vector<std::string>& unaryOperators() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> list;
+    for (const OperatorId id : firstIds<OperatorId>(ops::Registry::instance().size())) {
+      const ops::OperatorInfo& info = ops::Registry::instance().at(id);
+      if (isElementwise(info.name) && info.maxResults == 1 && info.traits.total &&
+          (info.differentiable || info.traits.rearranges))
+        list.push_back(info.name);
+    }
+    return list;
+  }();
+  return names;
 }
 
 std::vector<Sharding> shardingsOf(const Call& call, const std::vector<TensorInfo>& results) {

@@ -31,6 +31,8 @@ std::vector<Sharding> shardingsOf(const ops::testing::Call& call,
 // The result of such an operator may be cut in any way that its one operand is cut: windows that
 // overlap or leave gaps included.
 bool isElementwise(const std::string& op);
+// Those of them that have a value for every operand, a gradient (or a copy's) and one result.
+const std::vector<std::string>& unaryOperators();
 
 // Attributes that repeat a shape, for the piece of a rank: `operands`, `results` are the shapes of
 // the piece.

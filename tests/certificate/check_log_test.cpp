@@ -117,8 +117,8 @@ TEST(ApprovedLog, AnApprovedDifferenceIsGivenAndReported) {
             std::string::npos);
   c.log.lineage[5].proof.assumes = {EntryId(4)};
   expectRejected(c, "/lineage/5/assumes", "names 4, which is given and not to be proved");
-  c.log.lineage[4].role = Role::kCheckpoint;
-  expectRejected(c, "/lineage/4/role", "is \"checkpoint\", but \"assumed\" in the plan");
+  c.log.lineage[4].role = Role::kCutPoint;
+  expectRejected(c, "/lineage/4/role", "is \"cut_point\", but \"assumed\" in the plan");
 }
 
 TEST_F(PipelineLog, TheOtherCheckerMayMakeTheProofs) {
@@ -200,7 +200,7 @@ TEST_F(PipelineLog, AnotherPlace) {
   c.log.lineage[2].tensor = "s";
   expectRejected(c, "/lineage/2/tensor", "but \"y\" in the plan");
   c = certified(test::pipeline());
-  c.log.lineage[5].role = Role::kCheckpoint;
+  c.log.lineage[5].role = Role::kCutPoint;
   expectRejected(c, "/lineage/5/role", "but \"output\" in the plan");
 }
 
@@ -241,8 +241,11 @@ TEST_F(PipelineLog, ACollapsedAxisOrNot) {
     d.entry(e)["shards"][0]["box"][0] = {0, 2}, d.entry(e)["shards"][0]["step"]["mb"][0] = 2;
   d.program(1)["tensors"]["s1"] = d.program(1)["tensors"]["s2"] = {{"shape", Json::array()}};
   d.program(1)["nodes"] = Json::parse(
-      R"([{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0}, "mb": "*"}, {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*"},
-      {"op": "add", "in": ["t#0", "t#1"], "out": ["s1"]}, {"op": "add", "in": ["t#2", "t#3"], "out": ["s2"]}, {"op": "add", "in": ["s1", "s2"], "out": ["s0"]},
+      R"([{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0}, "mb": "*"},
+          {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*"},
+      {"op": "add", "in": ["t#0", "t#1"], "out": ["s1"]},
+       {"op": "add", "in": ["t#2", "t#3"], "out": ["s2"]},
+       {"op": "add", "in": ["s1", "s2"], "out": ["s0"]},
       {"op": "all_reduce", "in": ["s0"], "out": ["s"], "comm": "ar", "group": ["tp"]}])");
   c = certified(d);
   EXPECT_TRUE(check(c).holds());
@@ -277,7 +280,8 @@ TEST(CheckLog, AnUndecidedStageThatIsCalledProved) {
       R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})",
       R"({"op": "erf", "in": ["x"], "out": ["o"]})",
       R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]},
+          {"op": "neg", "in": ["t"], "out": ["o"]})");
   Certified c = forged(d);
   expectRejected(c, "/classes/0", "not proved");
   // Called a proof of Z3, it might be a matter of time: not confirmed, and not believed either.
@@ -301,12 +305,16 @@ TEST(CheckLog, OutputsAreCoveredByWhatTheLogNames) {
       R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})",
       R"({"op": "neg", "in": ["x"], "out": ["o"]})",
       R"("o": {"shape": [4]}, "a": {"shape": [2]}, "b": {"shape": [2]})",
-      R"({"op": "neg", "in": ["x"], "out": ["o"]}, {"op": "slice", "in": ["o"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 2}},
-                             {"op": "slice", "in": ["o"], "out": ["b"], "attrs": {"dim": 0, "start": 2, "stop": 4}})");
+      R"({"op": "neg", "in": ["x"], "out": ["o"]}, {"op": "slice", "in": ["o"], "out": ["a"],
+          "attrs": {"dim": 0, "start": 0, "stop": 2}},
+                             {"op": "slice", "in": ["o"], "out": ["b"],
+                              "attrs": {"dim": 0, "start": 2, "stop": 4}})");
   d.plan["lineage"][1] = Json::parse(
-      R"({"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "a"}]}]})");
+      R"({"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]],
+          "parts": [{"local": "a"}]}]})");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "o", "role": "output", "shards": [{"box": [[2, 4]], "parts": [{"local": "b"}]}]})"));
+      R"({"tensor": "o", "role": "output", "shards": [{"box": [[2, 4]],
+          "parts": [{"local": "b"}]}]})"));
   Certified c = certified(d);
   EXPECT_EQ(c.log.outputs[0].entries, (test::ids<EntryId>({1, 2})));
   EXPECT_TRUE(check(c).holds());
@@ -318,7 +326,7 @@ TEST(CheckLog, OutputsAreCoveredByWhatTheLogNames) {
   expectRejected(c, "/outputs/0/entries", "not proved");
 }
 
-// What a failed checkpoint was assumed for is proved without it, and the log says how.
+// What a failed cut point was assumed for is proved without it, and the log says how.
 TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
   Draft d = test::pipeline();
   d.entry(4)["shards"][0]["sum"] = {"tp"};
@@ -341,14 +349,22 @@ TEST(CheckLog, WrongLineageIsLeftOutOfTheChain) {
 // A lemma about one rank tells the coordinates of its axis apart, wherever a stage meets it.
 TEST(CheckLog, LineageAboutOneRank) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "h": {"shape": [8]}, "o": {"shape": [8]}},
-      "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "h": {"shape": [1]}, "o": {"shape": [1]}},
-        "nodes": [{"op": "square", "in": ["x"], "out": ["h"]}, {"op": "neg", "in": ["h"], "out": ["o"]}]}],
-       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
-                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[5, 6]], "parts": [{"local": "h", "at": {"dp": 5}}]}]},
-                   {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "h"}]}]},
-                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "h": {"shape": [8]},
+          "o": {"shape": [8]}},
+      "nodes": [{"op": "square", "in": ["x"], "out": ["h"]},
+       {"op": "neg", "in": ["h"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"},
+          "h": {"shape": [1]}, "o": {"shape": [1]}},
+        "nodes": [{"op": "square", "in": ["x"], "out": ["h"]},
+         {"op": "neg", "in": ["h"], "out": ["o"]}]}],
+       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]],
+        "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
+                   {"tensor": "h", "role": "cut_point", "shards": [{"box": [[5, 6]],
+                    "parts": [{"local": "h", "at": {"dp": 5}}]}]},
+                   {"tensor": "h", "role": "cut_point", "shards": [{"box": [[0, 1]],
+                    "step": {"dp": [1]}, "parts": [{"local": "h"}]}]},
+                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]],
+                    "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
   const Certified c = certified(d);
   const CheckLogResult r = check(c);
   EXPECT_TRUE(r.holds()) << r.findings[0].place << ": " << r.findings[0].why;
@@ -356,12 +372,14 @@ TEST(CheckLog, LineageAboutOneRank) {
 
 TEST(CheckLog, WhatPlacesADropoutIsProved) {
   const std::string dropout =
-      R"({"op": "neg", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["o"], "attrs": {"p": 0.5, "seed": 1}})";
+      R"({"op": "neg", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["o"],
+          "attrs": {"p": 0.5, "seed": 1}})";
   Draft d = test::oneRank(R"("x": {"shape": [4], "kind": "input"})",
                           R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout,
                           R"("y": {"shape": [4]}, "o": {"shape": [4]})", dropout);
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "y"}]}]})"));
   Certified c = certified(d);
   EXPECT_EQ(c.log.positioning, (test::ids<EntryId>({2})));
   EXPECT_EQ(c.log.lineage.size(), 4u);  // with the mask's own

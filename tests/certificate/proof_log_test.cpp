@@ -22,8 +22,8 @@ ProofLog smallLog(const std::string& file) {
   log.classes = {{Method::kSolver, "cc", std::string("\0\xff form", 7)},
                  {Method::kPolynomial, "dd", ""}};
   log.lineage = {{"x \"quoted\"", Role::kInput, {}},
-                 {"h", Role::kCheckpoint, {}},
-                 {"h", Role::kCheckpoint, {true, 0, {}, 1, 7, false}},
+                 {"h", Role::kCutPoint, {}},
+                 {"h", Role::kCutPoint, {true, 0, {}, 1, 7, false}},
                  {"o", Role::kOutput, {true, 1, {EntryId(2)}, 0, 9, true}}};
   log.positioning = {EntryId(2), EntryId(0), EntryId(2)};
   log.forbidden = {{}, {EntryId(0), EntryId(1)}};

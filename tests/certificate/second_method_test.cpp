@@ -32,9 +32,11 @@ Draft square(const std::string& twice) {
   const std::string t = R"({"shape": [5]})", given = R"({"shape": [5], "kind": "input"})";
   return oneRank(
       R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t,
-      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"],
+          "out": ["o"]})",
       R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
-      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
+      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"],
+          "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
                     {"op": "add", "in": ["aa", "ab"], "out": ["u"], "attrs": {"alpha": )" +
           twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
 }
@@ -61,11 +63,12 @@ TEST(SecondMethod, CollectivesToo) {
 // x / x is 1 wherever it is defined; a solver is told to look only there, so each method asks for
 // the plan's definedness besides.
 TEST(SecondMethod, APlanThatIsDefinedAtFewerPointsIsProvedByNone) {
-  const Draft d = oneRank(
-      R"("x": {"shape": [3], "kind": "input"}, "y": {"shape": [3], "kind": "input"})",
-      R"("o": {"shape": [3]})", R"({"op": "identity", "in": ["y"], "out": ["o"]})",
-      R"("q": {"shape": [3]}, "o": {"shape": [3]})",
-      R"({"op": "div", "in": ["x", "x"], "out": ["q"]}, {"op": "mul", "in": ["q", "y"], "out": ["o"]})");
+  const Draft d =
+      oneRank(R"("x": {"shape": [3], "kind": "input"}, "y": {"shape": [3], "kind": "input"})",
+              R"("o": {"shape": [3]})", R"({"op": "identity", "in": ["y"], "out": ["o"]})",
+              R"("q": {"shape": [3]}, "o": {"shape": [3]})",
+              R"({"op": "div", "in": ["x", "x"], "out": ["q"]}, {"op": "mul", "in": ["q", "y"],
+          "out": ["o"]})");
   for (const SecondMethod m : kAll) EXPECT_FALSE(proves(d, m)) << toString(m);
 }
 

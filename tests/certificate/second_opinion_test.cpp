@@ -147,7 +147,8 @@ TEST(SecondOpinion, WhatNoMethodProvesIsExecuted) {
       R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})",
       R"({"op": "erf", "in": ["x"], "out": ["o"]})",
       R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})"));
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]},
+          {"op": "neg", "in": ["t"], "out": ["o"]})"));
   const auto evidence = l.evidence(patient());
   ASSERT_EQ(evidence.size(), 1u);
   EXPECT_FALSE(evidence[0].provedBy);

@@ -20,7 +20,7 @@ struct Chained {
   std::unique_ptr<Problem> problem = test::read(test::columns("relu", true));
   PlanIndex index{*problem};
   ProofChain chain{index};
-  EntryId output{2}, checkpoint{3};
+  EntryId output{2}, cutPoint{3};
 
   // Cuts, enters and proves.
   std::optional<Proof> prove(EntryId entry) {
@@ -34,15 +34,15 @@ struct Chained {
 
 TEST(ProofChain, IsProvedWhenAllThatAnOutputRestsOnIs) {
   Chained c;
-  EXPECT_EQ(c.chain.order(), (std::vector<EntryId>{c.checkpoint, c.output}));
+  EXPECT_EQ(c.chain.order(), (std::vector<EntryId>{c.cutPoint, c.output}));
   EXPECT_FALSE(c.chain.verdict({}));
   ASSERT_TRUE(c.prove(c.output));
   EXPECT_TRUE(c.chain.holds(c.output));
-  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.checkpoint});
+  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.cutPoint});
   EXPECT_FALSE(c.chain.verdict({})) << "the checkpoint is not proved";
-  ASSERT_TRUE(c.prove(c.checkpoint));
+  ASSERT_TRUE(c.prove(c.cutPoint));
   EXPECT_EQ(c.chain.verdict({}), Verdict::kEquivalent);
-  c.chain.withdraw(c.checkpoint);
+  c.chain.withdraw(c.cutPoint);
   EXPECT_FALSE(c.chain.verdict({}));
 }
 
@@ -52,7 +52,7 @@ TEST(ProofChain, AStageIsEnteredOnceAndInItsOwnChain) {
   EXPECT_THROW(other.chain.enter(cut, true), std::logic_error);
   c.chain.enter(cut, true);
   EXPECT_THROW(c.chain.enter(cut, true), std::logic_error);
-  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.checkpoint});
+  EXPECT_EQ(c.chain.assumed(c.output), std::vector<EntryId>{c.cutPoint});
   CutStage again = c.chain.cut(c.output, {});
   const CutStage moved = std::move(again);
   EXPECT_THROW(c.chain.enter(again, true), std::logic_error);
@@ -60,7 +60,7 @@ TEST(ProofChain, AStageIsEnteredOnceAndInItsOwnChain) {
 
 TEST(ProofChain, AProofOfAnotherStageIsRefused) {
   Chained c;
-  const auto proof = c.prove(c.checkpoint);
+  const auto proof = c.prove(c.cutPoint);
   ASSERT_TRUE(proof);
   CutStage cut = c.chain.cut(c.output, {});
   const auto id = c.chain.enter(cut, true).first;
@@ -71,7 +71,7 @@ TEST(ProofChain, AProofOfAnotherStageIsRefused) {
 TEST(ProofChain, ASnapshotIsOfItsOwnChain) {
   Chained c, other;
   const ProofChain::Snapshot before = c.chain.snapshot();
-  c.prove(c.checkpoint);
+  c.prove(c.cutPoint);
   c.prove(c.output);
   EXPECT_THROW(other.chain.restore(c.chain.snapshot()), std::logic_error);
   EXPECT_THROW(c.chain.restore({}), std::logic_error);
@@ -89,7 +89,7 @@ TEST(StageProver, ItsMethodsKeepTheirOrder) {
     }
   } witness;
   Chained c;
-  const CutStage cut = c.chain.cut(c.checkpoint, {});
+  const CutStage cut = c.chain.cut(c.cutPoint, {});
   StageProver prover(cut.stage(), {}, witness);
   EXPECT_THROW(prover.byNormalForm(), std::logic_error);
   EXPECT_THROW(prover.byFractions(), std::logic_error);

@@ -43,9 +43,11 @@ Draft square(const std::string& shape, const std::string& twice = "2") {
                     given = R"({"shape": )" + shape + R"(, "kind": "input"})";
   return oneRank(
       R"("a": )" + given + R"(, "b": )" + given, R"("s": )" + t + R"(, "o": )" + t,
-      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["o"]})",
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "square", "in": ["s"],
+          "out": ["o"]})",
       R"("aa": )" + t + R"(, "ab": )" + t + R"(, "bb": )" + t + R"(, "u": )" + t + R"(, "o": )" + t,
-      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"], "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
+      R"({"op": "square", "in": ["a"], "out": ["aa"]}, {"op": "mul", "in": ["a", "b"],
+          "out": ["ab"]}, {"op": "square", "in": ["b"], "out": ["bb"]},
                     {"op": "add", "in": ["aa", "ab"], "out": ["u"], "attrs": {"alpha": )" +
           twice + R"(}}, {"op": "add", "in": ["u", "bb"], "out": ["o"]})");
 }
@@ -57,7 +59,8 @@ TEST(Checker, NormalForm) {
       R"("x": {"shape": [50, 70], "kind": "input"}, "w": {"shape": [30, 70], "kind": "parameter"})",
       R"("o": {"shape": [50, 30]})", R"({"op": "linear", "in": ["x", "w"], "out": ["o"]})",
       R"("wt": {"shape": [70, 30]}, "o": {"shape": [50, 30]})",
-      R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "matmul", "in": ["x", "wt"], "out": ["o"]})"));
+      R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}},
+          {"op": "matmul", "in": ["x", "wt"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict(), StageVerdict::kProved);
   EXPECT_EQ(outcome.method(), Method::kNormalForm);
   EXPECT_EQ(reducedShape(outcome, "x"), (Shape{1, 3}));
@@ -83,10 +86,15 @@ TEST(Checker, PolynomialIsConfirmedWithMorePositions) {
       R"("a": {"shape": [1000], "kind": "input"}, "b": {"shape": [1000], "kind": "input"})";
   outcome = check(oneRank(
       inputs, R"("s": {"shape": [1000]}, "t": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["t"]}, {"op": "square", "in": ["t"], "out": ["o"]})",
-      R"("sa": {"shape": []}, "sb": {"shape": []}, "d": {"shape": []}, "p": {"shape": []}, "q": {"shape": []}, "dd": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "sum", "in": ["a"], "out": ["sa"]}, {"op": "sum", "in": ["b"], "out": ["sb"]}, {"op": "sub", "in": ["sa", "sb"], "out": ["d"]},
-                             {"op": "square", "in": ["d"], "out": ["dd"]}, {"op": "mul", "in": ["sa", "sb"], "out": ["p"]}, {"op": "mul", "in": ["p"], "out": ["q"], "attrs": {"scalar": 4}},
+      R"({"op": "add", "in": ["a", "b"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["t"]},
+          {"op": "square", "in": ["t"], "out": ["o"]})",
+      R"("sa": {"shape": []}, "sb": {"shape": []}, "d": {"shape": []}, "p": {"shape": []},
+          "q": {"shape": []}, "dd": {"shape": []}, "o": {"shape": []})",
+      R"({"op": "sum", "in": ["a"], "out": ["sa"]}, {"op": "sum", "in": ["b"], "out": ["sb"]},
+          {"op": "sub", "in": ["sa", "sb"], "out": ["d"]},
+                             {"op": "square", "in": ["d"], "out": ["dd"]},
+                              {"op": "mul", "in": ["sa", "sb"], "out": ["p"]},
+                              {"op": "mul", "in": ["p"], "out": ["q"], "attrs": {"scalar": 4}},
                              {"op": "add", "in": ["dd", "q"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict(), StageVerdict::kProved) << outcome.reason;
   EXPECT_EQ(outcome.method(), Method::kPolynomial);
@@ -100,9 +108,12 @@ Draft root(const std::string& shape, const std::string& scalar = "1") {
                     given = R"({"shape": )" + shape + R"(, "kind": "input"})";
   return oneRank(
       R"("x": )" + given, R"("e": )" + t + R"(, "u": )" + t + R"(, "s": )" + t + R"(, "o": )" + t,
-      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["u"], "attrs": {"scalar": 1}}, {"op": "square", "in": ["u"], "out": ["s"]}, {"op": "sqrt", "in": ["s"], "out": ["o"]})",
+      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["u"],
+          "attrs": {"scalar": 1}}, {"op": "square", "in": ["u"], "out": ["s"]},
+          {"op": "sqrt", "in": ["s"], "out": ["o"]})",
       R"("e": )" + t + R"(, "o": )" + t,
-      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["o"], "attrs": {"scalar": )" +
+      R"({"op": "exp", "in": ["x"], "out": ["e"]}, {"op": "add", "in": ["e"], "out": ["o"],
+          "attrs": {"scalar": )" +
           scalar + "}}");
 }
 
@@ -161,11 +172,13 @@ TEST(Checker, CounterexamplesAreOfTheFullSize) {
 // A lookup that is wrong in one row of the table only.
 TEST(Checker, IntegerInputs) {
   const char* const inputs =
-      R"("i": {"shape": [2], "kind": "input", "dtype": "int64"}, "w": {"shape": [10, 4], "kind": "parameter"})";
+      R"("i": {"shape": [2], "kind": "input", "dtype": "int64"},
+          "w": {"shape": [10, 4], "kind": "parameter"})";
   const StageOutcome outcome = check(oneRank(
       inputs, R"("o": {"shape": [2, 4]})", R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})",
       R"("v": {"shape": [9, 4]}, "o": {"shape": [2, 4]})",
-      R"({"op": "slice", "in": ["w"], "out": ["v"], "attrs": {"dim": 0, "start": 0, "stop": 9}}, {"op": "embedding", "in": ["i", "v"], "out": ["o"], "attrs": {"start": 0, "stop": 9}})"));
+      R"({"op": "slice", "in": ["w"], "out": ["v"], "attrs": {"dim": 0, "start": 0, "stop": 9}},
+          {"op": "embedding", "in": ["i", "v"], "out": ["o"], "attrs": {"start": 0, "stop": 9}})"));
   ASSERT_EQ(outcome.verdict(), StageVerdict::kRefuted) << outcome.reason;
   const auto values = assignmentOf(outcome);
   const std::string& element = outcome.counterexample->element;  // o[ROW, COLUMN]
@@ -206,11 +219,14 @@ TEST(Checker, RefuteOnlyNeverProves) {
 // mask leaves another number.
 Draft countOfMask(const std::string& count) {
   const std::string x =
-      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [], "kind": "input"})";
+      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"},
+          "x": {"shape": [], "kind": "input"})";
   return oneRank(
       x,
-      R"("m": {"shape": [1, 1, 64, 64]}, "e": {"shape": [1, 1, 64, 64]}, "n": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["e"]}, {"op": "sum", "in": ["e"], "out": ["n"]},
+      R"("m": {"shape": [1, 1, 64, 64]}, "e": {"shape": [1, 1, 64, 64]}, "n": {"shape": []},
+          "o": {"shape": []})",
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["e"]},
+          {"op": "sum", "in": ["e"], "out": ["n"]},
                     {"op": "mul", "in": ["x", "n"], "out": ["o"]})",
       R"("o": {"shape": []})",
       R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": )" + count + "}}");
@@ -232,20 +248,25 @@ TEST(Checker, WhatAReducedMaskShowsIsConfirmedWithAWholeOne) {
 // The rows of x, added up; the plan multiplies each by a number and divides it by the same one,
 // which takes nothing but that it is not 0. Of the masked scores e[i, j] it is `divisor`.
 Draft dividedRows(const std::string& tensors, const std::string& divisor) {
-  const std::string
-      inputs =
-          R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [64, 3], "kind": "input"}, "q": {"shape": [64, 3], "kind": "input"})",
-      sum = R"({"op": "sum", "in": ["z"], "out": ["o"], "attrs": {"dim": 0}})";
+  const std::string inputs =
+                        R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"},
+              "x": {"shape": [64, 3], "kind": "input"}, "q": {"shape": [64, 3], "kind": "input"})",
+                    sum = R"({"op": "sum", "in": ["z"], "out": ["o"], "attrs": {"dim": 0}})";
   return oneRank(
       inputs, R"("z": {"shape": [64, 3]}, "o": {"shape": [3]})",
       R"({"op": "identity", "in": ["x"], "out": ["z"]}, )" + sum,
-      R"("m": {"shape": [1, 1, 64, 64]}, "n": {"shape": [64, 64]}, "s": {"shape": [64, 64]}, "a": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "y": {"shape": [64, 3]}, "z": {"shape": [64, 3]}, "o": {"shape": [3]}, )" +
+      R"("m": {"shape": [1, 1, 64, 64]}, "n": {"shape": [64, 64]}, "s": {"shape": [64, 64]},
+          "a": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "y": {"shape": [64, 3]},
+          "z": {"shape": [64, 3]}, "o": {"shape": [3]}, )" +
           tensors,
-      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "view", "in": ["m"], "out": ["n"], "attrs": {"size": [64, 64]}},
-         {"op": "einsum", "in": ["q", "q"], "out": ["s"], "attrs": {"equation": "id,jd->ij"}}, {"op": "apply_mask", "in": ["s", "n"], "out": ["a"]},
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "view", "in": ["m"], "out": ["n"],
+          "attrs": {"size": [64, 64]}},
+         {"op": "einsum", "in": ["q", "q"], "out": ["s"], "attrs": {"equation": "id,jd->ij"}},
+          {"op": "apply_mask", "in": ["s", "n"], "out": ["a"]},
          {"op": "exp", "in": ["a"], "out": ["e"]}, )" +
           divisor +
-          R"(, {"op": "mul", "in": ["x", "d"], "out": ["y"]}, {"op": "div", "in": ["y", "d"], "out": ["z"]}, )" +
+          R"(, {"op": "mul", "in": ["x", "d"], "out": ["y"]},
+              {"op": "div", "in": ["y", "d"], "out": ["z"]}, )" +
           sum);
 }
 
@@ -258,22 +279,28 @@ TEST(Checker, ARowUnderACausalMaskHasItsOwnEntry) {
             StageVerdict::kProved);
   // Those of columns, too.
   const std::string columns =
-      R"({"op": "sum", "in": ["e"], "out": ["c"], "attrs": {"dim": 0}}, {"op": "view", "in": ["c"], "out": ["d"], "attrs": {"size": [64, 1]}})";
+      R"({"op": "sum", "in": ["e"], "out": ["c"], "attrs": {"dim": 0}},
+          {"op": "view", "in": ["c"], "out": ["d"], "attrs": {"size": [64, 1]}})";
   EXPECT_EQ(
       check(dividedRows(R"("c": {"shape": [64]}, "d": {"shape": [64, 1]})", columns)).verdict(),
       StageVerdict::kProved);
   // Without its own entry the first row has none, though e[i, i] is no entry of e by its form.
   const std::string others =
-      R"({"op": "sum", "in": ["e"], "out": ["r"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "mul", "in": ["q", "q"], "out": ["qq"]},
-         {"op": "sum", "in": ["qq"], "out": ["l"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "exp", "in": ["l"], "out": ["own"]}, {"op": "sub", "in": ["r", "own"], "out": ["d"]})";
+      R"({"op": "sum", "in": ["e"], "out": ["r"], "attrs": {"dim": 1, "keepdim": true}},
+          {"op": "mul", "in": ["q", "q"], "out": ["qq"]},
+         {"op": "sum", "in": ["qq"], "out": ["l"], "attrs": {"dim": 1, "keepdim": true}},
+          {"op": "exp", "in": ["l"], "out": ["own"]}, {"op": "sub", "in": ["r", "own"],
+          "out": ["d"]})";
   const StageOutcome without = check(dividedRows(
-      R"("r": {"shape": [64, 1]}, "qq": {"shape": [64, 3]}, "l": {"shape": [64, 1]}, "own": {"shape": [64, 1]}, "d": {"shape": [64, 1]})",
+      R"("r": {"shape": [64, 1]}, "qq": {"shape": [64, 3]}, "l": {"shape": [64, 1]},
+          "own": {"shape": [64, 1]}, "d": {"shape": [64, 1]})",
       others));
   EXPECT_NE(without.verdict(), StageVerdict::kProved);
   EXPECT_NE(without.reason.find("the plan divides by"), std::string::npos) << without.reason;
   // A number of entries is not told by those of one position: there are 2080, and 2080 is 0 then.
   const std::string count =
-      R"({"op": "exp", "in": ["n"], "out": ["f"]}, {"op": "sum", "in": ["f"], "out": ["r"]}, {"op": "add", "in": ["r"], "out": ["d"], "attrs": {"scalar": -2080}})";
+      R"({"op": "exp", "in": ["n"], "out": ["f"]}, {"op": "sum", "in": ["f"], "out": ["r"]},
+          {"op": "add", "in": ["r"], "out": ["d"], "attrs": {"scalar": -2080}})";
   const StageOutcome counted = check(
       dividedRows(R"("f": {"shape": [64, 64]}, "r": {"shape": []}, "d": {"shape": []})", count));
   EXPECT_NE(counted.verdict(), StageVerdict::kProved);
@@ -293,14 +320,18 @@ TEST(Checker, OneElementOfEachOrbitIsCompared) {
             StageVerdict::kProved);
   const StageOutcome diagonal = check(oneRank(
       x, o, products("id,jd->ij"), R"("s": {"shape": [64, 1]}, "y": {"shape": [64, 3]}, )" + o,
-      R"({"op": "mul", "in": ["x", "x"], "out": ["y"]}, {"op": "sum", "in": ["y"], "out": ["s"], "attrs": {"dim": 1, "keepdim": true}}, {"op": "expand", "in": ["s"], "out": ["o"], "attrs": {"size": [64, 64]}})"));
+      R"({"op": "mul", "in": ["x", "x"], "out": ["y"]}, {"op": "sum", "in": ["y"], "out": ["s"],
+          "attrs": {"dim": 1, "keepdim": true}}, {"op": "expand", "in": ["s"], "out": ["o"],
+          "attrs": {"size": [64, 64]}})"));
   EXPECT_EQ(diagonal.verdict(), StageVerdict::kRefuted) << diagonal.reason;
   for (const std::string scalar : {"1", "2"}) {
     const std::string all = R"("o": {"shape": [64, 3]})";
     const StageOutcome pieces = check(oneRank(
         x, all, R"({"op": "identity", "in": ["x"], "out": ["o"]})",
         R"("a": {"shape": [40, 3]}, "b": {"shape": [24, 3]}, "c": {"shape": [24, 3]}, )" + all,
-        R"({"op": "slice", "in": ["x"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 40}}, {"op": "slice", "in": ["x"], "out": ["b"], "attrs": {"dim": 0, "start": 40, "stop": 64}},
+        R"({"op": "slice", "in": ["x"], "out": ["a"], "attrs": {"dim": 0, "start": 0, "stop": 40}},
+            {"op": "slice", "in": ["x"], "out": ["b"], "attrs": {"dim": 0, "start": 40,
+            "stop": 64}},
            {"op": "mul", "in": ["b"], "out": ["c"], "attrs": {"scalar": )" +
             scalar + R"(}}, {"op": "cat", "in": ["a", "c"], "out": ["o"], "attrs": {"dim": 0}})"));
     EXPECT_EQ(pieces.verdict(), scalar == "1" ? StageVerdict::kProved : StageVerdict::kRefuted);
@@ -344,7 +375,8 @@ Draft oddFunction() {
       R"("x": {"shape": [], "kind": "input"})", R"("o": {"shape": []})",
       R"({"op": "erf", "in": ["x"], "out": ["o"]})",
       R"("n": {"shape": []}, "t": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["o"]})");
+      R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]},
+          {"op": "neg", "in": ["t"], "out": ["o"]})");
 }
 
 TEST(Checker, ADifferenceForOtherFunctionsOnlyIsUndecided) {
@@ -374,7 +406,8 @@ TEST(Checker, DropoutOnARankThatNoLineagePlacesIsUndecided) {
   const StageOutcome outcome = check(oneRank(
       R"("x": {"shape": [4], "kind": "input"})", R"("o": {"shape": [4]})", node,
       R"("y": {"shape": [4]}, "z": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["z"], "attrs": {"p": 0.5, "seed": 1}}, {"op": "identity", "in": ["z"], "out": ["o"]})"));
+      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "dropout", "in": ["y"], "out": ["z"],
+          "attrs": {"p": 0.5, "seed": 1}}, {"op": "identity", "in": ["z"], "out": ["o"]})"));
   EXPECT_EQ(outcome.verdict(), StageVerdict::kUndecided);
   EXPECT_NE(outcome.reason.find("dropout on a rank follows the logical position"),
             std::string::npos)
@@ -393,11 +426,19 @@ TEST(Checker, DroppedAssumptionsForbidRefutation) {
 
 TEST(Checker, CollapsedAxesThatAreNoSymmetryAreTheCallersBusiness) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "c": {"shape": [8], "kind": "constant", "value": [1, 1, 1, 1, 1, 1, 1, 2]}, "o": {"shape": [8]}},
-                            "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "o"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "c": {"shape": [8], "kind": "constant",
+          "value": [1, 1, 1, 1, 1, 1, 1, 2]}, "o": {"shape": [8]}},
+                            "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}],
+                             "outputs": ["o"]})",
+      R"({"mesh": [["dp", 8]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"},
+          "o": {"shape": [1]}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"],
+          "attrs": {"scalar": 1}}]}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                             "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output",
+                                         "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                                         "parts": [{"local": "o"}]}]}]})");
   const StageOutcome outcome = check(d);
   EXPECT_TRUE(outcome.needsRefinement);
   EXPECT_EQ(outcome.verdict(), StageVerdict::kUndecided);

@@ -59,9 +59,10 @@ TEST_F(CommandTest, DemoIsEquivalent) {
   makeDemo();
   const auto r = run("verify --model mlp.model.json --plan mlp.plan.json --json r.json");
   EXPECT_EQ(r.code, 0) << r.out << r.err;
-  EXPECT_TRUE(has(
-      r.out,
-      "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every input"))
+  EXPECT_TRUE(
+      has(r.out,
+          "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json computes, for every "
+          "input"))
       << r.out;
   EXPECT_EQ(r.err, "");
   const auto json = nlohmann::json::parse(content("r.json"));
@@ -82,7 +83,9 @@ TEST_F(CommandTest, AnAssumptionThatCouldHideABugMakesAConditionalVerdict) {
   const std::string verify = "verify --model mlp.model.json c.plan.json ";
   const auto r = run(verify + "--json r.json --certify log.json");
   EXPECT_EQ(r.code, 4) << r.out << r.err;
-  EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json says", 0),
+  EXPECT_EQ(r.out.rfind("CONDITIONAL: plan c.plan.json computes what model mlp.model.json "
+                        "computes",
+                        0),
             0u)
       << r.out;
   EXPECT_TRUE(has(r.out, "\nCompared: loss, 4 outputs\n")) << r.out;
@@ -220,8 +223,8 @@ TEST_F(CommandTest, AnIndexRemovesNothingElse) {
   fs::create_directory(path("d"));
   std::ofstream(path("victim.smt2")) << "mine";
   std::ofstream(path("d/notes.txt")) << "mine";
-  std::ofstream(path("d/index.json"))
-      << R"({"format": "shardproof-obligations", "version": 1, "obligations": [{"file": "../victim.smt2"}, {"file": "class_/../../victim.smt2"},
+  std::ofstream(path("d/index.json")) << R"({"format": "shardproof-obligations", "version": 1,
+             "obligations": [{"file": "../victim.smt2"}, {"file": "class_/../../victim.smt2"},
                                              {"file": "notes.txt"}, {"file": 3}, 4, {}]})";
   EXPECT_EQ(run("verify -q --plan mlp.plan.json --smt2 d").code, 0);
   EXPECT_EQ(content("victim.smt2"), "mine");

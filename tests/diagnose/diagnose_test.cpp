@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causes, sentences and mends of small plans that are wrong in known ways.
+// Causes, sentences and fixes of small plans that are wrong in known ways.
 #include "diagnose/diagnose.h"
 #include "ir/clone.h"
 
@@ -19,27 +19,34 @@ namespace {
 // Rows of x on each dp rank, the product's inner dimension cut over tp: y is a partial sum.
 test::Draft partial() {
   return test::draft(R"({
-    "tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [6, 4], "kind": "parameter"},
+    "tensors": {"x": {"shape": [8, 4], "kind": "input"},
+     "w": {"shape": [6, 4], "kind": "parameter"},
                 "y": {"shape": [8, 6]}, "z": {"shape": [8, 6]}},
     "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]},
               {"op": "mul", "in": ["y"], "out": ["z"], "attrs": {"scalar": 3}}],
     "outputs": ["z"]})",
                      R"({
     "mesh": [["dp", 2], ["tp", 2]],
-    "programs": [{"tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [6, 2], "kind": "parameter"},
-                              "y.part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}, "z": {"shape": [4, 6]}},
+    "programs": [{"tensors": {"x": {"shape": [4, 2], "kind": "input"},
+     "w": {"shape": [6, 2], "kind": "parameter"},
+                              "y.part": {"shape": [4, 6]}, "y": {"shape": [4, 6]},
+                               "z": {"shape": [4, 6]}},
                   "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y.part"]},
-                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c", "group": ["tp"]},
+                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c",
+                             "group": ["tp"]},
                             {"op": "mul", "in": ["y"], "out": ["z"], "attrs": {"scalar": 3}}]}],
     "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]], "step": {"dp": [4, 0], "tp": [0, 2]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 6], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "w"}]}]},
-      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "z"}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]],
+       "step": {"dp": [4, 0], "tp": [0, 2]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 6], [0, 2]], "step": {"tp": [0, 2]},
+       "parts": [{"local": "w"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]},
+       "parts": [{"local": "z"}]}]}]})");
 }
 
 struct Diagnosed {
   Report report;
-  std::string mended;
+  std::string fixed;
 };
 
 Diagnosed diagnosed(const test::Draft& d) {
@@ -47,7 +54,7 @@ Diagnosed diagnosed(const test::Draft& d) {
   VerifyOptions options;
   options.jobs = 1;
   Diagnosed result{verify(*problem, options), {}};
-  result.mended = diagnosePlan(*problem, result.report, "", {});
+  result.fixed = diagnosePlan(*problem, result.report, "", {});
   return result;
 }
 
@@ -55,7 +62,7 @@ TEST(Diagnose, SaysNothingOfARightPlan) {
   const Diagnosed d = diagnosed(partial());
   EXPECT_EQ(d.report.verdict, Verdict::kEquivalent);
   EXPECT_TRUE(d.report.causes.empty());
-  EXPECT_TRUE(d.mended.empty());
+  EXPECT_TRUE(d.fixed.empty());
 }
 
 TEST(Diagnose, FindsAMissingReduction) {
@@ -73,18 +80,19 @@ TEST(Diagnose, FindsAMissingReduction) {
   EXPECT_EQ(cause.defects, (std::vector<std::size_t>{0}));
   ASSERT_FALSE(cause.nodes.empty());
   EXPECT_EQ(cause.nodes[0].pointer, "/programs/0/nodes/1");
-  ASSERT_TRUE(cause.mend);
-  EXPECT_TRUE(cause.mend->proved);
-  test::Draft mended = draft;
-  mended.plan = test::Json::parse(d.mended);
-  EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+  ASSERT_TRUE(cause.fix);
+  EXPECT_TRUE(cause.fix->proved);
+  test::Draft fixed = draft;
+  fixed.plan = test::Json::parse(d.fixed);
+  EXPECT_EQ(verify(*test::read(fixed), {}).verdict, Verdict::kEquivalent);
 }
 
 // Two layers with tensor parallelism, and the gradient of nothing: w1's rows, w2's columns over tp.
 test::Draft layers() {
   return test::draft(R"({
     "tensors": {"x": {"shape": [4, 6], "kind": "input"},
-                "w1": {"shape": [8, 6], "kind": "parameter"}, "w2": {"shape": [6, 8], "kind": "parameter"},
+                "w1": {"shape": [8, 6], "kind": "parameter"},
+                 "w2": {"shape": [6, 8], "kind": "parameter"},
                 "h": {"shape": [4, 8]}, "a": {"shape": [4, 8]}, "y": {"shape": [4, 6]},
                 "w1.new": {"shape": [8, 6]}},
     "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"]},
@@ -95,23 +103,32 @@ test::Draft layers() {
                      R"({
     "mesh": [["dp", 2], ["tp", 2]],
     "programs": [{"tensors": {"x": {"shape": [2, 6], "kind": "input"},
-                              "w1": {"shape": [4, 6], "kind": "parameter"}, "w2": {"shape": [6, 4], "kind": "parameter"},
-                              "h": {"shape": [2, 4]}, "a": {"shape": [2, 4]}, "y.part": {"shape": [2, 6]},
+                              "w1": {"shape": [4, 6], "kind": "parameter"},
+                               "w2": {"shape": [6, 4], "kind": "parameter"},
+                              "h": {"shape": [2, 4]}, "a": {"shape": [2, 4]},
+                               "y.part": {"shape": [2, 6]},
                               "y": {"shape": [2, 6]}, "w1.new": {"shape": [4, 6]}},
                   "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"], "loc": "net.py:3"},
                             {"op": "silu", "in": ["h"], "out": ["a"]},
                             {"op": "linear", "in": ["a", "w2"], "out": ["y.part"]},
-                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c", "group": ["tp"]},
-                            {"op": "mul", "in": ["w1"], "out": ["w1.new"], "attrs": {"scalar": 3}}]}],
+                            {"op": "all_reduce", "in": ["y.part"], "out": ["y"], "comm": "c",
+                             "group": ["tp"]},
+                            {"op": "mul", "in": ["w1"], "out": ["w1.new"],
+                             "attrs": {"scalar": 3}}]}],
     "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]},
+       "parts": [{"local": "x"}]}]},
       {"tensor": "w1", "role": "input", "shards": [
         {"box": [[0, 4], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 0}}]},
         {"box": [[4, 8], [0, 6]], "parts": [{"local": "w1", "at": {"tp": 1}}]}]},
-      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 6], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "w2"}]}]},
-      {"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [2, 0], "tp": [0, 4]}, "parts": [{"local": "h"}]}]},
-      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]},
-      {"tensor": "w1.new", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "w1.new"}]}]}]})");
+      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 6], [0, 4]], "step": {"tp": [0, 4]},
+       "parts": [{"local": "w2"}]}]},
+      {"tensor": "h", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 4]],
+       "step": {"dp": [2, 0], "tp": [0, 4]}, "parts": [{"local": "h"}]}]},
+      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [2, 0]},
+       "parts": [{"local": "y"}]}]},
+      {"tensor": "w1.new", "role": "output", "shards": [{"box": [[0, 4], [0, 6]],
+       "step": {"tp": [4, 0]}, "parts": [{"local": "w1.new"}]}]}]})");
 }
 
 TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
@@ -125,14 +142,14 @@ TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
     EXPECT_EQ(cause.kind, "input-lineage") << cause.sentence;
     EXPECT_NE(cause.sentence.find(entry), std::string::npos) << cause.sentence;
     EXPECT_NE(cause.sentence.find("has to have " + hasToBe), std::string::npos) << cause.sentence;
-    ASSERT_TRUE(cause.mend);
-    EXPECT_TRUE(cause.mend->proved);
+    ASSERT_TRUE(cause.fix);
+    EXPECT_TRUE(cause.fix->proved);
     EXPECT_EQ(cause.defects.size(), d.report.defects.size());
     ASSERT_FALSE(cause.nodes.empty());
     EXPECT_EQ(cause.nodes[0].location, "net.py:3");
-    test::Draft mended = draft;
-    mended.plan = test::Json::parse(d.mended);
-    EXPECT_EQ(verify(*test::read(mended), {}).verdict, Verdict::kEquivalent);
+    test::Draft fixed = draft;
+    fixed.plan = test::Json::parse(d.fixed);
+    EXPECT_EQ(verify(*test::read(fixed), {}).verdict, Verdict::kEquivalent);
   };
   // Ranks in the wrong order.
   test::Draft order = layers();
@@ -155,7 +172,7 @@ TEST(Diagnose, NamesTheInputLineageOfAWeightThatIsWrong) {
   expectNamed(none, "input lineage /lineage/1 of `w1`", "box [[0, 4], [0, 6]], step {tp: [4, 0]}");
 }
 
-// The plan is wrong, not its lineage: that would not mend it either.
+// The plan is wrong, not its lineage: that would not fix it either.
 TEST(Diagnose, BlamesNoLineageForAWrongPlan) {
   test::Draft draft = layers();
   draft.node(0, 3)["group"] = {"dp"};
@@ -176,7 +193,7 @@ TEST(Diagnose, FindsFactorsGroupsAndOperands) {
   const Cause other = diagnosed(group).report.causes.at(0);
   EXPECT_NE(other.sentence.find("runs over dp where it has to run over tp"), std::string::npos)
       << other.sentence;
-  EXPECT_TRUE(other.mend && other.mend->proved);
+  EXPECT_TRUE(other.fix && other.fix->proved);
 
   test::Draft operand = partial();
   operand.node(0, 2)["in"] = {"y.part"};
@@ -186,7 +203,7 @@ TEST(Diagnose, FindsFactorsGroupsAndOperands) {
 }
 
 TEST(Diagnose, FindsRowsOfAnotherRank) {
-  // Each dp rank holds the other's rows: as lineage of an output, which no change of a node mends.
+  // Each dp rank holds the other's rows: as lineage of an output, which no change of a node fixes.
   test::Draft draft = partial();
   draft.entry(2)["shards"][0]["box"] = test::Json::parse("[[4, 8], [0, 6]]");
   draft.entry(2)["shards"][0]["step"]["dp"] = {-4, 0};
@@ -195,7 +212,7 @@ TEST(Diagnose, FindsRowsOfAnotherRank) {
   EXPECT_EQ(d.report.causes[0].kind, "other-place");
   EXPECT_NE(d.report.causes[0].sentence.find("the part of dp rank 1"), std::string::npos)
       << d.report.causes[0].sentence;
-  EXPECT_TRUE(d.mended.empty());
+  EXPECT_TRUE(d.fixed.empty());
 }
 
 // t = 2 x, of which the plan makes 4 x: lineage says truly that it holds u, which is 4 x, and z is
@@ -210,16 +227,21 @@ TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
     "outputs": ["u", "z"]})",
                                         R"({
     "mesh": [["dp", 2]],
-    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "u": {"shape": [2]}, "t": {"shape": [2]},
+    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "u": {"shape": [2]},
+     "t": {"shape": [2]},
                               "z": {"shape": [2]}},
                   "nodes": [{"op": "mul", "in": ["x"], "out": ["u"], "attrs": {"scalar": 4}},
                             {"op": "mul", "in": ["x"], "out": ["t"], "attrs": {"scalar": 4}},
                             {"op": "silu", "in": ["t"], "out": ["z"]}]}],
     "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "u", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "t"}]}]},
-      {"tensor": "u", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "u"}]}]},
-      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "z"}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "x"}]}]},
+      {"tensor": "u", "role": "cut_point", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "t"}]}]},
+      {"tensor": "u", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "u"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "z"}]}]}]})");
   const Diagnosed d = diagnosed(draft);
   ASSERT_EQ(d.report.causes.size(), 1u);
   const Cause& cause = d.report.causes[0];
@@ -232,7 +254,8 @@ TEST(Diagnose, LooksBehindLineageThatIsTrueOfWhatIsWrong) {
 TEST(Diagnose, FindsANumberThatLikeNodesDoNotHave) {
   test::Draft draft = test::draft(R"({
     "tensors": {"x": {"shape": [4], "kind": "input"}, "a": {"shape": [4]}, "a2": {"shape": [4]},
-                "b": {"shape": [4]}, "b2": {"shape": [4]}, "c": {"shape": [4]}, "z": {"shape": [4]}},
+                "b": {"shape": [4]}, "b2": {"shape": [4]}, "c": {"shape": [4]},
+                 "z": {"shape": [4]}},
     "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 6}},
               {"op": "silu", "in": ["a"], "out": ["a2"]},
               {"op": "mul", "in": ["a2"], "out": ["b"], "attrs": {"scalar": 6}},
@@ -242,8 +265,10 @@ TEST(Diagnose, FindsANumberThatLikeNodesDoNotHave) {
     "outputs": ["z"]})",
                                   R"({
     "mesh": [["dp", 2]],
-    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "a2": {"shape": [2]},
-                              "b": {"shape": [2]}, "b2": {"shape": [2]}, "c": {"shape": [2]}, "z": {"shape": [2]}},
+    "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]},
+     "a2": {"shape": [2]},
+                              "b": {"shape": [2]}, "b2": {"shape": [2]}, "c": {"shape": [2]},
+                               "z": {"shape": [2]}},
                   "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 7}},
                             {"op": "silu", "in": ["a"], "out": ["a2"]},
                             {"op": "mul", "in": ["a2"], "out": ["b"], "attrs": {"scalar": 6}},
@@ -251,13 +276,15 @@ TEST(Diagnose, FindsANumberThatLikeNodesDoNotHave) {
                             {"op": "mul", "in": ["b2"], "out": ["c"], "attrs": {"scalar": 6}},
                             {"op": "silu", "in": ["c"], "out": ["z"]}]}],
     "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "z"}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "x"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]},
+       "parts": [{"local": "z"}]}]}]})");
   const Cause cause = diagnosed(draft).report.causes.at(0);
   EXPECT_NE(cause.sentence.find("/programs/0/nodes/0 (mul) has scalar 7 where it has to have 6"),
             std::string::npos)
       << cause.sentence;
-  EXPECT_TRUE(cause.mend && cause.mend->proved);
+  EXPECT_TRUE(cause.fix && cause.fix->proved);
 }
 
 TEST(Diagnose, NeverChangesAVerdict) {
@@ -276,7 +303,8 @@ TEST(Diagnose, NeverChangesAVerdict) {
 TEST(DiagnoseExcerpt, IsWhatLineageLeadsTo) {
   test::Draft draft = partial();
   draft.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4], [0, 6]],
+          "step": {"dp": [4, 0]}, "parts": [{"local": "y"}]}]})"));
   const auto problem = test::read(draft);
   const diagnose::Excerpt excerpt = diagnose::excerptOf(*problem, EntryId(2));
   const Problem& part = *excerpt.problem;
@@ -327,11 +355,17 @@ TEST(DiagnoseStructure, MessagesThatMissEachOther) {
       test::draft(R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
     "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
                   R"({"mesh": [["pp", 2], ["dp", 2]],
-    "programs": [{"at": {"pp": 0}, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
-                  "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}, {"op": "send", "in": ["y"], "out": [], "comm": "c", "to": {"pp": 1, "dp": 0}}]},
-                 {"at": {"pp": 1}, "tensors": {"y": {"shape": [4]}}, "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "c", "from": {"pp": 0}}]}],
-    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x", "at": {"pp": 0}}]}]},
-                {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y", "at": {"pp": 1}}]}]}]})");
+    "programs": [{"at": {"pp": 0}, "tensors": {"x": {"shape": [4], "kind": "input"},
+     "y": {"shape": [4]}},
+                  "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]},
+                   {"op": "send", "in": ["y"], "out": [], "comm": "c", "to": {"pp": 1, "dp": 0}}]},
+                 {"at": {"pp": 1}, "tensors": {"y": {"shape": [4]}},
+                  "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "c",
+                  "from": {"pp": 0}}]}],
+    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+     "parts": [{"local": "x", "at": {"pp": 0}}]}]},
+                {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]],
+                 "parts": [{"local": "y", "at": {"pp": 1}}]}]}]})");
   const Diagnosed result = diagnosed(d);
   ASSERT_EQ(result.report.causes.size(), 1u);
   EXPECT_EQ(result.report.causes[0].kind, "wrong-peer");

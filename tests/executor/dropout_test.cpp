@@ -17,19 +17,33 @@ using test::Json;
 // these.
 Draft halves() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [8, 6], "kind": "input"}, "g": {"shape": [8, 6], "kind": "input"}, "d": {"shape": [8, 6]}, "y": {"shape": [8, 6]}, "z": {"shape": [8, 6]}},
-      "nodes": [{"op": "mul", "in": ["x"], "out": ["d"], "attrs": {"scalar": 2}}, {"op": "dropout", "in": ["d"], "out": ["y"], "attrs": {"p": 0.5, "seed": 3}},
-                {"op": "dropout_backward", "in": ["g", "d"], "out": ["z"], "attrs": {"p": 0.5, "seed": 3}}], "outputs": ["y", "z"]})",
-      R"({"mesh": [["dp", 2]], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [2, 6], "kind": "input", "per_mb": true}, "g": {"shape": [2, 6], "kind": "input", "per_mb": true},
-                      "d": {"shape": [2, 6], "per_mb": true}, "y": {"shape": [2, 6], "per_mb": true}, "z": {"shape": [2, 6], "per_mb": true}},
-      "nodes": [{"op": "mul", "in": ["x"], "out": ["d"], "attrs": {"scalar": 2}, "mb": "*"}, {"op": "dropout", "in": ["d"], "out": ["y"], "attrs": {"p": 0.5, "seed": 3}, "mb": "*"},
-                {"op": "dropout_backward", "in": ["g", "d"], "out": ["z"], "attrs": {"p": 0.5, "seed": 3}, "mb": "*"}]}],
+      R"({"tensors": {"x": {"shape": [8, 6], "kind": "input"},
+          "g": {"shape": [8, 6], "kind": "input"}, "d": {"shape": [8, 6]}, "y": {"shape": [8, 6]},
+          "z": {"shape": [8, 6]}},
+      "nodes": [{"op": "mul", "in": ["x"], "out": ["d"], "attrs": {"scalar": 2}},
+       {"op": "dropout", "in": ["d"], "out": ["y"], "attrs": {"p": 0.5, "seed": 3}},
+                {"op": "dropout_backward", "in": ["g", "d"], "out": ["z"],
+                 "attrs": {"p": 0.5, "seed": 3}}], "outputs": ["y", "z"]})",
+      R"({"mesh": [["dp", 2]], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [2, 6],
+          "kind": "input", "per_mb": true}, "g": {"shape": [2, 6], "kind": "input", "per_mb": true},
+                      "d": {"shape": [2, 6], "per_mb": true},
+                       "y": {"shape": [2, 6], "per_mb": true},
+                       "z": {"shape": [2, 6], "per_mb": true}},
+      "nodes": [{"op": "mul", "in": ["x"], "out": ["d"], "attrs": {"scalar": 2}, "mb": "*"},
+       {"op": "dropout", "in": ["d"], "out": ["y"], "attrs": {"p": 0.5, "seed": 3}, "mb": "*"},
+                {"op": "dropout_backward", "in": ["g", "d"], "out": ["z"],
+                 "attrs": {"p": 0.5, "seed": 3}, "mb": "*"}]}],
       "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "g", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "g"}]}]},
-      {"tensor": "d", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "d"}]}]},
-      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "y"}]}]},
-      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "z"}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6]],
+       "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
+      {"tensor": "g", "role": "input", "shards": [{"box": [[0, 2], [0, 6]],
+       "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "g"}]}]},
+      {"tensor": "d", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 6]],
+       "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "d"}]}]},
+      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 6]],
+       "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "y"}]}]},
+      {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 6]],
+       "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "z"}]}]}]})");
 }
 
 Agreement outputsOf(const Draft& d) {
@@ -112,7 +126,8 @@ TEST(Dropout, WithoutAPlaceNothingIsKnown) {
 
 TEST(Dropout, AMaskThatIsAnOperandIsTaken) {
   Draft d = test::oneRank(
-      R"("x": {"shape": [40], "kind": "input"}, "m": {"shape": [40], "kind": "input", "dtype": "int64"})",
+      R"("x": {"shape": [40], "kind": "input"}, "m": {"shape": [40], "kind": "input",
+          "dtype": "int64"})",
       R"("o": {"shape": [40]})",
       R"({"op": "dropout", "in": ["x", "m"], "out": ["o"], "attrs": {"p": 0.5}})",
       R"("o": {"shape": [40]})",

@@ -72,7 +72,7 @@ TEST(Execute, TheFirstDifferenceIsNamed) {
   const auto problem = test::read(d);
   const Result result = execute(*problem, {});
   ASSERT_EQ(result.status, Status::kRun);
-  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);  // a checkpoint is no output
+  EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);  // a cut point is no output
   const EntryResult& wrong = entryOf(result, 2);
   EXPECT_EQ(wrong.agreement, Agreement::kDiffers);
   ASSERT_TRUE(wrong.difference);
@@ -126,12 +126,18 @@ Draft exchange(bool crossed) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
       R"({"mesh": [["tp", 2]], "programs": [
-      {"at": {"tp": 0}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
-       "nodes": [{"op": "send", "in": ["x"], "out": [], "comm": "a", "to": {"tp": 1}}, {"op": "recv", "in": [], "out": ["y"], "comm": "b", "from": {"tp": 1}}]},
-      {"at": {"tp": 1}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
-       "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "a", "from": {"tp": 0}}, {"op": "send", "in": ["x"], "out": [], "comm": "b", "to": {"tp": 0}}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]},
-                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "y"}]}]}]})");
+      {"at": {"tp": 0}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"},
+       "y": {"shape": [2]}},
+       "nodes": [{"op": "send", "in": ["x"], "out": [], "comm": "a", "to": {"tp": 1}},
+        {"op": "recv", "in": [], "out": ["y"], "comm": "b", "from": {"tp": 1}}]},
+      {"at": {"tp": 1}, "order": "issue", "tensors": {"x": {"shape": [2], "kind": "input"},
+       "y": {"shape": [2]}},
+       "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "a", "from": {"tp": 0}},
+        {"op": "send", "in": ["x"], "out": [], "comm": "b", "to": {"tp": 0}}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+      "parts": [{"local": "x"}]}]},
+                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]],
+                  "parts": [{"local": "y"}]}]}]})");
   if (crossed) std::swap(d.node(1, 0), d.node(1, 1));
   return d;
 }
@@ -148,14 +154,22 @@ TEST(Execute, MicrobatchesHaveNoOrderAmongThemselvesUnlessIssued) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
       R"({"mesh": [["tp", 2]], "microbatches": 2, "programs": [
-      {"at": {"tp": 0}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "y": {"shape": [4], "per_mb": true}},
-       "nodes": [{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 0},
-                 {"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 1}]},
-      {"at": {"tp": 1}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "y": {"shape": [4], "per_mb": true}},
-       "nodes": [{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 1},
-                 {"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"], "attrs": {"dim": 0}, "mb": 0}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "x"}]}]},
-                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
+      {"at": {"tp": 0}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true},
+       "y": {"shape": [4], "per_mb": true}},
+       "nodes": [{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"],
+        "attrs": {"dim": 0}, "mb": 0},
+                 {"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"],
+                  "attrs": {"dim": 0}, "mb": 1}]},
+      {"at": {"tp": 1}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true},
+       "y": {"shape": [4], "per_mb": true}},
+       "nodes": [{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"],
+        "attrs": {"dim": 0}, "mb": 1},
+                 {"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "a", "group": ["tp"],
+                  "attrs": {"dim": 0}, "mb": 0}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"tp": [2]},
+      "parts": [{"local": "x"}]}]},
+                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]],
+                  "parts": [{"local": "y"}]}]}]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
   for (const std::size_t p : {0, 1}) d.program(p)["order"] = "issue";
   EXPECT_EQ(executed(d).status, Status::kCannotRun);
@@ -174,10 +188,13 @@ const std::string kFill =
 
 TEST(Execute, RoundingIsNoDifference) {
   // (x + 1e9) - 1e9 loses nine digits.
-  const Draft d = unary(
-      "[64]",
-      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "identity", "in": ["x"], "out": ["o"]})",
-      R"({"op": "add", "in": ["x"], "out": ["a"], "attrs": {"scalar": 1e9}}, {"op": "sub", "in": ["a"], "out": ["o"], "attrs": {"scalar": 1e9}}, {"op": "neg", "in": ["x"], "out": ["b"]})");
+  const Draft d =
+      unary("[64]",
+            R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]},
+          {"op": "identity", "in": ["x"], "out": ["o"]})",
+            R"({"op": "add", "in": ["x"], "out": ["a"], "attrs": {"scalar": 1e9}},
+          {"op": "sub", "in": ["a"], "out": ["o"], "attrs": {"scalar": 1e9}},
+          {"op": "neg", "in": ["x"], "out": ["b"]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
@@ -187,10 +204,11 @@ TEST(Execute, AnOverflowOrUnderflowDecidesNothing) {
   for (const auto& [scale, why] :
        {std::pair("40000", "too large"), std::pair("-40000", "too small")}) {
     const std::string scaled = R"("attrs": {"scalar": )" + std::string(scale) + "}}";
-    const auto problem = test::read(unary(
-        "[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], )" + scaled,
-        R"({"op": "mul", "in": ["x"], "out": ["a"], )" + scaled +
-            R"(, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["o"]})"));
+    const auto problem = test::read(
+        unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], )" + scaled,
+              R"({"op": "mul", "in": ["x"], "out": ["a"], )" + scaled +
+                  R"(, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"],
+                "out": ["o"]})"));
     const std::map<std::string, Array> ones{{"x", {{2}, ElementKind::kReal, {1, 1}}}};
     Options options;
     options.inputs = &ones;
@@ -202,9 +220,10 @@ TEST(Execute, AnOverflowOrUnderflowDecidesNothing) {
 
 TEST(Execute, WhatIsRoundedToOneDecidesNothing) {
   // log(log(exp(exp(-300)))) is -300; exp(exp(-300)) is 1 in every floating point.
-  Draft d = unary(
-      "[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}})",
-      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "log", "in": ["b"], "out": ["c"]}, {"op": "log", "in": ["c"], "out": ["o"]})");
+  Draft d =
+      unary("[2]", kFill + R"({"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}})",
+            R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]},
+          {"op": "log", "in": ["b"], "out": ["c"]}, {"op": "log", "in": ["c"], "out": ["o"]})");
   d.tensor(0, "c") = d.tensor(0, "a");
   const auto problem = test::read(d);
   const std::map<std::string, Array> small{{"x", {{2}, ElementKind::kReal, {-300, -300}}}};
@@ -217,7 +236,8 @@ TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
   // - -m is no mask, and exp(- m m) no 0.
   const auto decided = [](const std::string& nodes) {
     const std::string tensors =
-        R"("m": {"shape": [1, 1, 4, 4]}, "a": {"shape": [1, 1, 4, 4]}, "b": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})";
+        R"("m": {"shape": [1, 1, 4, 4]}, "a": {"shape": [1, 1, 4, 4]}, "b": {"shape": [1, 1, 4, 4]},
+            "o": {"shape": [1, 1, 4, 4]})";
     const std::string all = R"({"op": "create_mask", "in": ["x"], "out": ["m"]}, )" + nodes;
     const auto problem =
         test::read(test::oneRank(R"("x": {"shape": [1, 4], "kind": "input", "dtype": "int64"})",
@@ -226,24 +246,29 @@ TEST(Execute, WhatWouldBePlusInfinityHasNoValue) {
   };
   EXPECT_EQ(
       decided(
-          R"({"op": "exp", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "neg", "in": ["b"], "out": ["o"]})"),
+          R"({"op": "exp", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]},
+              {"op": "neg", "in": ["b"], "out": ["o"]})"),
       0);
   EXPECT_EQ(
       decided(
-          R"({"op": "neg", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "identity", "in": ["b"], "out": ["o"]})"),
+          R"({"op": "neg", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]},
+              {"op": "identity", "in": ["b"], "out": ["o"]})"),
       6);
   EXPECT_EQ(
       decided(
-          R"({"op": "square", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "exp", "in": ["b"], "out": ["o"]})"),
+          R"({"op": "square", "in": ["m"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]},
+              {"op": "exp", "in": ["b"], "out": ["o"]})"),
       6);
 }
 
 TEST(Execute, WhatCancelsIsRounding) {
   // log(exp(x)) - x and x - x: rounding on one side, 0 on the other.
-  const Draft d = unary(
-      "[64]",
-      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]}, {"op": "sub", "in": ["x", "x"], "out": ["o"]})",
-      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sub", "in": ["b", "x"], "out": ["o"]})");
+  const Draft d =
+      unary("[64]",
+            R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["x"], "out": ["b"]},
+          {"op": "sub", "in": ["x", "x"], "out": ["o"]})",
+            R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]},
+          {"op": "sub", "in": ["b", "x"], "out": ["o"]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
 }
 
@@ -272,11 +297,18 @@ TEST(Execute, AllThatIsSmallIsNoRounding) {
 
 TEST(Execute, ATensorIsOfOneKindForAllMicrobatches) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "i": {"shape": [4], "kind": "input", "dtype": "int64"}, "u": {"shape": [4], "per_mb": true}, "y": {"shape": [4]}},
-       "nodes": [{"op": "identity", "in": ["x"], "out": ["u"], "mb": 0}, {"op": "identity", "in": ["i"], "out": ["u"], "mb": 1}, {"op": "neg", "in": ["u#0"], "out": ["y"]}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+          "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [4],
+          "kind": "input"}, "i": {"shape": [4], "kind": "input", "dtype": "int64"},
+          "u": {"shape": [4], "per_mb": true}, "y": {"shape": [4]}},
+       "nodes": [{"op": "identity", "in": ["x"], "out": ["u"], "mb": 0},
+        {"op": "identity", "in": ["i"], "out": ["u"], "mb": 1},
+        {"op": "neg", "in": ["u#0"], "out": ["y"]}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+      "parts": [{"local": "x"}]}]},
+                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]],
+                  "parts": [{"local": "y"}]}]}]})");
   const Result result = executed(d);
   EXPECT_EQ(result.status, Status::kCannotRun);
   EXPECT_NE(result.reason.find("another kind of element"), std::string::npos) << result.reason;
@@ -297,7 +329,8 @@ TEST(Execute, WhereTheModelHasNoValueNothingIsAsked) {
   // log has a value where x > 0 only; the plan has one everywhere.
   const auto problem = test::read(unary(
       "[64]", kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})",
-      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})"));
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]},
+          {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})"));
   const std::map<std::string, Array> inputs{{"x", {{64}, ElementKind::kReal, [] {
                                                      std::vector<double> v;
                                                      for (int i = 0; i < 64; ++i)
@@ -316,7 +349,8 @@ TEST(Execute, WhereTheModelHasNoValueNothingIsAsked) {
 TEST(Execute, WhereThePlanHasNoValueItIsWrong) {
   const auto problem = test::read(unary(
       "[64]",
-      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})",
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "log", "in": ["a"], "out": ["b"]},
+          {"op": "div", "in": ["b"], "out": ["o"], "attrs": {"scalar": 2}})",
       kFill + R"({"op": "log", "in": ["x"], "out": ["o"]})"));
   const std::map<std::string, Array> inputs{
       {"x", {{64}, ElementKind::kReal, std::vector<double>(64, -0.7)}}};
@@ -330,7 +364,8 @@ TEST(Execute, WhereThePlanHasNoValueItIsWrong) {
 
 TEST(Execute, AModelWithoutAnyValueDecidesNothing) {
   const std::string zero =
-      R"({"op": "sub", "in": ["x", "x"], "out": ["a"]}, {"op": "div", "in": ["x", "a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})";
+      R"({"op": "sub", "in": ["x", "x"], "out": ["a"]}, {"op": "div", "in": ["x", "a"],
+          "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})";
   const auto problem = test::read(unary("[8]", zero, zero));
   const Result result = execute(*problem, {});
   EXPECT_EQ(result.outputs(problem->plan), Agreement::kUnknown);
@@ -341,7 +376,9 @@ TEST(Execute, InputsOfOneSignAreTriedWhereBothGiveNothing) {
   // The sum of logarithms of all elements: no value unless all are positive. What is logged is no
   // input, so its sign is not asked for.
   const std::string nodes =
-      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 3}}, {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sum", "in": ["b"], "out": ["s"]}, {"op": "mul", "in": ["x", "s"], "out": ["o"]})";
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 3}},
+          {"op": "log", "in": ["a"], "out": ["b"]}, {"op": "sum", "in": ["b"], "out": ["s"]},
+          {"op": "mul", "in": ["x", "s"], "out": ["o"]})";
   EXPECT_EQ(outputsOf(unary("[8]", nodes, nodes, R"(, "s": {"shape": []})")), Agreement::kAgrees);
 }
 
@@ -349,9 +386,12 @@ TEST(Execute, ADifferenceAtAKinkOnlyIsNone) {
   // The slope of relu at 0 against that of another function: at inputs of exactly 0, and nowhere
   // else.
   const std::string model =
-      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]}, {"op": "relu_backward", "in": ["b", "x"], "out": ["o"]})";
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["b"]},
+          {"op": "relu_backward", "in": ["b", "x"], "out": ["o"]})";
   const std::string plan =
-      R"({"op": "sigmoid", "in": ["x"], "out": ["a"]}, {"op": "relu", "in": ["x"], "out": ["b"]}, {"op": "div", "in": ["b", "x"], "out": ["c"]}, {"op": "mul", "in": ["c", "x"], "out": ["o"]})";
+      R"({"op": "sigmoid", "in": ["x"], "out": ["a"]}, {"op": "relu", "in": ["x"], "out": ["b"]},
+          {"op": "div", "in": ["b", "x"], "out": ["c"]},
+          {"op": "mul", "in": ["c", "x"], "out": ["o"]})";
   const auto problem = test::read(unary("[8]", model, plan, R"(, "c": {"shape": [8]})"));
   const std::map<std::string, Array> zeros{
       {"x", {{8}, ElementKind::kReal, std::vector<double>(8, 0.0)}}};
@@ -365,18 +405,22 @@ TEST(Execute, ADifferenceAtAKinkOnlyIsNone) {
 TEST(Execute, ADifferenceAtATieGoesAwayWhenInputsMove) {
   // The slope of relu is 0 at 0; 1 - relu'(-x) is 1 there, and the same elsewhere.
   const std::string inputs =
-      R"("x": {"shape": [8], "kind": "input"}, "z": {"shape": [8], "kind": "input"}, "g": {"shape": [8], "kind": "input"})";
+      R"("x": {"shape": [8], "kind": "input"}, "z": {"shape": [8], "kind": "input"},
+          "g": {"shape": [8], "kind": "input"})";
   const std::string tensors =
       R"("d": {"shape": [8]}, "o": {"shape": [8]}, "m": {"shape": [8]}, "s": {"shape": [8]})";
   const std::string difference =
-      R"({"op": "sub", "in": ["x", "z"], "out": ["d"]}, {"op": "neg", "in": ["d"], "out": ["m"]}, )";
+      R"({"op": "sub", "in": ["x", "z"], "out": ["d"]}, {"op": "neg", "in": ["d"], "out": ["m"]},
+)";
   const auto problem = test::read(test::oneRank(
       inputs, tensors,
       difference +
-          R"({"op": "neg", "in": ["d"], "out": ["s"]}, {"op": "relu_backward", "in": ["g", "d"], "out": ["o"]})",
+          R"({"op": "neg", "in": ["d"], "out": ["s"]}, {"op": "relu_backward", "in": ["g", "d"],
+              "out": ["o"]})",
       tensors,
       difference +
-          R"({"op": "relu_backward", "in": ["g", "m"], "out": ["s"]}, {"op": "sub", "in": ["g", "s"], "out": ["o"]})"));
+          R"({"op": "relu_backward", "in": ["g", "m"], "out": ["s"]},
+              {"op": "sub", "in": ["g", "s"], "out": ["o"]})"));
   EXPECT_EQ(execute(*problem, {}).outputs(problem->plan), Agreement::kAgrees);
   const std::map<std::string, Array> ties{
       {"x", {{8}, ElementKind::kReal, {1, 2, 3, 4, 5, 6, 7, 8}}},
@@ -392,7 +436,9 @@ TEST(Execute, ADifferenceAtATieGoesAwayWhenInputsMove) {
 TEST(Execute, ADecisionByLessThanRoundingIsNoDifference) {
   // 10 (x / 10) - x is 0; what rounding makes of it decides the slope.
   const std::string nodes =
-      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 0.1}}, {"op": "mul", "in": ["a"], "out": ["b"], "attrs": {"scalar": 10}}, {"op": "sub", "in": ["b", "x"], "out": ["c"]}, )";
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 0.1}},
+          {"op": "mul", "in": ["a"], "out": ["b"], "attrs": {"scalar": 10}},
+          {"op": "sub", "in": ["b", "x"], "out": ["c"]}, )";
   const std::string more = R"(, "c": {"shape": [64]})";
   const Draft d =
       unary("[64]", nodes + R"({"op": "relu_backward", "in": ["x", "c"], "out": ["o"]})",
@@ -468,10 +514,18 @@ TEST(Execute, CostIsFromAbove) {
 TEST(Execute, CostCountsWhatAllRanksHoldAtOnce) {
   // Each of 8 ranks blows its number up, and needs the array after they have all met.
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}}, "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 1000}}], "outputs": ["y"]})",
-      R"({"mesh": [["r", 8]], "programs": [{"order": "issue", "tensors": {"x": {"shape": [1], "kind": "input"}, "b": {"shape": [1000]}, "m": {"shape": [1]}, "s": {"shape": [1]}, "y": {"shape": [1]}},
-      "nodes": [{"op": "expand", "in": ["x"], "out": ["b"], "attrs": {"size": [1000]}}, {"op": "all_reduce", "in": ["x"], "out": ["m"], "comm": "c", "group": ["r"]}, {"op": "sum", "in": ["b"], "out": ["y"]}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "parts": [{"local": "x"}]}]}, {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}},
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 1000}}],
+          "outputs": ["y"]})",
+      R"({"mesh": [["r", 8]], "programs": [{"order": "issue",
+          "tensors": {"x": {"shape": [1], "kind": "input"}, "b": {"shape": [1000]},
+          "m": {"shape": [1]}, "s": {"shape": [1]}, "y": {"shape": [1]}},
+      "nodes": [{"op": "expand", "in": ["x"], "out": ["b"], "attrs": {"size": [1000]}},
+       {"op": "all_reduce", "in": ["x"], "out": ["m"], "comm": "c", "group": ["r"]},
+       {"op": "sum", "in": ["b"], "out": ["y"]}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]],
+      "parts": [{"local": "x"}]}]}, {"tensor": "y", "role": "output",
+      "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
   const auto problem = test::read(d);
   const Result result = execute(*problem, {});
   EXPECT_EQ(result.outputs(problem->plan), Agreement::kAgrees);
@@ -494,8 +548,10 @@ TEST(Execute, ModuloAPrimeEqualityIsExactAndDifferencesMeanNothing) {
   // exp(x)^2 = exp(2x) holds for reals only.
   const Draft law = unary(
       "[8]",
-      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})",
-      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "exp", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})");
+      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["o"]},
+          {"op": "neg", "in": ["x"], "out": ["b"]})",
+      R"({"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}},
+          {"op": "exp", "in": ["a"], "out": ["o"]}, {"op": "neg", "in": ["x"], "out": ["b"]})");
   EXPECT_EQ(outputsOf(law), Agreement::kAgrees);
   EXPECT_EQ(outputsOf(law, options), Agreement::kUnknown);
 }
@@ -503,11 +559,16 @@ TEST(Execute, ModuloAPrimeEqualityIsExactAndDifferencesMeanNothing) {
 // A logical input that a rank holds as a sum: parts are any that add up.
 TEST(Execute, InputsGivenAsSumsAreDivided) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [6], "kind": "input"}, "y": {"shape": [6]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"p": {"shape": [6], "kind": "input"}, "x": {"shape": [6]}, "y": {"shape": [6]}},
-      "nodes": [{"op": "all_reduce", "in": ["p"], "out": ["x"], "comm": "a", "group": ["tp"]}, {"op": "square", "in": ["x"], "out": ["y"]}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 6]], "parts": [{"local": "p"}], "sum": ["tp"]}]},
-                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [6], "kind": "input"}, "y": {"shape": [6]}},
+          "nodes": [{"op": "square", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"p": {"shape": [6], "kind": "input"},
+          "x": {"shape": [6]}, "y": {"shape": [6]}},
+      "nodes": [{"op": "all_reduce", "in": ["p"], "out": ["x"], "comm": "a", "group": ["tp"]},
+       {"op": "square", "in": ["x"], "out": ["y"]}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 6]],
+      "parts": [{"local": "p"}], "sum": ["tp"]}]},
+                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]],
+                  "parts": [{"local": "y"}]}]}]})");
   EXPECT_EQ(outputsOf(d), Agreement::kAgrees);
   std::swap(d.node(0, 0)["in"], d.node(0, 1)["in"]);
   d.node(0, 0)["out"] = {"y"};
@@ -535,7 +596,8 @@ TEST(Execute, LocalInputsWithoutLineageAreAny) {
 TEST(Execute, TwoSourcesOfOneInputAreAnInputError) {
   Draft d = test::twoRanks();
   d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]],
+          "parts": [{"local": "x", "at": {"tp": 0}}]}]})"));
   EXPECT_THROW(executed(d), InputError);
 }
 

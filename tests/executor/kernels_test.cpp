@@ -440,7 +440,7 @@ void expectProduct(const auto& multiplyIt, std::int64_t m, std::int64_t n, std::
       }
 }
 
-TEST(Products, EveryProcessorsVersionIsTheSame) {
+TEST(Products, AreThoseOfPlainLoops) {
   for (const bool ta : {false, true})
     for (const bool tb : {false, true})
       for (const auto& [m, n, k] : std::vector<std::tuple<int, int, int>>{
@@ -449,14 +449,6 @@ TEST(Products, EveryProcessorsVersionIsTheSame) {
         expectProduct<double>(any, m, n, k, ta, tb, 3);
         expectProduct<long double>(any, m, n, k, ta, tb, 2);
         expectProduct<Field>(any, m, n, k, ta, tb, 2);
-        expectProduct<double>(baseline::multiplyOne, m, n, k, ta, tb, 1);
-#if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-          expectProduct<double>(avx2::multiplyOne, m, n, k, ta, tb, 1);
-        if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-            __builtin_cpu_supports("avx512bw"))
-          expectProduct<double>(avx512::multiplyOne, m, n, k, ta, tb, 1);
-#endif
       }
 }
 

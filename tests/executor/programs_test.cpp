@@ -34,13 +34,18 @@ void expectPart(const std::string& text, const std::string& part) {
 // communication of every rank.
 Draft reduced(const std::string& node) {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "p": {"shape": [2]}, "q": {"shape": [2]}, "y": {"shape": [2]}},
-      "nodes": [{"op": "slice", "in": ["x"], "out": ["p"], "attrs": {"dim": 0, "stop": 2}}, {"op": "slice", "in": ["x"], "out": ["q"], "attrs": {"dim": 0, "start": 2}},
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "p": {"shape": [2]},
+          "q": {"shape": [2]}, "y": {"shape": [2]}},
+      "nodes": [{"op": "slice", "in": ["x"], "out": ["p"], "attrs": {"dim": 0, "stop": 2}},
+       {"op": "slice", "in": ["x"], "out": ["q"], "attrs": {"dim": 0, "start": 2}},
                 {"op": "add", "in": ["p", "q"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [["a", 2], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}}, "nodes": [)" +
+      R"({"mesh": [["a", 2], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [2],
+          "kind": "input"}, "y": {"shape": [2]}}, "nodes": [)" +
           node + R"(]}],
-      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"a": [2]}, "parts": [{"local": "x"}]}]},
-                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "y"}]}]}]})");
+      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"a": [2]},
+       "parts": [{"local": "x"}]}]},
+                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]],
+                   "parts": [{"local": "y"}]}]}]})");
 }
 
 TEST(Groups, ByAxesAndByListsOfCoordinates) {
@@ -49,13 +54,15 @@ TEST(Groups, ByAxesAndByListsOfCoordinates) {
   EXPECT_FALSE(agrees(
       reduced(R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["b"]})")));
   EXPECT_FALSE(agrees(reduced(
-      R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["a", "b"]})")));  // each half twice
+      R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c",
+          "group": ["a", "b"]})")));  // each half twice
   EXPECT_TRUE(agrees(reduced(
-      R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"a": 1}, {"a": 0}]})")));
-  expectPart(
-      cannotRun(reduced(
-          R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"a": 1}]})")),
-      "not in the group");
+      R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c",
+          "group_at": [{"a": 1}, {"a": 0}]})")));
+  expectPart(cannotRun(reduced(
+                 R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c",
+              "group_at": [{"a": 1}]})")),
+             "not in the group");
 }
 
 TEST(Groups, OrderCountsInGathers) {
@@ -67,7 +74,8 @@ TEST(Groups, OrderCountsInGathers) {
     d.tensor(0, "g") = Json::parse(R"({"shape": [4]})");
     d.program(0)["tensors"].erase("y");
     d.plan["lineage"][1] = Json::parse(
-        R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "g"}]}]})");
+        R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]],
+            "parts": [{"local": "g"}]}]})");
     return d;
   };
   EXPECT_TRUE(agrees(gathered(R"("group": ["a"])")));
@@ -131,7 +139,8 @@ Draft broadcast(const std::string& root) {
   }
   d.tensor(1, "h") = Json::parse(R"({"shape": [4]})");
   d.plan["lineage"][1] = Json::parse(
-      R"({"tensor": "h", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "h", "at": {"tp": 1}}]}]})");
+      R"({"tensor": "h", "role": "output", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "h", "at": {"tp": 1}}]}]})");
   return d;
 }
 
@@ -144,47 +153,56 @@ TEST(Groups, BroadcastFromItsRoot) {
 // Two microbatches on one rank; c and d are what the nodes make of them.
 Draft twoMicrobatches(const std::string& nodes) {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "c": {"shape": [2], "per_mb": true}, "d": {"shape": [2], "per_mb": true},
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+          "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [], "microbatches": 2, "programs": [{"tensors": {"x": {"shape": [2],
+          "kind": "input", "per_mb": true}, "c": {"shape": [2], "per_mb": true},
+          "d": {"shape": [2], "per_mb": true},
                       "y": {"shape": [2], "per_mb": true}, "s": {"shape": [2]}}, "nodes": [)" +
           nodes + R"(]}],
-      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "x"}]}]},
-                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "y"}]}]}]})");
+      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"mb": [2]},
+       "parts": [{"local": "x"}]}]},
+                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]],
+                   "step": {"mb": [2]}, "parts": [{"local": "y"}]}]}]})");
 }
 const std::string kY = R"(, {"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"})";
 
 TEST(Order, AcrossMicrobatchesOnlyWhatIsReadCounts) {
   // Microbatch 0 reads what microbatch 1 produces further down.
   const std::string late =
-      R"({"op": "neg", "in": ["c#1"], "out": ["d"], "mb": 0}, {"op": "neg", "in": ["x"], "out": ["c"], "mb": 1})";
+      R"({"op": "neg", "in": ["c#1"], "out": ["d"], "mb": 0},
+          {"op": "neg", "in": ["x"], "out": ["c"], "mb": 1})";
   EXPECT_TRUE(agrees(twoMicrobatches(late + kY)));
-  Draft d = twoMicrobatches(
-      late +
-      R"(, {"op": "neg", "in": ["x"], "out": ["y"], "mb": 0}, {"op": "neg", "in": ["x"], "out": ["y"], "mb": 1})");
+  Draft d = twoMicrobatches(late +
+                            R"(, {"op": "neg", "in": ["x"], "out": ["y"], "mb": 0},
+          {"op": "neg", "in": ["x"], "out": ["y"], "mb": 1})");
   d.program(0)["order"] = "issue";
   expectPart(cannotRun(d), "only later");
   // A node that runs once is in every microbatch's list.
   expectPart(
       cannotRun(twoMicrobatches(
-          R"({"op": "neg", "in": ["c#1"], "out": ["s"]}, {"op": "neg", "in": ["x"], "out": ["c"], "mb": "*"})" +
+          R"({"op": "neg", "in": ["c#1"], "out": ["s"]}, {"op": "neg", "in": ["x"], "out": ["c"],
+              "mb": "*"})" +
           kY)),
       "only later");
   // Each waits for the other.
-  expectPart(
-      cannotRun(twoMicrobatches(
-          R"({"op": "neg", "in": ["c#1"], "out": ["d"], "mb": 0}, {"op": "neg", "in": ["d#0"], "out": ["c"], "mb": 1})" +
-          kY)),
-      "wait for their own results");
+  expectPart(cannotRun(twoMicrobatches(
+                 R"({"op": "neg", "in": ["c#1"], "out": ["d"], "mb": 0},
+              {"op": "neg", "in": ["d#0"], "out": ["c"], "mb": 1})" +
+                 kY)),
+             "wait for their own results");
 }
 
 TEST(Order, MicrobatchesAreTheirOwn) {
   EXPECT_TRUE(agrees(twoMicrobatches(
-      R"({"op": "neg", "in": ["x"], "out": ["c"], "mb": "*"}, {"op": "neg", "in": ["c"], "out": ["d"], "mb": "*"}, {"op": "neg", "in": ["d"], "out": ["y"], "mb": "*"})")));
+      R"({"op": "neg", "in": ["x"], "out": ["c"], "mb": "*"},
+          {"op": "neg", "in": ["c"], "out": ["d"], "mb": "*"},
+          {"op": "neg", "in": ["d"], "out": ["y"], "mb": "*"})")));
   EXPECT_FALSE(agrees(twoMicrobatches(R"({"op": "neg", "in": ["x#0"], "out": ["y"], "mb": "*"})")));
-  expectPart(
-      cannotRun(twoMicrobatches(
-          R"({"op": "neg", "in": ["x"], "out": ["c"], "mb": 0}, {"op": "neg", "in": ["c"], "out": ["y"], "mb": "*"})")),
-      "microbatch 1");
+  expectPart(cannotRun(twoMicrobatches(
+                 R"({"op": "neg", "in": ["x"], "out": ["c"], "mb": 0},
+              {"op": "neg", "in": ["c"], "out": ["y"], "mb": "*"})")),
+             "microbatch 1");
   expectPart(
       cannotRun(twoMicrobatches(R"({"op": "neg", "in": ["x"], "out": ["s"], "mb": "*"})" + kY)),
       "produced twice");
@@ -196,16 +214,26 @@ TEST(Order, MicrobatchesAreTheirOwn) {
 // the first: neither the data alone nor the order alone goes in a cycle.
 TEST(Order, ACycleOfDataAndOrderOfCommunicationIsADeadlock) {
   const Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+          "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["r", 2]], "microbatches": 2, "programs": [
-      {"at": {"r": 0}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "d": {"shape": [2], "per_mb": true}, "e": {"shape": [2], "per_mb": true}, "y": {"shape": [2], "per_mb": true}},
-       "nodes": [{"op": "send", "in": ["d#1"], "out": [], "comm": "c", "to": {"r": 1}, "mb": 0}, {"op": "recv", "in": [], "out": ["e"], "comm": "e", "from": {"r": 1}, "mb": 1},
-                 {"op": "recv", "in": [], "out": ["d"], "comm": "d", "from": {"r": 1}, "mb": 1}, {"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"}]},
-      {"at": {"r": 1}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "c": {"shape": [2], "per_mb": true}, "y": {"shape": [2], "per_mb": true}},
-       "nodes": [{"op": "recv", "in": [], "out": ["c"], "comm": "c", "from": {"r": 0}, "mb": 0}, {"op": "send", "in": ["c#0"], "out": [], "comm": "e", "to": {"r": 0}, "mb": 1},
-                 {"op": "send", "in": ["x"], "out": [], "comm": "d", "to": {"r": 0}, "mb": 1}, {"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "x"}]}]},
-                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "y"}]}]}]})");
+      {"at": {"r": 0}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true},
+       "d": {"shape": [2], "per_mb": true}, "e": {"shape": [2], "per_mb": true},
+       "y": {"shape": [2], "per_mb": true}},
+       "nodes": [{"op": "send", "in": ["d#1"], "out": [], "comm": "c", "to": {"r": 1}, "mb": 0},
+        {"op": "recv", "in": [], "out": ["e"], "comm": "e", "from": {"r": 1}, "mb": 1},
+                 {"op": "recv", "in": [], "out": ["d"], "comm": "d", "from": {"r": 1}, "mb": 1},
+                  {"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"}]},
+      {"at": {"r": 1}, "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true},
+       "c": {"shape": [2], "per_mb": true}, "y": {"shape": [2], "per_mb": true}},
+       "nodes": [{"op": "recv", "in": [], "out": ["c"], "comm": "c", "from": {"r": 0}, "mb": 0},
+        {"op": "send", "in": ["c#0"], "out": [], "comm": "e", "to": {"r": 0}, "mb": 1},
+                 {"op": "send", "in": ["x"], "out": [], "comm": "d", "to": {"r": 0}, "mb": 1},
+                  {"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"mb": [2]},
+      "parts": [{"local": "x"}]}]},
+                 {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"mb": [2]},
+                  "parts": [{"local": "y"}]}]}]})");
   expectPart(cannotRun(d), "waits for rank");
   Draft free = d;  // with d before e it goes on
   std::swap(free.node(0, 1), free.node(0, 2));
@@ -217,10 +245,15 @@ TEST(Order, OneMicrobatchAndNoneDoNotMeet) {
   Draft one = test::draft(
       R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
       R"({"mesh": [["r", 2]], "microbatches": 1, "programs": [
-      {"at": {"r": 0}, "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}}, "nodes": [{"op": "send", "in": ["x"], "out": [], "comm": "c", "to": {"r": 1}, "mb": "*"}]},
-      {"at": {"r": 1}, "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}}, "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "c", "from": {"r": 0}, "mb": "*"}]}],
-     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]},
-                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "y", "at": {"r": 1}}]}]}]})");
+      {"at": {"r": 0}, "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
+       "nodes": [{"op": "send", "in": ["x"], "out": [], "comm": "c", "to": {"r": 1}, "mb": "*"}]},
+      {"at": {"r": 1}, "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
+       "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "c", "from": {"r": 0},
+       "mb": "*"}]}],
+     "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+      "parts": [{"local": "x"}]}]},
+                 {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]],
+                  "parts": [{"local": "y", "at": {"r": 1}}]}]}]})");
   EXPECT_TRUE(agrees(one));
   one.node(1, 0)["mb"] = 0;  // "*" of one microbatch is microbatch 0
   EXPECT_TRUE(agrees(one));

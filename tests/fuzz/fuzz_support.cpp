@@ -62,12 +62,12 @@ const std::string& demoModel() {
 
 // ---- mutations of JSON ----
 
-struct Place {
+struct EntryShard {
   Json* value;
   Json* parent;
 };
 
-void collect(Json& value, Json* parent, std::vector<Place>& out) {
+void collect(Json& value, Json* parent, std::vector<EntryShard>& out) {
   out.push_back({&value, parent});
   if (value.is_structured()) {
     for (Json& member : value) collect(member, &value, out);
@@ -136,7 +136,7 @@ Json anything(Random& random) {
 
 // Words of the format that a small document may not have.
 std::string word(Random& random) {
-  static const std::vector<std::string> words{"input",      "output",       "checkpoint",
+  static const std::vector<std::string> words{"input",      "output",       "cut_point",
                                               "parameter",  "constant",     "int64",
                                               "bool",       "complex64",    "mb",
                                               "group",      "group_at",     "root",
@@ -164,19 +164,19 @@ std::string word(Random& random) {
 }
 
 // Everywhere at once: a size that all shapes have, an operator on both sides.
-void replaceAll(const std::vector<Place>& places, const Json& what, const Json& with) {
-  for (const Place& p : places) {
+void replaceAll(const std::vector<EntryShard>& places, const Json& what, const Json& with) {
+  for (const EntryShard& p : places) {
     if (*p.value == what) *p.value = with;
   }
 }
 
 void edit(Json& document, Random& random) {
-  std::vector<Place> places;
+  std::vector<EntryShard> places;
   collect(document, nullptr, places);
   const auto any = [&] { return places[below(random, places.size())]; };
   const auto anyWhere = [&](auto wanted) -> Json* {
     for (int i = 0; i < 40; ++i) {
-      if (const Place p = any(); wanted(*p.value)) return p.value;
+      if (const EntryShard p = any(); wanted(*p.value)) return p.value;
     }
     return nullptr;
   };
@@ -221,7 +221,7 @@ void edit(Json& document, Random& random) {
       }
       break;
     case 5: {
-      const Place p = any();
+      const EntryShard p = any();
       if (p.parent == nullptr || p.parent->empty()) break;
       auto it = p.parent->begin();
       std::advance(it, static_cast<std::ptrdiff_t>(below(random, p.parent->size())));

@@ -95,7 +95,7 @@ def lineage(m, shard):
     entries = []
     for name, t in m["tensors"].items():
         role = {"input": "input", "parameter": "input", "constant": None}.get(
-            t.get("kind"), "output" if name in m["outputs"] else "checkpoint"
+            t.get("kind"), "output" if name in m["outputs"] else "cut_point"
         )
         if role:
             entries.append({"tensor": name, "role": role, "shards": [shard(name, t)]})
@@ -406,7 +406,7 @@ def communication():
         },
         {
             "tensor": "y",
-            "role": "checkpoint",
+            "role": "cut_point",
             "shards": [
                 {
                     "box": whole(part),
@@ -460,12 +460,12 @@ def microbatches():
         },
         {
             "tensor": "y",
-            "role": "checkpoint",
+            "role": "cut_point",
             "shards": [{"box": [[0, 2]], "parts": [{"local": "p"}], "sum": ["mb"]}],
         },
         {
             "tensor": "y",
-            "role": "checkpoint",
+            "role": "cut_point",
             "shards": [
                 {"box": [[0, 2]], "parts": [{"local": "p", "mb": 0}, {"local": "p", "mb": 1}]}
             ],

@@ -134,7 +134,7 @@ const std::vector<Combination>& combinations() {
       {"adamw, clipped",
        [](Options& o) { o.optimizer = "adamw", o.clip = "0.5", o.tp = o.pp = 2; }},
       {"checkpoints of layers",
-       [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.checkpoints = "layers"; }},
+       [](Options& o) { o.dp = o.tp = o.pp = o.microbatches = 2, o.cutPoints = "layers"; }},
   };
   return list;
 }
@@ -229,16 +229,16 @@ TEST_F(GenerateTest, SizesThatDoNotDivide) {
   }
 }
 
-TEST_F(GenerateTest, WithoutCheckpoints) {
+TEST_F(GenerateTest, WithoutCutPoints) {
   Options o = mlp();
   o.dp = o.tp = o.pp = o.microbatches = 2;
-  o.checkpoints = "none";
+  o.cutPoints = "none";
   expectEquivalent(o);
   // Only the tensors that are dropped out are placed by lineage.
   o = gpt();
   o.layers = 1;
   o.tp = 2;
-  o.checkpoints = "none";
+  o.cutPoints = "none";
   expectEquivalent(o);
 }
 
@@ -297,7 +297,7 @@ TEST_F(GenerateTest, LargePresetsAreSmallFiles) {
   o.dp = 64;
   o.tp = 8;
   o.pp = o.microbatches = 16;
-  o.checkpoints = "layers";
+  o.cutPoints = "layers";
   const auto problem = read(o);
   EXPECT_EQ(problem->plan.ranks(), 8192);
   EXPECT_EQ(problem->plan.programs.size(), 16u);
@@ -313,7 +313,7 @@ TEST_F(GenerateTest, TheLargestGpt) {
   o.vocabularyParallel = o.sequenceParallel = true;
   o.zero = 1;
   o.padVocabulary = 128;
-  o.checkpoints = "layers";
+  o.cutPoints = "layers";
   EXPECT_EQ(complete(o).vocabulary, 51200);  // Megatron-LM's
   const auto problem = read(o);
   EXPECT_EQ(problem->plan.ranks(), 1024);

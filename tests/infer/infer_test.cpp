@@ -39,20 +39,32 @@ Verdict verdictOf(const Problem& problem) {
 // inside.
 Draft twoLayers() {
   return draft(
-      R"({"tensors": {"x": {"shape": [8, 6], "kind": "input"}, "w1": {"shape": [10, 6], "kind": "parameter"}, "w2": {"shape": [4, 10], "kind": "parameter"},
+      R"({"tensors": {"x": {"shape": [8, 6], "kind": "input"},
+          "w1": {"shape": [10, 6], "kind": "parameter"},
+          "w2": {"shape": [4, 10], "kind": "parameter"},
                       "h": {"shape": [8, 10]}, "a": {"shape": [8, 10]}, "y": {"shape": [8, 4]}},
-          "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["a"]},
+          "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["h"]},
+           {"op": "relu", "in": ["h"], "out": ["a"]},
                     {"op": "linear", "in": ["a", "w2"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 2], ["tp", 2]], "programs": [{
-            "tensors": {"x": {"shape": [4, 6], "kind": "input"}, "w1": {"shape": [5, 6], "kind": "parameter"}, "w2": {"shape": [4, 5], "kind": "parameter"},
-                        "lh": {"shape": [4, 5]}, "la": {"shape": [4, 5]}, "part": {"shape": [4, 4]}, "ly": {"shape": [4, 4]}},
-            "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["lh"]}, {"op": "relu", "in": ["lh"], "out": ["la"]},
+            "tensors": {"x": {"shape": [4, 6], "kind": "input"},
+             "w1": {"shape": [5, 6], "kind": "parameter"},
+             "w2": {"shape": [4, 5], "kind": "parameter"},
+                        "lh": {"shape": [4, 5]}, "la": {"shape": [4, 5]}, "part": {"shape": [4, 4]},
+                         "ly": {"shape": [4, 4]}},
+            "nodes": [{"op": "linear", "in": ["x", "w1"], "out": ["lh"]},
+             {"op": "relu", "in": ["lh"], "out": ["la"]},
                       {"op": "linear", "in": ["la", "w2"], "out": ["part"]},
-                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["tp"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"dp": [4, 0]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "w1", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"tp": [5, 0]}, "parts": [{"local": "w1"}]}]},
-                      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 4], [0, 5]], "step": {"tp": [0, 5]}, "parts": [{"local": "w2"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]], "step": {"dp": [4, 0]}, "parts": [{"local": "ly"}]}]}]})");
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c",
+                       "group": ["tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]],
+           "step": {"dp": [4, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w1", "role": "input", "shards": [{"box": [[0, 5], [0, 6]],
+                       "step": {"tp": [5, 0]}, "parts": [{"local": "w1"}]}]},
+                      {"tensor": "w2", "role": "input", "shards": [{"box": [[0, 4], [0, 5]],
+                       "step": {"tp": [0, 5]}, "parts": [{"local": "w2"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 4]],
+                       "step": {"dp": [4, 0]}, "parts": [{"local": "ly"}]}]}]})");
 }
 
 const LineageEntry* entryOf(const Problem& problem, const std::string& local) {
@@ -66,13 +78,13 @@ std::string tensorOf(const Problem& problem, const LineageEntry& entry) {
 }
 using Steps = std::vector<std::pair<std::int32_t, Shape>>;
 
-// A plan of tests/plans/small without its checkpoints.
-std::unique_ptr<Problem> withoutCheckpoints(const std::string& name) {
+// A plan of tests/plans/small without its cut points.
+std::unique_ptr<Problem> withoutCutPoints(const std::string& name) {
   std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) + "/tests/plans/small/" + name + ".json");
   auto small = nlohmann::ordered_json::parse(file);
   auto& lineage = small["plan"]["lineage"];
   for (std::size_t e = lineage.size(); e-- > 0;)
-    if (lineage[e]["role"] == "checkpoint") lineage.erase(e);
+    if (lineage[e]["role"] == "cut_point") lineage.erase(e);
   return readProblemText(small["model"].dump(), small["plan"].dump());
 }
 
@@ -86,7 +98,7 @@ std::vector<const PlacedPart*> partsOf(const Problem& problem, const std::string
 }
 
 TEST(Infer, FindsBoxesThatLieInPieces) {
-  const auto problem = withoutCheckpoints("parts_zigzag");
+  const auto problem = withoutCutPoints("parts_zigzag");
   const Inferred inferred = inferLineage(*problem);
   ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
   const auto parts = partsOf(*inferred.problem, "h");
@@ -106,13 +118,13 @@ TEST(Infer, FindsBoxesThatLieInPieces) {
 }
 
 TEST(Infer, FindsPermutedAndScaledTensors) {
-  const Inferred permuted = inferLineage(*withoutCheckpoints("parts_sequence_before_batch"));
+  const Inferred permuted = inferLineage(*withoutCutPoints("parts_sequence_before_batch"));
   ASSERT_NE(permuted.problem, nullptr) << permuted.reason;
   const auto h = partsOf(*permuted.problem, "h");
   ASSERT_EQ(h.size(), 1u);
   EXPECT_EQ(h[0]->where.permute, (std::vector<std::int64_t>{1, 0, 2}));
   EXPECT_EQ(verdictOf(*permuted.problem), Verdict::kEquivalent);
-  const Inferred scaled = inferLineage(*withoutCheckpoints("parts_multiples"));
+  const Inferred scaled = inferLineage(*withoutCutPoints("parts_multiples"));
   ASSERT_NE(scaled.problem, nullptr) << scaled.reason;
   const auto sum = partsOf(*scaled.problem, "p");
   ASSERT_EQ(sum.size(), 1u);
@@ -131,15 +143,22 @@ TEST(Infer, FindsRegroupedRows) {
       const Shape kept{own, s, h}, turned = swapped ? Shape{s, own, h} : kept, rows{own * s, h};
       Draft d = draft(
           R"({"tensors": {"x": {"kind": "input"}, "w": {"kind": "parameter"}, "a": {}, "y": {}},
-              "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "relu", "in": ["a"], "out": ["y"]}], "outputs": ["y"]})",
+              "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]},
+               {"op": "relu", "in": ["a"], "out": ["y"]}], "outputs": ["y"]})",
           R"({"mesh": [["dp", 2]], "programs": [{
-                "tensors": {"x": {"kind": "input"}, "w": {"kind": "parameter"}, "t": {}, "r": {}, "a": {}, "z": {}, "v": {}, "y": {}},
-                "nodes": [{"op": "identity", "in": ["x"], "out": ["t"]}, {"op": "view", "in": ["t"], "out": ["r"]},
-                          {"op": "linear", "in": ["r", "w"], "out": ["a"]}, {"op": "relu", "in": ["a"], "out": ["z"]},
-                          {"op": "view", "in": ["z"], "out": ["v"]}, {"op": "identity", "in": ["v"], "out": ["y"]}]}],
-              "lineage": [{"tensor": "x", "role": "input", "shards": [{"step": {}, "parts": [{"local": "x"}]}]},
+                "tensors": {"x": {"kind": "input"}, "w": {"kind": "parameter"}, "t": {}, "r": {},
+                 "a": {}, "z": {}, "v": {}, "y": {}},
+                "nodes": [{"op": "identity", "in": ["x"], "out": ["t"]},
+                 {"op": "view", "in": ["t"], "out": ["r"]},
+                          {"op": "linear", "in": ["r", "w"], "out": ["a"]},
+                           {"op": "relu", "in": ["a"], "out": ["z"]},
+                          {"op": "view", "in": ["z"], "out": ["v"]},
+                           {"op": "identity", "in": ["v"], "out": ["y"]}]}],
+              "lineage": [{"tensor": "x", "role": "input",
+               "shards": [{"step": {}, "parts": [{"local": "x"}]}]},
                           {"tensor": "w", "role": "input", "shards": [{"parts": [{"local": "w"}]}]},
-                          {"tensor": "y", "role": "output", "shards": [{"step": {}, "parts": [{"local": "y"}]}]}]})");
+                          {"tensor": "y", "role": "output",
+                           "shards": [{"step": {}, "parts": [{"local": "y"}]}]}]})");
       for (const char* tensor : {"x", "a", "y"}) d.model["tensors"][tensor]["shape"] = {b, s, h};
       d.model["tensors"]["w"]["shape"] = d.tensor(0, "w")["shape"] = {h, h};
       for (const char* tensor : {"x", "y"}) d.tensor(0, tensor)["shape"] = kept;
@@ -175,13 +194,21 @@ TEST(Infer, FindsRegroupedRows) {
 // A model whose rows are one dimension, and a plan that keeps them apart.
 TEST(Infer, FindsDimensionsThatTheModelHasAsOne) {
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [4, 6, 5], "kind": "input"}, "r": {"shape": [24, 5]}, "a": {"shape": [24, 5]}, "y": {"shape": [24, 5]}},
-          "nodes": [{"op": "view", "in": ["x"], "out": ["r"], "attrs": {"size": [24, 5]}}, {"op": "exp", "in": ["r"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4, 6, 5], "kind": "input"}, "r": {"shape": [24, 5]},
+          "a": {"shape": [24, 5]}, "y": {"shape": [24, 5]}},
+          "nodes": [{"op": "view", "in": ["x"], "out": ["r"], "attrs": {"size": [24, 5]}},
+           {"op": "exp", "in": ["r"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["y"]}],
+           "outputs": ["y"]})",
       R"({"mesh": [["dp", 2]], "programs": [{
-            "tensors": {"x": {"shape": [2, 6, 5], "kind": "input"}, "a": {"shape": [2, 6, 5]}, "z": {"shape": [2, 6, 5]}, "y": {"shape": [12, 5]}},
-            "nodes": [{"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "neg", "in": ["a"], "out": ["z"]}, {"op": "view", "in": ["z"], "out": ["y"], "attrs": {"size": [12, 5]}}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6], [0, 5]], "step": {"dp": [2, 0, 0]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 5]], "step": {"dp": [12, 0]}, "parts": [{"local": "y"}]}]}]})");
+            "tensors": {"x": {"shape": [2, 6, 5], "kind": "input"}, "a": {"shape": [2, 6, 5]},
+             "z": {"shape": [2, 6, 5]}, "y": {"shape": [12, 5]}},
+            "nodes": [{"op": "exp", "in": ["x"], "out": ["a"]},
+             {"op": "neg", "in": ["a"], "out": ["z"]}, {"op": "view", "in": ["z"], "out": ["y"],
+             "attrs": {"size": [12, 5]}}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 6], [0, 5]],
+           "step": {"dp": [2, 0, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 5]],
+                       "step": {"dp": [12, 0]}, "parts": [{"local": "y"}]}]}]})");
   const Inferred found = inferLineage(*test::read(d));
   ASSERT_NE(found.problem, nullptr) << found.reason;
   const auto parts = partsOf(*found.problem, "a");
@@ -190,15 +217,16 @@ TEST(Infer, FindsDimensionsThatTheModelHasAsOne) {
   EXPECT_EQ(verdictOf(*found.problem), Verdict::kEquivalent);
 }
 
-// Checkpoints of a right plan that do not hold: what was found instead is said, and takes their
+// Cut points of a right plan that do not hold: what was found instead is said, and takes their
 // place in what is written.
-TEST(Infer, WrongCheckpointsAreReplaced) {
+TEST(Infer, WrongCutPointsAreReplaced) {
   std::ifstream file(std::string(SHARDPROOF_SOURCE_DIR) +
                      "/tests/plans/small/parts_zigzag_checkpoint_chunks_exchanged.json");
   const auto small = nlohmann::ordered_json::parse(file);
   Draft d = twoLayers();
   d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[4, 8], [0, 5]], "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
+      R"({"tensor": "h", "role": "cut_point", "shards": [{"box": [[4, 8], [0, 5]],
+          "step": {"dp": [-4, 0], "tp": [0, 5]}, "parts": [{"local": "lh"}]}]})"));
   const std::string says[] = {
       "h (/lineage/2): local `h[0:2, 0:3]'` holds h[0:2, 0:3], [2, 0] further",
       "h (/lineage/4): local `lh` holds h[0:4, 0:5], [4, 0] further for "
@@ -242,7 +270,7 @@ TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
   for (const auto& [name, verdict] :
        {std::pair("parts_zigzag", Verdict::kEquivalent),
         std::pair("parts_zigzag_other_function", Verdict::kNotEquivalent)}) {
-    const auto problem = withoutCheckpoints(name);
+    const auto problem = withoutCutPoints(name);
     const auto find = [&](const Graph& graph) {
       for (const TensorId t : firstIds<TensorId>(graph.tensors.size()))
         if (problem->names.text(graph.tensors[t].name) == "h") return t;
@@ -261,8 +289,7 @@ TEST(Infer, AWrongGuessOfPartsCostsTimeOnly) {
       shard.box = {{0, 2}, {0, 3}};
       shard.parts.push_back({local, {}, Microbatch::none()});
       const auto more = cloneProblem(*problem);
-      addInferred(*more, {{tensor, Role::kCheckpoint, {shard}}},
-                  {{EntryId(0), 0, 0, local, guess}});
+      addInferred(*more, {{tensor, Role::kCutPoint, {shard}}}, {{EntryId(0), 0, 0, local, guess}});
       EXPECT_EQ(verdictOf(*more), verdict) << name;
     }
   }
@@ -294,18 +321,31 @@ TEST(Infer, FindsBoxesAndPartialSums) {
 // compared with the draw that they are of.
 TEST(Infer, FindsPartialSumsWhereTokensAreAlike) {
   Draft d = draft(
-      R"({"tensors": {"t": {"shape": [8], "dtype": "int64", "kind": "input"}, "table": {"shape": [3, 6], "kind": "parameter"}, "w": {"shape": [4, 6], "kind": "parameter"},
+      R"({"tensors": {"t": {"shape": [8], "dtype": "int64", "kind": "input"},
+          "table": {"shape": [3, 6], "kind": "parameter"},
+          "w": {"shape": [4, 6], "kind": "parameter"},
                       "e": {"shape": [8, 6]}, "y": {"shape": [8, 4]}},
-          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]}, {"op": "linear", "in": ["e", "w"], "out": ["y"]}], "outputs": ["y"]})",
+          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]},
+           {"op": "linear", "in": ["e", "w"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 8], ["tp", 2]], "programs": [{
-            "tensors": {"t": {"shape": [1], "dtype": "int64", "kind": "input"}, "table": {"shape": [3, 3], "kind": "parameter"}, "w": {"shape": [4, 3], "kind": "parameter"},
-                        "le": {"shape": [1, 3]}, "part": {"shape": [1, 4]}, "ly": {"shape": [1, 4]}},
-            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["le"]}, {"op": "linear", "in": ["le", "w"], "out": ["part"]},
-                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["tp"]}]}],
-          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "t"}]}]},
-                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 3], [0, 3]], "step": {"tp": [0, 3]}, "parts": [{"local": "table"}]}]},
-                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 3]], "step": {"tp": [0, 3]}, "parts": [{"local": "w"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]}, "parts": [{"local": "ly"}]}]}]})");
+            "tensors": {"t": {"shape": [1], "dtype": "int64", "kind": "input"},
+             "table": {"shape": [3, 3], "kind": "parameter"},
+             "w": {"shape": [4, 3], "kind": "parameter"},
+                        "le": {"shape": [1, 3]}, "part": {"shape": [1, 4]},
+                         "ly": {"shape": [1, 4]}},
+            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["le"]},
+             {"op": "linear", "in": ["le", "w"], "out": ["part"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c",
+                       "group": ["tp"]}]}],
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 1]],
+           "step": {"dp": [1]}, "parts": [{"local": "t"}]}]},
+                      {"tensor": "table", "role": "input",
+                       "shards": [{"box": [[0, 3], [0, 3]], "step": {"tp": [0, 3]},
+                       "parts": [{"local": "table"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 3]],
+                       "step": {"tp": [0, 3]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1], [0, 4]],
+                       "step": {"dp": [1, 0]}, "parts": [{"local": "ly"}]}]}]})");
   const Inferred found = inferLineage(*test::read(d), {});
   ASSERT_TRUE(found.problem) << found.reason;
   const LineageEntry* part = entryOf(*found.problem, "part");
@@ -333,21 +373,35 @@ TEST(Infer, PartialSumsOfMicrobatchesAreNotTakenForTheWhole) {
 // as far on again, and are parts of sums.
 TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
   Draft d = draft(
-      R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [8000, 64], "kind": "parameter"},
-                      "e": {"shape": [64, 64]}, "w": {"shape": [8000, 64]}, "s": {"shape": [64, 64]}},
-          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]}, {"op": "square", "in": ["table"], "out": ["w"]},
+      R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"},
+          "table": {"shape": [8000, 64], "kind": "parameter"},
+                      "e": {"shape": [64, 64]}, "w": {"shape": [8000, 64]},
+                       "s": {"shape": [64, 64]}},
+          "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["e"]},
+           {"op": "square", "in": ["table"], "out": ["w"]},
                     {"op": "square", "in": ["e"], "out": ["s"]}], "outputs": ["s", "w"]})",
       R"({"mesh": [["tp", 8]], "programs": [],
-          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 64]], "parts": [{"local": "t"}]}]},
-                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "table"}]}]},
-                      {"tensor": "w", "role": "output", "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]}, "parts": [{"local": "w"}]}]},
-                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "s"}]}]}]})");
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 64]],
+           "parts": [{"local": "t"}]}]},
+                      {"tensor": "table", "role": "input",
+                       "shards": [{"box": [[0, 1000], [0, 64]], "step": {"tp": [1000, 0]},
+                       "parts": [{"local": "table"}]}]},
+                      {"tensor": "w", "role": "output", "shards": [{"box": [[0, 1000], [0, 64]],
+                       "step": {"tp": [1000, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 64], [0, 64]],
+                       "parts": [{"local": "s"}]}]}]})");
   for (int c = 0; c < 8; ++c) {
     test::Json program = test::Json::parse(
-        R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"}, "table": {"shape": [1000, 64], "kind": "parameter"},
-                        "part": {"shape": [64, 64]}, "e": {"shape": [64, 64]}, "copy": {"shape": [1000, 64]}, "w": {"shape": [1000, 64]}, "s": {"shape": [64, 64]}},
-            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["part"]}, {"op": "identity", "in": ["table"], "out": ["copy"]}, {"op": "square", "in": ["copy"], "out": ["w"]},
-                      {"op": "all_reduce", "in": ["part"], "out": ["e"], "comm": "c", "group": ["tp"]}, {"op": "square", "in": ["e"], "out": ["s"]}]})");
+        R"({"tensors": {"t": {"shape": [64], "dtype": "int64", "kind": "input"},
+            "table": {"shape": [1000, 64], "kind": "parameter"},
+                        "part": {"shape": [64, 64]}, "e": {"shape": [64, 64]},
+                         "copy": {"shape": [1000, 64]}, "w": {"shape": [1000, 64]},
+                         "s": {"shape": [64, 64]}},
+            "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["part"]},
+             {"op": "identity", "in": ["table"], "out": ["copy"]},
+             {"op": "square", "in": ["copy"], "out": ["w"]},
+                      {"op": "all_reduce", "in": ["part"], "out": ["e"], "comm": "c",
+                       "group": ["tp"]}, {"op": "square", "in": ["e"], "out": ["s"]}]})");
     program["at"] = {{"tp", c}};
     program["nodes"][0]["attrs"] = {{"start", 1000 * c}, {"stop", 1000 * (c + 1)}};
     d.plan["programs"].push_back(program);
@@ -376,19 +430,30 @@ TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
 // taken to lie as far on again.
 TEST(Infer, WhatSaysNothingLiesAsTheOthersDo) {
   Draft d = draft(
-      R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"}, "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [16, 6], "kind": "parameter"},
+      R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"},
+          "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [16, 6],
+          "kind": "parameter"},
                       "g": {"shape": [16, 6]}, "s": {"shape": [16, 6]}},
-          "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]}, {"op": "square", "in": ["g"], "out": ["s"]}], "outputs": ["s"]})",
+          "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]},
+           {"op": "square", "in": ["g"], "out": ["s"]}], "outputs": ["s"]})",
       R"({"mesh": [["tp", 8]], "programs": [],
-          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 3]], "parts": [{"local": "t"}]}]},
-                      {"tensor": "dy", "role": "input", "shards": [{"box": [[0, 3], [0, 6]], "parts": [{"local": "dy"}]}]},
-                      {"tensor": "table", "role": "input", "shards": [{"box": [[0, 2], [0, 6]], "step": {"tp": [2, 0]}, "parts": [{"local": "table"}]}]},
-                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 2], [0, 6]], "step": {"tp": [2, 0]}, "parts": [{"local": "s"}]}]}]})");
+          "lineage": [{"tensor": "t", "role": "input", "shards": [{"box": [[0, 3]],
+           "parts": [{"local": "t"}]}]},
+                      {"tensor": "dy", "role": "input", "shards": [{"box": [[0, 3], [0, 6]],
+                       "parts": [{"local": "dy"}]}]},
+                      {"tensor": "table", "role": "input",
+                       "shards": [{"box": [[0, 2], [0, 6]], "step": {"tp": [2, 0]},
+                       "parts": [{"local": "table"}]}]},
+                      {"tensor": "s", "role": "output", "shards": [{"box": [[0, 2], [0, 6]],
+                       "step": {"tp": [2, 0]}, "parts": [{"local": "s"}]}]}]})");
   for (int c = 0; c < 8; ++c) {
     test::Json program = test::Json::parse(
-        R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"}, "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [2, 6], "kind": "parameter"},
+        R"({"tensors": {"t": {"shape": [3], "dtype": "int64", "kind": "input"},
+            "dy": {"shape": [3, 6], "kind": "input"}, "table": {"shape": [2, 6],
+            "kind": "parameter"},
                         "g": {"shape": [2, 6]}, "s": {"shape": [2, 6]}},
-            "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]}, {"op": "square", "in": ["g"], "out": ["s"]}]})");
+            "nodes": [{"op": "embedding_backward", "in": ["dy", "t", "table"], "out": [null, "g"]},
+             {"op": "square", "in": ["g"], "out": ["s"]}]})");
     program["at"] = {{"tp", c}};
     program["nodes"][0]["attrs"] = {{"start", 2 * c}, {"stop", 2 * (c + 1)}};
     d.plan["programs"].push_back(program);
@@ -408,16 +473,24 @@ TEST(Infer, WhatSaysNothingLiesAsTheOthersDo) {
 
 TEST(Infer, LiftsSharesToFullSize) {
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [4096, 512], "kind": "input"}, "a": {"shape": [4096, 512]}, "b": {"shape": [4096, 512]}, "y": {"shape": [512]}},
-          "nodes": [{"op": "silu", "in": ["x"], "out": ["a"]}, {"op": "square", "in": ["a"], "out": ["b"]},
-                    {"op": "sum", "in": ["b"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4096, 512], "kind": "input"}, "a": {"shape": [4096, 512]},
+          "b": {"shape": [4096, 512]}, "y": {"shape": [512]}},
+          "nodes": [{"op": "silu", "in": ["x"], "out": ["a"]},
+           {"op": "square", "in": ["a"], "out": ["b"]},
+                    {"op": "sum", "in": ["b"], "out": ["y"], "attrs": {"dim": 0}}],
+                     "outputs": ["y"]})",
       R"({"mesh": [["dp", 32], ["tp", 2]], "programs": [{
-            "tensors": {"x": {"shape": [64, 512], "kind": "input"}, "la": {"shape": [64, 512]}, "lb": {"shape": [64, 512]}, "part": {"shape": [512]}, "ly": {"shape": [512]}},
-            "nodes": [{"op": "silu", "in": ["x"], "out": ["la"]}, {"op": "square", "in": ["la"], "out": ["lb"]},
+            "tensors": {"x": {"shape": [64, 512], "kind": "input"}, "la": {"shape": [64, 512]},
+             "lb": {"shape": [64, 512]}, "part": {"shape": [512]}, "ly": {"shape": [512]}},
+            "nodes": [{"op": "silu", "in": ["x"], "out": ["la"]},
+             {"op": "square", "in": ["la"], "out": ["lb"]},
                       {"op": "sum", "in": ["lb"], "out": ["part"], "attrs": {"dim": 0}},
-                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c", "group": ["dp", "tp"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 512]], "step": {"dp": [128, 0], "tp": [64, 0]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 512]], "parts": [{"local": "ly"}]}]}]})");
+                      {"op": "all_reduce", "in": ["part"], "out": ["ly"], "comm": "c",
+                       "group": ["dp", "tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 512]],
+           "step": {"dp": [128, 0], "tp": [64, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 512]],
+                       "parts": [{"local": "ly"}]}]}]})");
   const auto problem = test::read(d);
   const Inferred inferred = inferLineage(*problem);
   ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
@@ -432,15 +505,23 @@ TEST(Infer, LiftsSharesToFullSize) {
 // Copies are true of all of them; what the same operator makes of the same operands is of use.
 TEST(Infer, ChoosesTheTensorThatTheSameOperatorMakes) {
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "c1": {"shape": [4]}, "c2": {"shape": [4]}, "s": {"shape": [4]}, "y": {"shape": [4]}},
-          "nodes": [{"op": "identity", "in": ["x"], "out": ["c1"]}, {"op": "identity", "in": ["c1"], "out": ["c2"]},
-                    {"op": "silu", "in": ["c2"], "out": ["s"]}, {"op": "mul", "in": ["s", "c1"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "c1": {"shape": [4]},
+          "c2": {"shape": [4]}, "s": {"shape": [4]}, "y": {"shape": [4]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["c1"]},
+           {"op": "identity", "in": ["c1"], "out": ["c2"]},
+                    {"op": "silu", "in": ["c2"], "out": ["s"]},
+                     {"op": "mul", "in": ["s", "c1"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 2]], "programs": [{
-            "tensors": {"x": {"shape": [2], "kind": "input"}, "l1": {"shape": [2]}, "l2": {"shape": [2]}, "ls": {"shape": [2]}, "ly": {"shape": [2]}},
-            "nodes": [{"op": "identity", "in": ["x"], "out": ["l1"]}, {"op": "identity", "in": ["l1"], "out": ["l2"]},
-                      {"op": "silu", "in": ["l2"], "out": ["ls"]}, {"op": "mul", "in": ["ls", "l1"], "out": ["ly"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "ly"}]}]}]})");
+            "tensors": {"x": {"shape": [2], "kind": "input"}, "l1": {"shape": [2]},
+             "l2": {"shape": [2]}, "ls": {"shape": [2]}, "ly": {"shape": [2]}},
+            "nodes": [{"op": "identity", "in": ["x"], "out": ["l1"]},
+             {"op": "identity", "in": ["l1"], "out": ["l2"]},
+                      {"op": "silu", "in": ["l2"], "out": ["ls"]},
+                       {"op": "mul", "in": ["ls", "l1"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+           "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]],
+                       "step": {"dp": [2]}, "parts": [{"local": "ly"}]}]}]})");
   const auto problem = test::read(d);
   const Inferred inferred = inferLineage(*problem);
   ASSERT_NE(inferred.problem, nullptr) << inferred.reason;
@@ -532,15 +613,20 @@ TEST(Infer, IsWrittenWhereThatIsAskedFor) {
 // Products of 2048 x 2048 matrices, whose rows a stride keeps: there is no smaller image.
 TEST(Infer, WhatTakesTooLongDoesNotBegin) {
   const std::string tensors =
-      R"("x": {"shape": [2048, 2048], "kind": "input"}, "s": {"shape": [1024, 2048]}, "t": {"shape": [2048, 1024]}, "y": {"shape": [2048, 2048]})";
+      R"("x": {"shape": [2048, 2048], "kind": "input"}, "s": {"shape": [1024, 2048]},
+          "t": {"shape": [2048, 1024]}, "y": {"shape": [2048, 2048]})";
   const std::string nodes =
-      R"({"op": "slice", "in": ["x"], "out": ["s"], "attrs": {"dim": 0, "step": 2}}, {"op": "slice", "in": ["x"], "out": ["t"], "attrs": {"dim": 1, "step": 2}}, {"op": "matmul", "in": ["t", "s"], "out": ["y"]})";
+      R"({"op": "slice", "in": ["x"], "out": ["s"], "attrs": {"dim": 0, "step": 2}},
+          {"op": "slice", "in": ["x"], "out": ["t"], "attrs": {"dim": 1, "step": 2}},
+          {"op": "matmul", "in": ["t", "s"], "out": ["y"]})";
   const auto problem = test::read(test::draft(
       R"({"tensors": {)" + tensors + R"(}, "nodes": [)" + nodes + R"(], "outputs": ["y"]})",
       R"({"mesh": [["a", 1]], "programs": [{"tensors": {)" + tensors + R"(}, "nodes": [)" + nodes +
           R"(]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2048], [0, 2048]], "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2048], [0, 2048]], "parts": [{"local": "y"}]}]}]})"));
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2048], [0, 2048]],
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2048], [0, 2048]],
+                       "parts": [{"local": "y"}]}]}]})"));
   const Inferred inferred = inferLineage(*problem);
   EXPECT_EQ(inferred.problem, nullptr);
   EXPECT_NE(inferred.reason.find("operations"), std::string::npos) << inferred.reason;
@@ -572,17 +658,26 @@ TEST(Infer, DoublesFindTheSame) {
 // it in ten digits, and the plan rounds in other places.
 TEST(Infer, WhatNearlyCancelsIsNotLookedUpInDoubles) {
   const auto problem = test::read(draft(
-      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "h": {"shape": [4, 6]}, "a": {"shape": [4, 6]}, "d": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
-          "nodes": [{"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 10000000}}, {"op": "add", "in": ["x", "h"], "out": ["a"]},
-                    {"op": "sub", "in": ["a", "h"], "out": ["d"]}, {"op": "relu", "in": ["d"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "h": {"shape": [4, 6]},
+          "a": {"shape": [4, 6]}, "d": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 10000000}},
+           {"op": "add", "in": ["x", "h"], "out": ["a"]},
+                    {"op": "sub", "in": ["a", "h"], "out": ["d"]},
+                     {"op": "relu", "in": ["d"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["r", 1]], "programs": [{
-            "tensors": {"x": {"shape": [4, 6], "kind": "input"}, "lh": {"shape": [4, 6]}, "la": {"shape": [4, 6]}, "lb": {"shape": [4, 6]},
+            "tensors": {"x": {"shape": [4, 6], "kind": "input"}, "lh": {"shape": [4, 6]},
+             "la": {"shape": [4, 6]}, "lb": {"shape": [4, 6]},
                         "lc": {"shape": [4, 6]}, "ld": {"shape": [4, 6]}, "ly": {"shape": [4, 6]}},
-            "nodes": [{"op": "mul", "in": ["x"], "out": ["lh"], "attrs": {"scalar": 5000000}}, {"op": "add", "in": ["x", "lh"], "out": ["la"]},
-                      {"op": "add", "in": ["la", "lh"], "out": ["lb"]}, {"op": "sub", "in": ["lb", "lh"], "out": ["lc"]},
-                      {"op": "sub", "in": ["lc", "lh"], "out": ["ld"]}, {"op": "relu", "in": ["ld"], "out": ["ly"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "ly"}]}]}]})"));
+            "nodes": [{"op": "mul", "in": ["x"], "out": ["lh"], "attrs": {"scalar": 5000000}},
+             {"op": "add", "in": ["x", "lh"], "out": ["la"]},
+                      {"op": "add", "in": ["la", "lh"], "out": ["lb"]},
+                       {"op": "sub", "in": ["lb", "lh"], "out": ["lc"]},
+                      {"op": "sub", "in": ["lc", "lh"], "out": ["ld"]},
+                       {"op": "relu", "in": ["ld"], "out": ["ly"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 6]],
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]],
+                       "parts": [{"local": "ly"}]}]}]})"));
   executor::Limits limits;
   limits.maxBytes = 1 << 20;
   std::set<std::string> found;

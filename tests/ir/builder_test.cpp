@@ -81,15 +81,21 @@ TEST(Builder, SizesAndPairs) {
 TEST(Builder, ItsTwinInJsonIsTheSame) {
   const auto twin = readProblemText(
       R"({"format": "shardproof-model", "version": 1, "outputs": ["y"], "tensors":
-          {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"}, "y": {"shape": [4, 6]}},
+          {"x": {"shape": [4, 8], "kind": "input"}, "w": {"shape": [8, 6], "kind": "parameter"},
+           "y": {"shape": [4, 6]}},
           "nodes": [{"op": "matmul", "in": ["x", "w"], "out": ["y"], "loc": "model.py:3"}]})",
       R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2]], "programs": [{"tensors":
-          {"x": {"shape": [4, 4], "kind": "input"}, "w": {"shape": [4, 6], "kind": "parameter"}, "part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
+          {"x": {"shape": [4, 4], "kind": "input"}, "w": {"shape": [4, 6], "kind": "parameter"},
+           "part": {"shape": [4, 6]}, "y": {"shape": [4, 6]}},
           "nodes": [{"op": "matmul", "in": ["x", "w"], "out": ["part"]},
-                    {"op": "all_reduce", "in": ["part"], "out": ["y"], "comm": "sum", "group": ["tp"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]], "step": {"tp": [0, 4]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]], "step": {"tp": [4, 0]}, "parts": [{"local": "w"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]], "parts": [{"local": "y"}]}]}]})");
+                    {"op": "all_reduce", "in": ["part"], "out": ["y"], "comm": "sum",
+                     "group": ["tp"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]],
+           "step": {"tp": [0, 4]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 6]],
+                       "step": {"tp": [4, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 6]],
+                       "parts": [{"local": "y"}]}]}]})");
   const auto built = rowParallel().build();
   EXPECT_EQ(planText(*built, "m"), planText(*twin, "m"));
   EXPECT_EQ(modelText(*built), modelText(*twin));
@@ -158,32 +164,31 @@ TEST(Builder, MistakesAreToldWithTheirPlaces) {
   EXPECT_EQ(with([](ProblemBuilder& b) { b.program(); }),
             "the plan: /programs/1/at: the rank at {\"tp\": 0} is also covered by /programs/0, "
             "expected exactly one program for each rank");
-  EXPECT_EQ(with([](ProblemBuilder& b) { b.lineage("y", Role::kCheckpoint); }),
+  EXPECT_EQ(with([](ProblemBuilder& b) { b.lineage("y", Role::kCutPoint); }),
             "the plan: /lineage/3: found no shards, expected at least one");
   EXPECT_EQ(with([](ProblemBuilder& b) {
-              b.lineage("y", Role::kCheckpoint).shard({{0, 4}, {0, 6}});
+              b.lineage("y", Role::kCutPoint).shard({{0, 4}, {0, 6}});
             }),
             "the plan: /lineage/3/shards/0/parts: expected at least one part");
   EXPECT_EQ(with([](ProblemBuilder& b) {
-              b.lineage("y", Role::kCheckpoint).shard({{2, 2}, {0, 6}}).part("y");
+              b.lineage("y", Role::kCutPoint).shard({{2, 2}, {0, 6}}).part("y");
             }),
             "the plan: /lineage/3/shards/0/box/0: found the empty range [2, 2), expected at least "
             "one element");
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(with([&](ProblemBuilder& b) {
-              b.lineage("y", Role::kCheckpoint).shard({{-most, most}, {0, 6}}).part("y");
+              b.lineage("y", Role::kCutPoint).shard({{-most, most}, {0, 6}}).part("y");
             }),
             "the plan: /lineage/3/shards/0/box/0: found the range [-9223372036854775807, "
             "9223372036854775807), expected one that begins at 0 or above");
   EXPECT_NE(with([&](ProblemBuilder& b) {
-              b.lineage("y", Role::kCheckpoint).shard({{0, most}, {0, 6}}).part("y");
+              b.lineage("y", Role::kCutPoint).shard({{0, most}, {0, 6}}).part("y");
             }).find("the box holds [9223372036854775807, 6] elements, expected the shape of \"y\""),
             std::string::npos);
-  EXPECT_EQ(
-      with([](ProblemBuilder& b) {
-        b.lineage("y", Role::kCheckpoint).shard({{0, 4}, {0, 6}}).part("y").sum("tp").sum("tp");
-      }),
-      "the plan: /lineage/3/shards/0/sum: found the axis \"tp\" twice");
+  EXPECT_EQ(with([](ProblemBuilder& b) {
+              b.lineage("y", Role::kCutPoint).shard({{0, 4}, {0, 6}}).part("y").sum("tp").sum("tp");
+            }),
+            "the plan: /lineage/3/shards/0/sum: found the axis \"tp\" twice");
   EXPECT_EQ(with([](ProblemBuilder& b) {
               b.lineage("x", Role::kInput).shard({{0, 4}, {0, 4}}).part("x");
             }),

@@ -15,31 +15,46 @@ using test::Draft;
 // o = dropout(x), and the gradient of x for the gradient o: on 2 dp ranks with 2 microbatches each.
 Draft forwardAndBackward() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"}, "o": {"shape": [8, 4]}, "g": {"shape": [8, 4]}},
+      R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"}, "o": {"shape": [8, 4]},
+          "g": {"shape": [8, 4]}},
       "nodes": [{"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.25, "seed": 3}},
-                {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"], "attrs": {"p": 0.25, "seed": 3}}], "outputs": ["o", "g"]})",
+                {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"],
+                 "attrs": {"p": 0.25, "seed": 3}}], "outputs": ["o", "g"]})",
       R"({"mesh": [["dp", 2], ["tp", 2]], "microbatches": 2, "programs": [
-        {"at": {"dp": 0}, "tensors": {"x": {"shape": [2, 4], "kind": "input", "per_mb": true}, "o": {"shape": [2, 4], "per_mb": true}, "g": {"shape": [2, 4], "per_mb": true}},
-         "nodes": [{"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.25, "seed": 3}, "mb": "*"},
-                   {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"], "attrs": {"p": 0.25, "seed": 3}, "mb": "*"}]},
-        {"at": {"dp": 1}, "tensors": {"x": {"shape": [2, 4], "kind": "input", "per_mb": true}, "o": {"shape": [2, 4], "per_mb": true}, "g": {"shape": [2, 4], "per_mb": true}},
-         "nodes": [{"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.25, "seed": 3}, "mb": "*"},
-                   {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"], "attrs": {"p": 0.25, "seed": 3}, "mb": "*"}]}],
+        {"at": {"dp": 0}, "tensors": {"x": {"shape": [2, 4], "kind": "input", "per_mb": true},
+         "o": {"shape": [2, 4], "per_mb": true}, "g": {"shape": [2, 4], "per_mb": true}},
+         "nodes": [{"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.25, "seed": 3},
+          "mb": "*"},
+                   {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"],
+                    "attrs": {"p": 0.25, "seed": 3}, "mb": "*"}]},
+        {"at": {"dp": 1}, "tensors": {"x": {"shape": [2, 4], "kind": "input", "per_mb": true},
+         "o": {"shape": [2, 4], "per_mb": true}, "g": {"shape": [2, 4], "per_mb": true}},
+         "nodes": [{"op": "dropout", "in": ["x"], "out": ["o"], "attrs": {"p": 0.25, "seed": 3},
+          "mb": "*"},
+                   {"op": "dropout_backward", "in": ["o", "x"], "out": ["g"],
+                    "attrs": {"p": 0.25, "seed": 3}, "mb": "*"}]}],
        "lineage": [
-        {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
-        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "o"}]}]},
-        {"tensor": "g", "role": "output", "shards": [{"box": [[0, 2], [0, 4]], "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "g"}]}]}]})");
+        {"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 4]],
+         "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
+        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2], [0, 4]],
+         "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "o"}]}]},
+        {"tensor": "g", "role": "output", "shards": [{"box": [[0, 2], [0, 4]],
+         "step": {"dp": [4, 0], "mb": [2, 0]}, "parts": [{"local": "g"}]}]}]})");
 }
 
 // One rank; `model` and `plan` are nodes from x to o, `tensors` what else the plan's have.
 Draft oneRank(const std::string& model, const std::string& plan, const std::string& tensors = "") {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}, "o": {"shape": [4]}}, "nodes": [)" +
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]},
+          "o": {"shape": [4]}}, "nodes": [)" +
           model + R"(], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 1]], "programs": [{"at": {}, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}, "o": {"shape": [4]})" +
+      R"({"mesh": [["dp", 1]], "programs": [{"at": {}, "tensors": {"x": {"shape": [4],
+          "kind": "input"}, "y": {"shape": [4]}, "o": {"shape": [4]})" +
           tensors + R"(}, "nodes": [)" + plan + R"(]}],
-       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
+       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+        "parts": [{"local": "x"}]}]},
+                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]],
+                    "parts": [{"local": "o"}]}]}]})");
 }
 std::string dropout(const char* from, const char* to, int seed, const char* p = "0.5") {
   return std::string(R"({"op": "dropout", "in": [")") + from + R"("], "out": [")" + to +
@@ -86,16 +101,22 @@ TEST(DropoutMasks, AnotherSeedOnOneRankIsRefuted) {
 // the second claims the rows of the first.
 TEST(DropoutMasks, OtherPositionsAreOtherBits) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "both": {"shape": [4]}, "o": {"shape": [4]}},
+      R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "both": {"shape": [4]},
+          "o": {"shape": [4]}},
       "nodes": [{"op": "cat", "in": ["x", "x"], "out": ["both"], "attrs": {"dim": 0}}, )" +
           dropout("both", "o", 1) + R"(], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 2]], "programs": [{"at": {}, "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}, "o": {"shape": [4]}},
+      R"({"mesh": [["dp", 2]], "programs": [{"at": {}, "tensors": {"x": {"shape": [2],
+          "kind": "input"}, "y": {"shape": [2]}, "o": {"shape": [4]}},
          "nodes": [)" +
           dropout("x", "y", 1) +
-          R"(, {"op": "all_gather", "in": ["y"], "out": ["o"], "comm": "c", "group": ["dp"], "attrs": {"dim": 0}}]}],
-       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]},
-                   {"tensor": "both", "role": "checkpoint", "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
-                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
+          R"(, {"op": "all_gather", "in": ["y"], "out": ["o"], "comm": "c", "group": ["dp"],
+              "attrs": {"dim": 0}}]}],
+       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+        "parts": [{"local": "x"}]}]},
+                   {"tensor": "both", "role": "cut_point",
+                    "shards": [{"box": [[0, 2]], "step": {"dp": [2]}, "parts": [{"local": "x"}]}]},
+                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]],
+                    "parts": [{"local": "o"}]}]}]})");
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
   d.entry(1)["shards"][0].erase("step");
   EXPECT_EQ(verdict(d), Verdict::kNotEquivalent);
@@ -105,12 +126,15 @@ TEST(DropoutMasks, OfPartialSums) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [)" +
           dropout("x", "o", 1) + R"(], "outputs": ["o"]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}, "o": {"shape": [4]}},
+      R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"x": {"shape": [4],
+          "kind": "input"}, "y": {"shape": [4]}, "o": {"shape": [4]}},
          "nodes": [)" +
           dropout("x", "y", 1) +
           R"(, {"op": "all_reduce", "in": ["y"], "out": ["o"], "comm": "c", "group": ["tp"]}]}],
-       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]},
-                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
+       "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+        "parts": [{"local": "x"}], "sum": ["tp"]}]},
+                   {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]],
+                    "parts": [{"local": "o"}]}]}]})");
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
 }
 
@@ -134,7 +158,8 @@ TEST(DropoutMasks, WithoutPositionNothingIsDecided) {
   Draft d = oneRank(model, plan, R"(, "z": {"shape": [4]})");
   EXPECT_EQ(verdict(d), Verdict::kUndecided);
   d.plan["lineage"].push_back(test::Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "y"}]}]})"));
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);
 }
 
@@ -146,16 +171,27 @@ TEST(DropoutMasks, PlacesThatMeetAreNone) {
         R"({"tensors": {"x": {"shape": [8], "kind": "input"}, "o": {"shape": [8]}}, "nodes": [)" +
             dropout("x", "o", 7) + R"(], "outputs": ["o"]})",
         R"({"mesh": [["dp", 2], ["tp", 2]], "microbatches": 2, "programs": [{"at": {},
-                              "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true}, "h": {"shape": [2], "per_mb": true}, "o": {"shape": [2], "per_mb": true}},
-                              "nodes": [{"op": "identity", "in": ["x"], "out": ["h"], "mb": "*"}, {"op": "dropout", "in": ["h"], "out": ["o"], "attrs": {"p": 0.5, "seed": 7}, "mb": "*"}]}],
-                              "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "x"}]}]},
-                                          {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "o"}]}]}]})");
+                              "tensors": {"x": {"shape": [2], "kind": "input", "per_mb": true},
+                               "h": {"shape": [2], "per_mb": true},
+                               "o": {"shape": [2], "per_mb": true}},
+                              "nodes": [{"op": "identity", "in": ["x"], "out": ["h"], "mb": "*"},
+                               {"op": "dropout", "in": ["h"], "out": ["o"],
+                               "attrs": {"p": 0.5, "seed": 7}, "mb": "*"}]}],
+                              "lineage": [{"tensor": "x", "role": "input",
+                               "shards": [{"box": [[0, 2]], "step": {"dp": [4], "mb": [2]},
+                               "parts": [{"local": "x"}]}]},
+                                          {"tensor": "o", "role": "output",
+                                           "shards": [{"box": [[0, 2]],
+                                           "step": {"dp": [4], "mb": [2]},
+                                           "parts": [{"local": "o"}]}]}]})");
     EXPECT_EQ(verdict(d), Verdict::kEquivalent);
     test::Json& shards = d.plan["lineage"][1]["shards"];
     if (axes) {
       shards = test::Json::parse(
-          R"([{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 0}}]}, {"box": [[4, 6]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 1}}]},
-                                     {"box": [[0, 2]], "step": {"dp": [4], "mb": [2]}, "parts": [{"local": "o", "at": {"tp": 0}}]}])");
+          R"([{"box": [[0, 2]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 0}}]},
+              {"box": [[4, 6]], "step": {"mb": [2]}, "parts": [{"local": "o", "at": {"dp": 1}}]},
+                                     {"box": [[0, 2]], "step": {"dp": [4], "mb": [2]},
+                                      "parts": [{"local": "o", "at": {"tp": 0}}]}])");
     } else {
       shards.push_back(test::Json::parse(
           R"({"box": [[0, 2]], "step": {"dp": [4]}, "parts": [{"local": "o", "mb": 0}]})"));
@@ -180,7 +216,7 @@ TEST(DropoutMasks, TheirPlacesMustBeProved) {
                     R"(, "z": {"shape": [4]})");
   EXPECT_EQ(verdict(d), Verdict::kEquivalent);  // nothing places it, and nobody reads it
   d.plan["lineage"].push_back({{"tensor", "x"},
-                               {"role", "checkpoint"},
+                               {"role", "cut_point"},
                                {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", "z"}}}}}}}});
   EXPECT_EQ(verdict(d), Verdict::kUndecided);
 }

@@ -13,18 +13,30 @@ namespace {
 // Rank 0 chooses experts (integers) and sends the choice on; no dtype says so.
 test::Draft choice() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]}, "i": {"shape": [4, 2]}},
-      "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"], "attrs": {"score_func": "softmax", "topk": 2}}], "outputs": ["g"]})",
+      R"({"tensors": {"x": {"shape": [4, 2], "kind": "input"},
+          "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]},
+          "i": {"shape": [4, 2]}},
+      "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"],
+       "attrs": {"score_func": "softmax", "topk": 2}}], "outputs": ["g"]})",
       R"({"mesh": [["pp", 2]], "programs": [
-        {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 2], "kind": "input"}, "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]}, "i": {"shape": [4, 2]}, "v": {"shape": [8]}},
-         "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"], "attrs": {"score_func": "softmax", "topk": 2}}, {"op": "view", "in": ["i"], "out": ["v"], "attrs": {"size": [8]}},
+        {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 2], "kind": "input"},
+         "w": {"shape": [8, 2], "kind": "parameter"}, "g": {"shape": [4, 2]},
+         "i": {"shape": [4, 2]}, "v": {"shape": [8]}},
+         "nodes": [{"op": "moe_gate", "in": ["x", "w"], "out": ["g", "i"],
+          "attrs": {"score_func": "softmax", "topk": 2}},
+          {"op": "view", "in": ["i"], "out": ["v"], "attrs": {"size": [8]}},
                    {"op": "send", "in": ["v"], "out": [], "comm": "c", "to": {"pp": 1}}]},
-        {"at": {"pp": 1}, "tensors": {"v": {"shape": [8]}, "u": {"shape": [2, 4]}, "r": {"shape": [4], "kind": "input"}},
-         "nodes": [{"op": "recv", "in": [], "out": ["v"], "comm": "c", "from": {"pp": 0}}, {"op": "view", "in": ["v"], "out": ["u"], "attrs": {"size": [2, 4]}}]}],
+        {"at": {"pp": 1}, "tensors": {"v": {"shape": [8]}, "u": {"shape": [2, 4]},
+         "r": {"shape": [4], "kind": "input"}},
+         "nodes": [{"op": "recv", "in": [], "out": ["v"], "comm": "c", "from": {"pp": 0}},
+          {"op": "view", "in": ["v"], "out": ["u"], "attrs": {"size": [2, 4]}}]}],
        "lineage": [
-        {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]], "parts": [{"local": "x", "at": {"pp": 0}}]}]},
-        {"tensor": "w", "role": "input", "shards": [{"box": [[0, 8], [0, 2]], "parts": [{"local": "w", "at": {"pp": 0}}]}]},
-        {"tensor": "g", "role": "output", "shards": [{"box": [[0, 4], [0, 2]], "parts": [{"local": "g", "at": {"pp": 0}}]}]}]})");
+        {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]],
+         "parts": [{"local": "x", "at": {"pp": 0}}]}]},
+        {"tensor": "w", "role": "input", "shards": [{"box": [[0, 8], [0, 2]],
+         "parts": [{"local": "w", "at": {"pp": 0}}]}]},
+        {"tensor": "g", "role": "output", "shards": [{"box": [[0, 4], [0, 2]],
+         "parts": [{"local": "g", "at": {"pp": 0}}]}]}]})");
 }
 
 ElementKind elementOf(const Problem& problem, std::int32_t program, const std::string& name) {

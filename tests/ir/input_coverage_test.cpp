@@ -17,12 +17,15 @@ constexpr const char* kModel = R"({"format": "shardproof-model", "version": 1,
 
 // A plan on dp 2 with 2 microbatches; `step` is that of both entries.
 std::string plan(const std::string& inputStep) {
-  return R"({"format": "shardproof-plan", "version": 1, "mesh": [["dp", 2], ["tp", 2]], "microbatches": 2,
-  "programs": [{"tensors": {"x": {"shape": [4, 2], "kind": "input", "per_mb": true}, "y": {"shape": [4, 2], "per_mb": true}},
+  return R"({"format": "shardproof-plan", "version": 1, "mesh": [["dp", 2], ["tp", 2]],
+             "microbatches": 2,
+  "programs": [{"tensors": {"x": {"shape": [4, 2], "kind": "input", "per_mb": true},
+   "y": {"shape": [4, 2], "per_mb": true}},
                 "nodes": [{"op": "neg", "in": ["x"], "out": ["y"], "mb": "*"}]}],
   "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 2]], "step": )" +
          inputStep + R"(, "parts": [{"local": "x"}]}]},
-              {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 2]], "step": {"dp": [8, 0], "mb": [4, 0]}, "parts": [{"local": "y"}]}]}]})";
+              {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4], [0, 2]],
+               "step": {"dp": [8, 0], "mb": [4, 0]}, "parts": [{"local": "y"}]}]}]})";
 }
 
 std::vector<ir::InputGap> gaps(const std::string& step) {

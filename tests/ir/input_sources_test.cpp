@@ -20,7 +20,8 @@ Json inputOfX(const char* box) {
 TEST(InputLineage, TwoSourcesOfOneLocalTensorAreAnInputError) {
   test::Draft d = test::twoRanks();
   d.entry(0)["shards"] = Json::parse(
-      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]},
+          {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
   d.plan["lineage"].push_back(inputOfX("[[4, 8]]"));
   try {
     static_cast<void>(test::read(d));
@@ -37,7 +38,8 @@ TEST(InputLineage, TwoSourcesOfOneLocalTensorAreAnInputError) {
 TEST(InputLineage, TheSameSourceTwiceIsNone) {
   test::Draft d = test::twoRanks();
   d.entry(0)["shards"] = Json::parse(
-      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]}, {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
+      R"([{"box": [[0, 4]], "parts": [{"local": "x", "at": {"tp": 0}}]},
+          {"box": [[4, 8]], "parts": [{"local": "x", "at": {"tp": 1}}]}])");
   d.plan["lineage"].push_back(inputOfX("[[0, 4]]"));
   EXPECT_NO_THROW(test::read(d));
 }
@@ -47,11 +49,14 @@ TEST(InputLineage, APartOfTwoSumsIsAnInputError) {
   d.model["tensors"]["y"] = d.model["tensors"]["x"] =
       Json::parse(R"({"shape": [4], "kind": "input"})");
   d.entry(0) = Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}],
+          "sum": ["tp"]}]})");
   d.entry(1) = Json::parse(
-      R"({"tensor": "y", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})");
+      R"({"tensor": "y", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}],
+          "sum": ["tp"]}]})");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}], "sum": ["tp"]}]})"));
+      R"({"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}],
+          "sum": ["tp"]}]})"));
   EXPECT_THROW(test::read(d), InputError);  // x = y would follow
 }
 
@@ -59,7 +64,8 @@ TEST(InputLineage, APartOfTwoSumsIsAnInputError) {
 TEST(InputLineage, DifferentStepsAreDifferentSources) {
   test::Draft d = test::twoRanks();
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "x"}]}]})"));
   EXPECT_THROW(test::read(d), InputError);
 }
 

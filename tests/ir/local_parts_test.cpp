@@ -315,7 +315,7 @@ TEST(LocalParts, ThatNoCutsSeparateAreNoInputButMayBeChecked) {
     EXPECT_NE(std::string(error.what()).find("no cut through all of \"v\""), std::string::npos)
         << error.what();
   }
-  const Report report = verify(*read(pinwheel("checkpoint")), {});
+  const Report report = verify(*read(pinwheel("cut_point")), {});
   EXPECT_EQ(report.verdict, Verdict::kEquivalent);
 }
 

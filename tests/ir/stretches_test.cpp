@@ -26,17 +26,24 @@ Draft rows() {
       R"({"tensors": {"x": {"shape": [8, 3], "kind": "input"}, "y": {"shape": [8, 3]}},
           "nodes": [{"op": "mul", "in": ["x", "x"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"version": 2, "mesh": [["dp", 6], ["tp", 2]], "programs": [
-           {"at": {"dp": [0, 4]}, "tensors": {"x": {"shape": [8, 3], "kind": "input"}, "own": {"shape": [1, 3]}, "y": {"shape": [1, 3]}},
-            "nodes": [{"op": "slice", "in": ["x"], "out": ["own"], "attrs": {"dim": 0, "start": 0, "stop": 1}, "step": {"dp": {"start": 1, "stop": 1}}},
+           {"at": {"dp": [0, 4]}, "tensors": {"x": {"shape": [8, 3], "kind": "input"},
+            "own": {"shape": [1, 3]}, "y": {"shape": [1, 3]}},
+            "nodes": [{"op": "slice", "in": ["x"], "out": ["own"],
+             "attrs": {"dim": 0, "start": 0, "stop": 1}, "step": {"dp": {"start": 1, "stop": 1}}},
                       {"op": "mul", "in": ["own", "own"], "out": ["y"]}]},
-           {"at": {"dp": [4, 6]}, "tensors": {"x": {"shape": [8, 3], "kind": "input"}, "own": {"shape": [2, 3]}, "y": {"shape": [2, 3]}},
-            "nodes": [{"op": "slice", "in": ["x"], "out": ["own"], "attrs": {"dim": 0, "start": -4, "stop": -2}, "step": {"dp": {"start": 2, "stop": 2}}},
+           {"at": {"dp": [4, 6]}, "tensors": {"x": {"shape": [8, 3], "kind": "input"},
+            "own": {"shape": [2, 3]}, "y": {"shape": [2, 3]}},
+            "nodes": [{"op": "slice", "in": ["x"], "out": ["own"],
+             "attrs": {"dim": 0, "start": -4, "stop": -2}, "step": {"dp": {"start": 2, "stop": 2}}},
                       {"op": "mul", "in": ["own", "own"], "out": ["y"]}]}],
           "lineage": [
-           {"tensor": "x", "role": "input", "shards": [{"box": [[0, 8], [0, 3]], "parts": [{"local": "x"}]}]},
+           {"tensor": "x", "role": "input", "shards": [{"box": [[0, 8], [0, 3]],
+            "parts": [{"local": "x"}]}]},
            {"tensor": "y", "role": "output", "shards": [
-            {"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]}, "parts": [{"local": "y", "at": {"dp": [0, 4]}}]},
-            {"box": [[-4, -2], [0, 3]], "step": {"dp": [2, 0]}, "parts": [{"local": "y", "at": {"dp": [4, 6]}}]}]}]})");
+            {"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]},
+             "parts": [{"local": "y", "at": {"dp": [0, 4]}}]},
+            {"box": [[-4, -2], [0, 3]], "step": {"dp": [2, 0]},
+             "parts": [{"local": "y", "at": {"dp": [4, 6]}}]}]}]})");
   return d;
 }
 
@@ -44,16 +51,21 @@ Draft rows() {
 Draft sum() {
   return test::draft(
       R"({"tensors": {"x": {"shape": [6, 3], "kind": "input"}, "y": {"shape": [3]}},
-          "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+          "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}],
+           "outputs": ["y"]})",
       R"({"version": 2, "mesh": [["dp", 6]], "programs": [
-           {"at": {"dp": [0, 4]}, "tensors": {"x": {"shape": [1, 3], "kind": "input"}, "a": {"shape": [3]}},
+           {"at": {"dp": [0, 4]}, "tensors": {"x": {"shape": [1, 3], "kind": "input"},
+            "a": {"shape": [3]}},
             "nodes": [{"op": "sum", "in": ["x"], "out": ["a"], "attrs": {"dim": 0}}]},
-           {"at": {"dp": [4, 6]}, "tensors": {"x": {"shape": [1, 3], "kind": "input"}, "b": {"shape": [3]}},
+           {"at": {"dp": [4, 6]}, "tensors": {"x": {"shape": [1, 3], "kind": "input"},
+            "b": {"shape": [3]}},
             "nodes": [{"op": "sum", "in": ["x"], "out": ["b"], "attrs": {"dim": 0}}]}],
           "lineage": [
-           {"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]}, "parts": [{"local": "x"}]}]},
+           {"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 3]],
+            "step": {"dp": [1, 0]}, "parts": [{"local": "x"}]}]},
            {"tensor": "y", "role": "output", "shards": [{"box": [[0, 3]], "sum": ["dp"],
-            "parts": [{"local": "a", "at": {"dp": [0, 4]}}, {"local": "b", "at": {"dp": [4, 6]}}]}]}]})");
+            "parts": [{"local": "a", "at": {"dp": [0, 4]}},
+             {"local": "b", "at": {"dp": [4, 6]}}]}]}]})");
 }
 
 Json& shardOf(Draft& d, std::size_t s) { return d.plan["lineage"][1]["shards"][s]; }
@@ -134,7 +146,8 @@ TEST(Stretches, EachRankHasItsProgramAndItsAttributes) {
 TEST(Stretches, OfLineageMakeClasses) {
   Draft d = sum();
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]}, "parts": [{"local": "x", "at": {"dp": [1, 3]}}]}]})"));
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 3]],
+          "step": {"dp": [1, 0]}, "parts": [{"local": "x", "at": {"dp": [1, 3]}}]}]})"));
   const auto problem = test::read(d);
   EXPECT_EQ(PlanIndex(*problem).symmetry().classes(0),
             (std::vector<std::vector<std::int32_t>>{{0}, {1, 2}, {3}, {4, 5}}));
@@ -215,7 +228,8 @@ TEST(Stretches, BadOnesAreErrors) {
   expectRefused(d, "/programs", "no program covers the rank");
   d = rows();  // groups have members, not stretches of them
   d.program(0)["nodes"].push_back(Json::parse(
-      R"({"op": "all_reduce", "in": ["y"], "out": ["y"], "comm": "c", "group_at": [{"dp": [0, 4]}]})"));
+      R"({"op": "all_reduce", "in": ["y"], "out": ["y"], "comm": "c",
+          "group_at": [{"dp": [0, 4]}]})"));
   expectRefused(d, "/programs/0/nodes/2/group_at/0/dp", "expected");
   d = rows();  // the last coordinate of the stretch would have rows 7 and 8
   shardOf(d, 1)["box"] = Json::parse("[[-3, -1], [0, 3]]");
@@ -252,7 +266,8 @@ TEST(Stretches, InputsHaveOneSourceOnEachRank) {
   Draft d = sum();
   Json& x = d.plan["lineage"][0]["shards"];
   x.push_back(Json::parse(
-      R"({"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]}, "parts": [{"local": "x", "at": {"dp": [4, 6]}}]})"));
+      R"({"box": [[0, 1], [0, 3]], "step": {"dp": [1, 0]}, "parts": [{"local": "x",
+          "at": {"dp": [4, 6]}}]})"));
   EXPECT_EQ(verdictOf(*test::read(d)), Verdict::kEquivalent);  // says the same twice
   x[1]["box"] = Json::parse("[[-1, 0], [0, 3]]");
   expectRefused(d, "/lineage/0/shards/1", "already is the input piece");

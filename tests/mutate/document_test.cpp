@@ -28,7 +28,8 @@ TEST(Document, AGeneratedPlanComesOutByteForByte) {
 TEST(Document, DecimalsKeepTheirDigits) {
   const test::TemporaryDirectory directory;
   const std::string text =
-      R"({"a": [0.12345678901234567890123, 1e-05, -1.50, 3, "0.1", null, true, 123456789012345678901234567890]})";
+      R"({"a": [0.12345678901234567890123, 1e-05, -1.50, 3, "0.1", null, true,
+          123456789012345678901234567890]})";
   const Json document = readDocument(directory.write("d.json", text));
   std::string squeezed = documentText(document);
   std::erase(squeezed, '\n');

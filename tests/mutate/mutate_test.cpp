@@ -164,13 +164,18 @@ TEST(Mutate, NothingIsListedThatWouldChangeNothing) {
 // A reduction over an axis of one rank, and one whose result nobody needs.
 TEST(Mutate, ReductionsWithoutEffectAreNotListed) {
   const char* text =
-      R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2], ["ep", 1]], "programs": [{"tensors":
-    {"x": {"shape": [2, 2], "kind": "input"}, "y": {"shape": [2, 2]}, "z": {"shape": [2, 2]}, "dead": {"shape": [2, 2]}, "sum": {"shape": [2, 2]}},
+      R"({"format": "shardproof-plan", "version": 1, "mesh": [["tp", 2], ["ep", 1]],
+          "programs": [{"tensors":
+    {"x": {"shape": [2, 2], "kind": "input"}, "y": {"shape": [2, 2]}, "z": {"shape": [2, 2]},
+     "dead": {"shape": [2, 2]}, "sum": {"shape": [2, 2]}},
     "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "a", "group": ["ep"]},
               {"op": "all_reduce", "in": ["x"], "out": ["dead"], "comm": "b", "group": ["tp"]},
-              {"op": "all_reduce", "in": ["x"], "out": ["sum"], "comm": "c", "group": ["tp"]}, {"op": "add", "in": ["y", "sum"], "out": ["z"]}]}],
-    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 2]], "step": {"tp": [2, 0]}, "parts": [{"local": "x"}]}]},
-                {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 2]], "parts": [{"local": "z"}]}]}]})";
+              {"op": "all_reduce", "in": ["x"], "out": ["sum"], "comm": "c", "group": ["tp"]},
+               {"op": "add", "in": ["y", "sum"], "out": ["z"]}]}],
+    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 2]],
+     "step": {"tp": [2, 0]}, "parts": [{"local": "x"}]}]},
+                {"tensor": "z", "role": "output", "shards": [{"box": [[0, 2], [0, 2]],
+                 "parts": [{"local": "z"}]}]}]})";
   EXPECT_EQ(sitesOf("missing_all_reduce", Json::parse(text)), (std::vector<NodeRef>{{0, 2}}));
 }
 

@@ -41,7 +41,8 @@ TEST(PlanGraph, ValuesThatMatter) {
       valueMatters(node(R"({"op": "multiref_backward", "in": ["g", "h"], "out": ["x"]})"), 1));
   EXPECT_FALSE(valueMatters(node(R"({"op": "create_mask", "in": ["t"], "out": ["m"]})"), 0));
   const Json rotary = node(
-      R"({"op": "apply_rotary_emb_backward", "in": ["g", "h", "q", "k", "f"], "out": ["x", "y", null]})");
+      R"({"op": "apply_rotary_emb_backward", "in": ["g", "h", "q", "k", "f"],
+          "out": ["x", "y", null]})");
   EXPECT_TRUE(valueMatters(rotary, 1));
   EXPECT_FALSE(valueMatters(rotary, 2));
   EXPECT_TRUE(valueMatters(rotary, 4));
@@ -147,7 +148,8 @@ TEST(PlanGraph, WhatIsNoPlanIsAnInputError) {
   const Json noFormat = Json::parse(R"({"programs": []})"),
              model = Json::parse(R"({"format": "shardproof-model"})");
   const Json noNodes = Json::parse(
-      R"({"format": "shardproof-plan", "mesh": [], "programs": [{"at": {}, "tensors": {}}], "lineage": []})");
+      R"({"format": "shardproof-plan", "mesh": [], "programs": [{"at": {}, "tensors": {}}],
+          "lineage": []})");
   for (const Json* document : {&noFormat, &model, &noNodes})
     EXPECT_THROW(PlanGraph(*document, "f"), InputError);
 }

@@ -103,7 +103,8 @@ TEST(ObligationOfAStage, KeepsAsManyPositionsApartAsAProofMayMultiply) {
 // exponential of a score is as many as there are features, a power of a sum is as many sums.
 TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
   const std::string inputs =
-      R"("q": {"shape": [7, 900], "kind": "input"}, "k": {"shape": [900, 800], "kind": "input"}, "v": {"shape": [800, 3], "kind": "input"})";
+      R"("q": {"shape": [7, 900], "kind": "input"}, "k": {"shape": [900, 800], "kind": "input"},
+          "v": {"shape": [800, 3], "kind": "input"})";
   const auto counted = [&](const std::string& tensors, const std::string& nodes) {
     const Draft d = oneRank(inputs, tensors, nodes, tensors, nodes);
     const auto c = test::cut(d, test::lastEntry(d));
@@ -120,10 +121,11 @@ TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
   };
   const std::string scores = R"({"op": "matmul", "in": ["q", "k"], "out": ["s"]})",
                     s = R"("s": {"shape": [7, 800]})";
-  const auto product = counted(
-      s + R"(, "p": {"shape": [7, 800]}, "o": {"shape": [7, 3]})",
-      scores +
-          R"(, {"op": "softmax", "in": ["s"], "out": ["p"], "attrs": {"dim": 1}}, {"op": "matmul", "in": ["p", "v"], "out": ["o"]})");
+  const auto product =
+      counted(s + R"(, "p": {"shape": [7, 800]}, "o": {"shape": [7, 3]})",
+              scores +
+                  R"(, {"op": "softmax", "in": ["s"], "out": ["p"], "attrs": {"dim": 1}},
+              {"op": "matmul", "in": ["p", "v"], "out": ["o"]})");
   EXPECT_GT(product.first, 20);  // or as many as are not asked for any more
   EXPECT_EQ(product.second, 1);
   const auto power =
@@ -136,10 +138,10 @@ TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
 // A power so high that no reduction is wide enough: what the normal form compares is written, and
 // that it is no more than that.
 TEST(ObligationOfAStage, WhereTooManyPositionsWereNeededItIsNotConclusive) {
-  const std::string
-      t = R"({"shape": [4]})",
-      nodes =
-          R"({"op": "matmul", "in": ["x", "w"], "out": ["m"]}, {"op": "pow", "in": ["m"], "out": ["o"], "attrs": {"scalar": 40}})";
+  const std::string t = R"({"shape": [4]})",
+                    nodes =
+                        R"({"op": "matmul", "in": ["x", "w"], "out": ["m"]},
+              {"op": "pow", "in": ["m"], "out": ["o"], "attrs": {"scalar": 40}})";
   const std::string
       inputs =
           R"("x": {"shape": [4, 900], "kind": "input"}, "w": {"shape": [900], "kind": "input"})",

@@ -22,7 +22,8 @@ Draft summed(const std::string& operand = "y", const std::string& buffers = "{}"
   for (std::size_t p = 0; p < 2; ++p) {
     for (const char* name : {"y", "z"}) d.tensor(p, name) = Json::parse(R"({"shape": [4]})");
     d.program(p)["nodes"] = Json::parse(
-        R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "handle": "h"},
+        R"([{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+            "handle": "h"},
             {"op": "neg", "in": [")" +
         operand + R"("], "out": ["z"]}])");
     const Json places = Json::parse(buffers);
@@ -90,10 +91,13 @@ TEST(Async, WhatWasWrittenAgainIsNotRead) {
 void outputOfY(Draft& d) {
   d.model = Json::parse(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
-          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}], "outputs": ["y"]})");
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}],
+           "outputs": ["y"]})");
   d.plan["lineage"] = Json::parse(
-      R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])");
+      R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "x"}]}]},
+          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]],
+           "parts": [{"local": "y"}]}]}])");
 }
 
 TEST(Async, AnOutputIsWaitedForAtTheEnd) {
@@ -118,13 +122,18 @@ TEST(Async, InstancesOfMicrobatchesAreApart) {
     return test::draft(
         R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [], "outputs": ["x"]})",
         std::string(R"({"mesh": [["tp", 1]], "microbatches": 2, "programs": [{"order": "issue",
-          "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "per_mb": true}, "z": {"shape": [2], "per_mb": true}},
-          "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "mb": 0},
-                    {"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "mb": 1, "handle": "h"},
+          "tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "per_mb": true},
+           "z": {"shape": [2], "per_mb": true}},
+          "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+           "mb": 0},
+                    {"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+                     "mb": 1, "handle": "h"},
                     {"op": "neg", "in": [")") +
             read + R"("], "out": ["z"], "mb": 1}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]},
-                      {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]], "parts": [{"local": "x"}]}]}]})");
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "x", "role": "output", "shards": [{"box": [[0, 2]],
+                       "parts": [{"local": "x"}]}]}]})");
   };
   EXPECT_TRUE(defectsOf(made("y#0")).empty());
   expectAsync(made("y"), {"/programs/0/nodes/2", "/programs/0/nodes/1"}, "reads 'y#1'");

@@ -79,12 +79,17 @@ TEST(Checks, UnevenPiecesAreComparedAtEachPlace) {
                {0}, {"/programs/0/nodes/0"}, "but the size of its piece is 3");
   // One program for both: its result fits the first place only.
   const auto problem = test::read(test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}, "y": {"shape": [3]}},
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"},
+          "o": {"shape": [4]}, "y": {"shape": [3]}},
           "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]},
-                    {"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 0}, "sizes": [3, 1]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})"));
+                    {"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c",
+                     "group": ["tp"], "attrs": {"dim": 0}, "sizes": [3, 1]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]],
+                       "parts": [{"local": "o"}]}]}]})"));
   const auto defects = defectsOf(*problem);
   ASSERT_EQ(defects.size(), 1U);
   EXPECT_EQ(defects[0].ranks, (Ranks{1}));
@@ -117,7 +122,8 @@ TEST(Checks, SizesAndPairsThatDiffer) {
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
                "gives other sizes of the pieces");
   d = withCommunication(
-      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "pairs": [[0, 1]]})");
+      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+          "pairs": [[0, 1]]})");
   EXPECT_TRUE(defectsOf(d).empty());
   d.node(1, 0)["pairs"] = Json::parse("[[0, 1], [1, 0]]");
   expectDefect(d, DefectKind::kCollective, {0, 1}, {"/programs/0/nodes/0", "/programs/1/nodes/0"},
@@ -140,7 +146,8 @@ TEST(Checks, DeclaredShapeThatTheOperatorDoesNotProduce) {
 TEST(Checks, OneElementDeclaredForAScalar) {
   const auto through = [](const char* y, const char* t) {
     const std::string nodes =
-        R"({"op": "sum", "in": ["x"], "out": ["y"]}, {"op": "neg", "in": ["y"], "out": ["t"]}, {"op": "sum", "in": ["t"], "out": ["o"]})";
+        R"({"op": "sum", "in": ["x"], "out": ["y"]}, {"op": "neg", "in": ["y"], "out": ["t"]},
+            {"op": "sum", "in": ["t"], "out": ["o"]})";
     const auto tensors = [](const std::string& ofY, const std::string& ofT) {
       return R"("y": {"shape": )" + ofY + R"(}, "t": {"shape": )" + ofT +
              R"(}, "o": {"shape": []})";
@@ -186,7 +193,8 @@ TEST(Checks, CommunicationShapes) {
 
 TEST(Checks, PiecesThatDoNotDivide) {
   const Draft d = withCommunication(
-      R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c",
+          "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
       "[3]");
   expectDefect(d, DefectKind::kShape, {0}, {"/programs/0/nodes/0"},
                "declared with shape [3], but the operator produces [2]");
@@ -329,7 +337,8 @@ TEST(Checks, AMemberJoinsForAnotherMicrobatchOnly) {
 
 TEST(Checks, GroupsThatDiffer) {
   Draft d = withCommunication(
-      R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
+      R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c",
+          "group_at": [{"tp": 0}, {"tp": 1}], "attrs": {"dim": 0}})",
       "[8]");
   EXPECT_TRUE(defectsOf(d).empty());
   d.node(1, 0)["group_at"] = Json::parse(R"([{"tp": 1}, {"tp": 0}])");
@@ -352,7 +361,8 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
                "reduces with another operation");
 
   d = withCommunication(
-      R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 0, "odim": 1}})",
+      R"({"op": "all_to_all", "in": ["v"], "out": ["y"], "comm": "c", "group": ["tp"],
+          "attrs": {"idim": 0, "odim": 1}})",
       "[1, 4]");
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "v") = Json::parse(R"({"shape": [2, 2]})");
@@ -390,9 +400,11 @@ TEST(Checks, OtherReductionDimensionShapeOrElement) {
 Draft broadcast() {
   Draft d = withCommunication(kAllReduce);
   d.node(0, 0) = Json::parse(
-      R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+      R"({"op": "broadcast", "in": ["x"], "out": [], "comm": "b", "group": ["tp"],
+          "root": {"tp": 0}})");
   d.node(1, 0) = Json::parse(
-      R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "b", "group": ["tp"], "root": {"tp": 0}})");
+      R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "b", "group": ["tp"],
+          "root": {"tp": 0}})");
   return d;
 }
 

@@ -156,12 +156,11 @@ Draft ranksOf(const std::vector<std::vector<Json>>& nodes, int microbatches = 2)
                             {"tensor": "y", "role": "output", "shards": [{"box": [[0, 1]], )" +
           steps + R"(, "parts": [{"local": "y"}]}]}]})");
   for (std::size_t r = 0; r < nodes.size(); ++r) {
-    Json program = {
-        {"at", {{"r", r}}},
-        {"tensors",
-         Json::parse(
-             R"({"x": {"shape": [1], "kind": "input", "per_mb": true}, "y": {"shape": [1], "per_mb": true}})")},
-        {"nodes", Json::array()}};
+    Json program = {{"at", {{"r", r}}},
+                    {"tensors", Json::parse(
+                                    R"({"x": {"shape": [1], "kind": "input", "per_mb": true},
+                 "y": {"shape": [1], "per_mb": true}})")},
+                    {"nodes", Json::array()}};
     for (const Json& node : nodes[r]) {
       for (const Json& result : node["out"]) {
         program["tensors"][result.get<std::string>()] = {{"shape", {1}}};

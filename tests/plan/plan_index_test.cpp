@@ -76,7 +76,8 @@ TEST(PlanIndex, KnowsWhichAxesNothingNames) {
   test::Draft named =
       test::pipeline();  // a lineage part that names a coordinate tells the coordinates apart
   named.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
+      R"({"tensor": "s", "role": "cut_point", "shards": [{"box": [],
+          "parts": [{"local": "s", "at": {"pp": 1, "tp": 0}}]}]})"));
   const auto problem2 = test::read(named);
   EXPECT_EQ(PlanIndex(*problem2).symmetry().classes(1).size(), 2u);
 }
@@ -102,7 +103,8 @@ TEST(PlanIndex, ListedGroupsKeepTheirOrderAndTheRestOfTheRank) {
   for (std::size_t p = 0; p < 2; ++p) {
     d.tensor(p, "y") = Json::parse(R"({"shape": [8]})");
     d.program(p)["nodes"] = Json::parse(
-        R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
+        R"([{"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g",
+            "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": 0}}])");
   }
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
@@ -215,11 +217,15 @@ TEST(LemmaOrder, NodesInACycleShareAKey) {
   d.plan["microbatches"] = 2;
   d.tensor(0, "a") = d.tensor(0, "b") = Json::parse(R"({"shape": [4], "per_mb": true})");
   d.program(0)["nodes"] = Json::parse(
-      R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0}, {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"}, {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
+      R"([{"op": "identity", "in": ["x"], "out": ["a"], "mb": 0},
+          {"op": "neg", "in": ["a#0"], "out": ["b"], "mb": "*"},
+          {"op": "neg", "in": ["b#0"], "out": ["a"], "mb": 1}])");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
+      R"({"tensor": "x", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "a", "at": {"tp": 0}, "mb": 1}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
+      R"({"tensor": "x", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "b", "at": {"tp": 0}, "mb": 1}]}]})"));
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty()) << planIndex.defects()[0].message;

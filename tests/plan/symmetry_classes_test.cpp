@@ -17,10 +17,16 @@ using Classes = std::vector<std::vector<std::int32_t>>;
 // Every rank of a mesh a=4 x b=2 squares its x; all have the same program.
 Draft squares() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["a", 4], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}]}],
-                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-                                     {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}},
+          "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["a", 4], ["b", 2]], "programs": [{"tensors": {"x": {"shape": [4],
+          "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "square", "in": ["x"],
+          "out": ["o"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input",
+                          "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
+                                     {"tensor": "o", "role": "output",
+                                      "shards": [{"box": [[0, 4]],
+                                       "parts": [{"local": "o"}]}]}]})");
 }
 
 // A program for each coordinate of a, and one for the rank (2, 1) alone.
@@ -56,11 +62,13 @@ TEST(SymmetryClasses, PlacesInAGroupTellApartWhereTheyMean) {
   };
   const Classes apart{{0}, {1}, {2}, {3}};
   Draft d = with(
-      R"({"op": "collective_permute", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "pairs": []})");
+      R"({"op": "collective_permute", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"],
+          "pairs": []})");
   EXPECT_EQ(classesOf(d, 0), apart);
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
   d = with(
-      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}, "sizes": [1, 2, 1, 0]})");
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"],
+          "attrs": {"dim": 0}, "sizes": [1, 2, 1, 0]})");
   EXPECT_EQ(classesOf(d, 0), (Classes{{0, 2}, {1}, {3}}));
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
   const auto problem = test::read(d);
@@ -70,10 +78,13 @@ TEST(SymmetryClasses, PlacesInAGroupTellApartWhereTheyMean) {
   EXPECT_EQ(SymmetryClasses(problem->plan, index.mesh(), programOfRank, true, true).classes(0),
             apart);
   d = with(
-      R"({"op": "all_to_all", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"idim": 0, "odim": 0}, "sizes": [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]})");
+      R"({"op": "all_to_all", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"],
+          "attrs": {"idim": 0, "odim": 0}, "sizes": [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1],
+          [1, 1, 1, 1]]})");
   EXPECT_EQ(classesOf(d, 0), apart);
   d = with(
-      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"], "attrs": {"dim": 0}})");
+      R"({"op": "reduce_scatter", "in": ["x"], "out": ["p"], "comm": "c", "group": ["a"],
+          "attrs": {"dim": 0}})");
   EXPECT_EQ(classesOf(d, 0), (Classes{{0, 1, 2, 3}}));
 }
 
@@ -117,7 +128,8 @@ TEST(SymmetryClasses, LineagePartsTellApart) {
 TEST(SymmetryClasses, RootsAndListedGroupsTellApart) {
   Draft d = squares();
   d.program(0)["nodes"][0] = Json::parse(
-      R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c", "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
+      R"({"op": "all_reduce", "in": ["x"], "out": ["o"], "comm": "c",
+          "group_at": [{"a": 0}, {"a": 1}, {"a": 2}, {"a": 3}]})");
   EXPECT_EQ(classesOf(d, 0), (Classes{{0}, {1}, {2}, {3}}));
   EXPECT_EQ(classesOf(d, 1), (Classes{{0, 1}}));
 }

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import EQUIVALENT, NOT_EQUIVALENT, SHARED, SLOW, Failure, Runner, expect_code
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -27,7 +28,7 @@ PLANS = (
     if not SLOW
     else dict.fromkeys(table.GENERATED)
 )
-# A bug that several changes at once would have to mend.
+# A bug that several changes at once would have to fix.
 WITHOUT_MEND = {("scattered_before_tied", "gpt, tied")}
 # Tried in the largest plan: without a reduction, over a wrong axis, a factor.
 LARGEST = (
@@ -60,7 +61,7 @@ WORDS = {
 
 # Without lineage inside. In the second plan, what follows a wrong first layer is nothing of the
 # model. A rank that differs from the others has its own program, also after the fix.
-WITHOUT_CHECKPOINTS = {
+WITHOUT_CUT_POINTS = {
     "torch/llama_2layers_dp2_tp2": {
         "missing_all_reduce": "an all_reduce over tp is missing",
         "rope_offset": "",
@@ -102,7 +103,7 @@ def bug_in(runner, model, plan, name, bug, seed):
     if not (m.named and m.told):
         raise Failure(f"neither {m.place} nor a neighbour is named: {m.sentence}")
     if m.proved == ((bug, name) in WITHOUT_MEND):
-        raise Failure(f"mend: {m.mend or 'none'}, {'proved' if m.proved else 'not proved'}")
+        raise Failure(f"fix: {m.fix or 'none'}, {'proved' if m.proved else 'not proved'}")
     if WORDS.get(bug, "") not in m.sentence:
         raise Failure(f"expected {WORDS[bug]!r} in: {m.sentence}")
     return f"{m.kind}: {m.sentence}"
@@ -117,13 +118,13 @@ def refuted_in(runner, model, plan, bug):
         raise Failure(f"not refuted: exit {getattr(m, 'code', None)}")
 
 
-def bug_without_checkpoints(runner, name, bug):
+def bug_without_cut_points(runner, name, bug):
     """The first cause is the mistake and not a guessed lemma, and its fix is proved.
 
     Where the plan stops computing the model's tensors is found, and changed first.
     """
     plan = table.load(SHARED / "plans" / f"{name}.plan.json")
-    plan["lineage"] = [entry for entry in plan["lineage"] if entry["role"] != "checkpoint"]
+    plan["lineage"] = [entry for entry in plan["lineage"] if not is_cut_point(entry)]
     bare, wrong = runner.path("bare.json"), runner.path("wrong.json")
     bare.write_text(json.dumps(plan))
     table.run(runner.program, "mutate", bare, "--bug", bug, "-o", wrong)
@@ -132,12 +133,12 @@ def bug_without_checkpoints(runner, name, bug):
     causes = result.report["causes"]
     if (
         len(causes) != 1
-        or not causes[0]["mend"]
-        or not causes[0]["mend"]["proved"]
-        or WITHOUT_CHECKPOINTS[name][bug] not in causes[0]["sentence"]
+        or not causes[0]["fix"]
+        or not causes[0]["fix"]["proved"]
+        or WITHOUT_CUT_POINTS[name][bug] not in causes[0]["sentence"]
     ):
         raise Failure(
-            f"expected one cause with a proved mend: {[cause['sentence'] for cause in causes]}"
+            f"expected one cause with a proved fix: {[cause['sentence'] for cause in causes]}"
         )
 
 
@@ -153,20 +154,18 @@ def repaired(runner, model, plan):
 
     Nothing is written for a right plan, nor without the diagnosis.
     """
-    wrong, mended = runner.path("wrong.json"), runner.path("mended.json")
+    wrong, fixed = runner.path("wrong.json"), runner.path("fixed.json")
     table.run(runner.program, "mutate", plan, "--bug", "missing_all_reduce", "-o", wrong)
-    expect_code(
-        runner.verify(wrong, model, "--repair", mended, "--diagnose", "off"), NOT_EQUIVALENT
-    )
-    if mended.exists():
+    expect_code(runner.verify(wrong, model, "--fix", fixed, "--diagnose", "off"), NOT_EQUIVALENT)
+    if fixed.exists():
         raise Failure("written without a diagnosis")
-    result = runner.verify(wrong, model, "--repair", mended)
+    result = runner.verify(wrong, model, "--fix", fixed)
     expect_code(result, NOT_EQUIVALENT)
-    if "equivalent if: " not in result.out or f"{mended}: written" not in result.err:
+    if "proved fix: " not in result.out or f"{fixed}: written" not in result.err:
         raise Failure(result.out + result.err)
-    expect_code(runner.verify(mended, model), EQUIVALENT)
+    expect_code(runner.verify(fixed, model), EQUIVALENT)
     other = runner.path("other.json")
-    result = runner.verify(plan, model, "--repair", other)
+    result = runner.verify(plan, model, "--fix", other)
     expect_code(result, EQUIVALENT)
     if other.exists() or "equivalent as it is" not in result.err:
         raise Failure(f"written of a right plan: {result.err}")
@@ -265,10 +264,10 @@ def main():
         if name == "mlp":
             runner.case("repair", repaired, model, plan)
             runner.case("explain", explained, model, plan)
-    for name, bugs in WITHOUT_CHECKPOINTS.items():
+    for name, bugs in WITHOUT_CUT_POINTS.items():
         if (SHARED / "plans" / f"{name}.plan.json").exists():
             for bug in bugs:
-                runner.case(f"{bug}.{name}.without checkpoints", bug_without_checkpoints, name, bug)
+                runner.case(f"{bug}.{name}.without cut points", bug_without_cut_points, name, bug)
     made = table.run(
         runner.program, "generate", *NAMED_MICROBATCHES.split(), "-o", runner.path("named")
     ).stdout.split()

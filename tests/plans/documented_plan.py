@@ -12,6 +12,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point  # noqa: E402
 
 
 def main():
@@ -90,13 +92,11 @@ def main():
             "2 errors",
         )
         expect(
-            "no checkpoints",
+            "no cut points",
             "lint",
-            edited(
-                lambda p: p.update(lineage=[e for e in p["lineage"] if e["role"] != "checkpoint"])
-            ),
+            edited(lambda p: p.update(lineage=[e for e in p["lineage"] if not is_cut_point(e)])),
             0,
-            "no lineage of role `checkpoint`",
+            "no lineage of role `cut_point`",
         )
     return 1 if failed else 0
 

@@ -14,6 +14,7 @@ import sys
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     INPUT_ERROR,
@@ -49,7 +50,7 @@ PLANS = {
         *LLAMA,
         *shlex.split("--pp 2 --microbatches 4 --schedule 1f1b --dp 2 --zero 1"),
     ),
-    "llama_zero3": (*LLAMA, "--dp", "4", "--zero", "3", "--recompute", "--checkpoints", "none"),
+    "llama_zero3": (*LLAMA, "--dp", "4", "--zero", "3", "--recompute", "--cut-points", "none"),
     "gpt": (*GPT, "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2", "--dropout", "0.3"),
     "mlp": (
         "mlp",
@@ -144,7 +145,7 @@ def generated(runner, name):
     prefix = runner.path(name)
     run(runner, "generate", *PLANS[name], "-o", prefix, expected={0})
     plan, model = f"{prefix}.plan.json", f"{prefix}.model.json"
-    for options in (["--trials", "2"], ["--no-checkpoints", "--seed", "9"]):
+    for options in (["--trials", "2"], ["--no-cut-points", "--seed", "9"]):
         run(runner, "run", "-p", plan, *options, expected={EQUIVALENT})
     # Norms are squared roots, and vocabulary-parallel cross entropy moves a maximum out of an
     # exponential: these laws do not hold modulo a prime.
@@ -216,23 +217,21 @@ def report(runner):
         all(e["difference"]["model"] != e["difference"]["plan"] for e in different),
         "a difference without one",
     )
-    expect("on rank" in done.stdout and "Checkpoints that do not hold:" in done.stdout, done.stdout)
+    expect("on rank" in done.stdout and "Cut points that do not hold:" in done.stdout, done.stdout)
 
 
-def wrong_checkpoint(runner):
+def wrong_cut_point(runner):
     plan, model, _ = demo(runner)
     edited = json.loads(plan.read_text())
     entry = next(
-        e
-        for e in edited["lineage"]
-        if e["role"] == "checkpoint" and any(s.get("step") for s in e["shards"])
+        e for e in edited["lineage"] if is_cut_point(e) and any(s.get("step") for s in e["shards"])
     )
     for shard in entry["shards"]:
         shard.pop("step", None)
     file = runner.path("p.plan.json")
     file.write_text(json.dumps(edited))
     done = run(runner, "run", "-p", file, "-m", model, expected={EQUIVALENT})
-    expect("Checkpoints that do not hold:" in done.stdout, done.stdout)
+    expect("Cut points that do not hold:" in done.stdout, done.stdout)
 
 
 def arrays(runner):
@@ -309,7 +308,7 @@ def main():
     runner.case("small", all_small)
     for name in PLANS:
         runner.case(name, generated, name)
-    for case in (report, wrong_checkpoint, arrays, refusals):
+    for case in (report, wrong_cut_point, arrays, refusals):
         runner.case(case.__name__, case)
     return runner.run()
 

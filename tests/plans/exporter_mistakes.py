@@ -46,7 +46,7 @@ N = ("programs", 0, "nodes")  # of the plan: 0 linear, 3 all_reduce
 T = ("programs", 0, "tensors")
 L = ("lineage",)
 
-# what, which file, edit, place, mend (parts of the message)
+# what, which file, edit, place, fix (parts of the message)
 MISTAKES = [
     (
         "grad_of in the plan",
@@ -217,11 +217,11 @@ MISTAKES = [
     ),
     ("role in the plural", "plan", put(*L, 0, "role", "inputs"), "/lineage/0/role", '"input"'),
     (
-        "another word for checkpoint",
+        "another word for cut point",
         "plan",
         put(*L, 3, "role", "intermediate"),
         "/lineage/3/role",
-        '"checkpoint"',
+        '"cut_point"',
     ),
     ("mesh is an object", "plan", put("mesh", {"dp": 2, "tp": 2}), "/mesh", "write [["),
     ("version is text", "plan", put("version", "1"), "/version", "write 1"),
@@ -388,16 +388,16 @@ def main():
             elif table:
                 print(f"{name}\n    {err.strip()}")
 
-        for name, which, edit, place, mend in MISTAKES:
+        for name, which, edit, place, fix in MISTAKES:
             edited = copy.deepcopy(right)
             edit(edited[which])
-            check(name, {w: json.dumps(v) for w, v in edited.items()}, which, [place, mend])
-        for name, edit, place, mend in TEXTS:
+            check(name, {w: json.dumps(v) for w, v in edited.items()}, which, [place, fix])
+        for name, edit, place, fix in TEXTS:
             text = json.dumps(right["plan"])
             changed = edit(text)
             if changed == text:
                 raise SystemExit(f"{name}: changes nothing")
-            check(name, {"plan": changed, "model": texts["model"]}, "plan", [place, mend])
+            check(name, {"plan": changed, "model": texts["model"]}, "plan", [place, fix])
 
         # Several mistakes at once, in both files: all reported, each file named once, and no more
         # than 20.

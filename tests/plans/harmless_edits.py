@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits that change nothing of what a plan computes: the verdict must stay "equivalent".
 
-Wrong checkpoints on a right plan: equivalent as well, with that lineage reported as wrong.
+Wrong cut points on a right plan: equivalent as well, with that lineage reported as wrong.
 """
 
 import copy
@@ -12,6 +12,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import known_defects
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     LLAMA,
@@ -296,27 +297,25 @@ def doubled_by_adding(plan):
 # ---- lineage thinned out ----
 
 
-def checkpoints_removed(plan, seed, kept):
+def cut_points_removed(plan, seed, kept):
     draw = random.Random(seed)
-    plan.json["lineage"] = [
-        e for e in plan.lineage if e["role"] != "checkpoint" or draw.random() < kept
-    ]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e) or draw.random() < kept]
 
 
-def checkpoints_of_one_phase(plan, first_half):
-    checkpoints = [e for e in plan.lineage if e["role"] == "checkpoint"]
-    half = len(checkpoints) // 2
-    gone = checkpoints[:half] if first_half else checkpoints[half:]
+def cut_points_of_one_phase(plan, first_half):
+    cut_points = [e for e in plan.lineage if is_cut_point(e)]
+    half = len(cut_points) // 2
+    gone = cut_points[:half] if first_half else cut_points[half:]
     plan.json["lineage"] = [e for e in plan.lineage if not any(e is g for g in gone)]
 
 
-def without_checkpoints(runner, plan_name):
+def without_cut_points(runner, plan_name):
     """How far it gets depends on the size of the remaining stage.
 
     It must end, and never be refuted.
     """
     plan = Plan(plan_name)
-    checkpoints_removed(plan, 0, 0)
+    cut_points_removed(plan, 0, 0)
     result = runner.verify_plan(plan, "--stage-timeout", 20)
     expect_code(result, EQUIVALENT, UNDECIDED)
     return (
@@ -569,15 +568,15 @@ def silu_written_out(plan):
             node["op"], node["in"] = "mul", [node["in"][0], sigmoid]
 
 
-# ---- wrong checkpoints on a right plan ----
+# ---- wrong cut points on a right plan ----
 
 
-def forward_checkpoint(plan, nth=0):
-    """A checkpoint about one local tensor on each tp rank, for each dp and microbatch."""
+def forward_cut_point(plan, nth=0):
+    """A cut point about one local tensor on each tp rank, for each dp and microbatch."""
     return [
         e
         for e in plan.lineage
-        if e["role"] == "checkpoint"
+        if is_cut_point(e)
         and "step" in e["shards"][0]
         and len(e["shards"][0]["parts"]) == 1
         and "sum" not in e["shards"][0]
@@ -586,7 +585,7 @@ def forward_checkpoint(plan, nth=0):
 
 
 def points_to_another_tensor(plan, nth):
-    entry = forward_checkpoint(plan, nth)
+    entry = forward_cut_point(plan, nth)
     for shard in entry["shards"]:
         part = shard["parts"][0]
         p = plan.program(**part["at"])
@@ -608,7 +607,7 @@ def points_to_another_tensor(plan, nth):
 
 
 def on_one_rank_points_to_another_tensor(plan, nth):
-    entry = forward_checkpoint(plan, nth)
+    entry = forward_cut_point(plan, nth)
     keep = copy.deepcopy(entry["shards"][1:])
     points_to_another_tensor(plan, nth)
     entry["shards"][1:] = keep
@@ -616,7 +615,7 @@ def on_one_rank_points_to_another_tensor(plan, nth):
 
 
 def sum_missing(plan, nth):
-    entry = [e for e in plan.lineage if e["role"] == "checkpoint" and "sum" in e["shards"][0]][nth]
+    entry = [e for e in plan.lineage if is_cut_point(e) and "sum" in e["shards"][0]][nth]
     for shard in entry["shards"]:
         shard.pop("sum")
     return entry
@@ -626,7 +625,7 @@ def sum_too_many(plan, nth):
     entry = [
         e
         for e in plan.lineage
-        if e["role"] == "checkpoint"
+        if is_cut_point(e)
         and all("tp" in q["at"] for s in e["shards"] for q in s["parts"])
         and "step" not in e["shards"][0]
         and "sum" not in e["shards"][0]
@@ -637,23 +636,21 @@ def sum_too_many(plan, nth):
 
 
 def part_missing(plan, nth):
-    entry = [
-        e for e in plan.lineage if e["role"] == "checkpoint" and len(e["shards"][0]["parts"]) > 1
-    ][nth]
+    entry = [e for e in plan.lineage if is_cut_point(e) and len(e["shards"][0]["parts"]) > 1][nth]
     for shard in entry["shards"]:
         shard["parts"].pop()
     return entry
 
 
 def step_wrong(plan, nth):
-    entry = forward_checkpoint(plan, nth)
+    entry = forward_cut_point(plan, nth)
     for shard in entry["shards"]:
         shard["step"]["dp"], shard["step"]["mb"] = shard["step"]["mb"], shard["step"]["dp"]
     return entry
 
 
 def box_shifted(plan, nth):
-    entry = forward_checkpoint(plan, nth)
+    entry = forward_cut_point(plan, nth)
     for shard in entry["shards"]:
         shard["step"].pop("mb")
     return entry
@@ -663,7 +660,7 @@ def boxes_exchanged(plan, nth):
     entry = [
         e
         for e in plan.lineage
-        if e["role"] == "checkpoint"
+        if is_cut_point(e)
         and len(e["shards"]) == 2
         and e["shards"][0]["box"] != e["shards"][1]["box"]
     ][nth]
@@ -720,7 +717,7 @@ def cases(runner):
         runner.case(name, check, plan, edit, *arguments)
 
     def add_wrong(name, edit, *arguments, plan=LLAMA):
-        runner.case("wrong_checkpoint." + name, check_wrong_lineage, plan, edit, *arguments)
+        runner.case("wrong_cut_point." + name, check_wrong_lineage, plan, edit, *arguments)
 
     add("moe.more_groups_compete", gate_attribute, "topk_groups", 3, plan=MOE)
     add("moe.fewer_groups", gate_attribute, "n_groups", 4, plan=MOE)
@@ -732,11 +729,11 @@ def cases(runner):
             add(f"{kind}.scaled_and_back.{seed}", scaled_and_back, seed, 0.3, plan=plan)
         for seed in range(5):
             add(f"{kind}.lineage_shuffled.{seed}", lineage_shuffled, seed, plan=plan)
-            add(f"{kind}.half_the_checkpoints.{seed}", checkpoints_removed, seed, 0.5, plan=plan)
-        add(f"{kind}.quarter_of_the_checkpoints", checkpoints_removed, 7, 0.25, plan=plan)
+            add(f"{kind}.half_the_cut_points.{seed}", cut_points_removed, seed, 0.5, plan=plan)
+        add(f"{kind}.quarter_of_the_cut_points", cut_points_removed, 7, 0.25, plan=plan)
         add(f"{kind}.communications_renamed", communications_renamed, plan=plan)
         add(f"{kind}.programs_shuffled", programs_shuffled, 1, plan=plan)
-        add(f"{kind}.checkpoints_of_the_second_half", checkpoints_of_one_phase, True, plan=plan)
+        add(f"{kind}.cut_points_of_the_second_half", cut_points_of_one_phase, True, plan=plan)
         add(f"{kind}.dp_written_out", axis_written_out, "dp", plan=plan)
         add(f"{kind}.microbatches_written_out", microbatches_written_out, plan=plan)
         add(f"{kind}.tokens_named", tokens_named, plan=plan)
@@ -769,7 +766,7 @@ def cases(runner):
         add(f"{kind}.scaled_in_two_steps", scaled_in_two_steps, plan=plan)
         add(f"{kind}.scaled_rotary", scaled_rotary, plan=plan)
         add(f"{kind}.doubled_by_adding", doubled_by_adding, plan=plan)
-        runner.case(f"{kind}.without_checkpoints", without_checkpoints, plan)
+        runner.case(f"{kind}.without_cut_points", without_cut_points, plan)
         for nth in (0, 20, 60):
             add_wrong(f"{kind}.another_tensor.{nth}", points_to_another_tensor, nth, plan=plan)
         add_wrong(
@@ -786,7 +783,7 @@ def cases(runner):
         add_wrong(f"{kind}.several", several_wrong, plan=plan)
     add("llama.mask_added_to_itself", mask_added_to_itself)
     add("tp8.dp_written_out", axis_written_out, "dp", plan=LLAMA_TP8)
-    add("tp8.half_the_checkpoints", checkpoints_removed, 0, 0.5, plan=LLAMA_TP8)
+    add("tp8.half_the_cut_points", cut_points_removed, 0, 0.5, plan=LLAMA_TP8)
     add("tp8.lineage_shuffled", lineage_shuffled, 0, plan=LLAMA_TP8)
     add("tp8.all_reduce_in_two", all_reduce_in_two, "dp", plan=LLAMA_TP8)
     add("tp8.all_reduce_in_two_uneven", all_reduce_in_two_uneven, "tp", 1, plan=LLAMA_TP8)
@@ -801,9 +798,9 @@ def main():
             f"{kind}.{which}"
             for kind in ("llama", "moe")
             for which in (
-                "without_checkpoints",
-                "checkpoints_of_the_second_half",
-                "quarter_of_the_checkpoints",
+                "without_cut_points",
+                "cut_points_of_the_second_half",
+                "quarter_of_the_cut_points",
             )
         )
     )

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     DOES_NOT_APPLY,
     EQUIVALENT,
@@ -83,7 +84,7 @@ BUGS = (
 
 
 def thin(plan):
-    plan.lineage[:] = [entry for entry in plan.lineage if entry["role"] != "checkpoint"]
+    plan.lineage[:] = [entry for entry in plan.lineage if not is_cut_point(entry)]
     return plan
 
 
@@ -113,7 +114,7 @@ def torch(runner, name):
     return f"{result.report['inference']['lemmas']} lemmas, {result.seconds:.2f} s"
 
 
-def large(runner, arguments, checkpoints):
+def large(runner, arguments, cut_points):
     """Without options, and without evaluating the whole plan: wrong guesses are dropped."""
     prefix = runner.path("large")
     subprocess.run(
@@ -122,8 +123,8 @@ def large(runner, arguments, checkpoints):
             "generate",
             *arguments.split(),
             *ALL_OPTIONS.split(),
-            "--checkpoints",
-            checkpoints,
+            "--cut-points",
+            cut_points,
             "-o",
             str(prefix),
         ],
@@ -145,7 +146,7 @@ def generated(runner, arguments):
                 runner.program,
                 "generate",
                 *arguments.split(),
-                "--checkpoints",
+                "--cut-points",
                 "none",
                 "-o",
                 str(prefix),
@@ -250,8 +251,8 @@ def main():
                 runner.case(f"torch_{name}", torch, name)
     for name, arguments in GENERATED.items():
         runner.case(f"generated_{name}", generated, arguments)
-    for name, (arguments, checkpoints) in LARGE.items():
-        runner.case(f"large_{name}", large, arguments, checkpoints)
+    for name, (arguments, cut_points) in LARGE.items():
+        runner.case(f"large_{name}", large, arguments, cut_points)
     for bug in BUGS:
         runner.case(f"mutated_{bug}", mutated, bug)
     runner.case("without", without)

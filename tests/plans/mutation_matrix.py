@@ -35,7 +35,7 @@ SEEDS = 6 if SLOW else 1
 MOST_OPEN = 1 if SLOW else 0  # undecided, or not in time; only ever lowered
 # Where a whole layer is one lemma a report cannot always name the node: it lists the nearest 32 of
 # a hundred. The table has how often it does.
-COARSE = "--checkpoints layers"
+COARSE = "--cut-points layers"
 
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
 MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
@@ -70,7 +70,7 @@ COMBINATIONS = {
         "zero3": f"{MANY} --zero 3 --vocab-parallel --sequence-parallel",
         "interleaved": "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --tp 2 --vocab-parallel "
         "--sequence-parallel --microbatches 4 --schedule interleaved",
-        "layers_only": f"{MANY} --vocab-parallel --sequence-parallel --checkpoints layers",
+        "layers_only": f"{MANY} --vocab-parallel --sequence-parallel --cut-points layers",
     },
     "gpt": {
         "all": MANY,

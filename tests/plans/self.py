@@ -79,7 +79,7 @@ def verified(runner, plan, model_file, expected):
     return result
 
 
-def itself(runner, model_file, with_checkpoints):
+def itself(runner, model_file, with_cut_points):
     if callable(model_file):
         model_file = model_file(runner)
     model = read_json(model_file)
@@ -87,7 +87,7 @@ def itself(runner, model_file, with_checkpoints):
     plan = self_plan(
         model,
         "m.json",
-        (lambda name: True) if with_checkpoints else (lambda name: name in positions),
+        (lambda name: True) if with_cut_points else (lambda name: name in positions),
     )
     result = verified(runner, plan, model_file, EQUIVALENT)
     proved = [s for s in result.report["stages"] if s["verdict"] == "proved"]
@@ -101,11 +101,11 @@ def itself(runner, model_file, with_checkpoints):
     return f"{len(model['nodes'])} nodes, {len(proved)} stages"
 
 
-def changed_node(runner, with_checkpoints):
+def changed_node(runner, with_cut_points):
     """Plans that must not pass: a node reads the first of two operands of one shape twice."""
     model_file = generated(runner, "mlp")
     model = read_json(model_file)
-    right = self_plan(model, "m.json", lambda name: with_checkpoints)
+    right = self_plan(model, "m.json", lambda name: with_cut_points)
     shape = lambda name: model["tensors"][name]["shape"]  # noqa: E731
     wrong = 0
     for i, node in enumerate(model["nodes"]):
@@ -139,12 +139,12 @@ def main():
     ):
         models[path.split(".")[0]] = PLANS / path
     for name, model in models.items():
-        runner.case(f"{name}_with_checkpoints", itself, model, True)
+        runner.case(f"{name}_with_cut_points", itself, model, True)
         # A whole training step at once takes its time at real sizes: 4 to 10 seconds for the shared
         # models.
         if SLOW or callable(model) or name.endswith("_small"):
             runner.case(f"{name}_from_the_inputs", itself, model, False)
-    runner.case("changed_node_with_checkpoints", changed_node, True)
+    runner.case("changed_node_with_cut_points", changed_node, True)
     runner.case("changed_node_from_the_inputs", changed_node, False)
     return runner.run()
 

@@ -13,6 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from lineage import is_cut_point
 from plan_edit import (
     EQUIVALENT,
     LLAMA,
@@ -174,7 +175,7 @@ def every_worker_killed(runner, seconds):
 
 def no_time(runner, plan_name):
     result = runner.verify(PLANS / plan_name, None, "--stage-timeout", "0.001", "--no-classes")
-    # Stages of a millisecond may be proved all the same, and a checkpoint may fail; with all
+    # Stages of a millisecond may be proved all the same, and a cut point may fail; with all
     # outputs proved, 0 is right.
     expect_code(result, UNDECIDED, EQUIVALENT)
     undecided = [s for s in result.report["stages"] if s["verdict"] == "undecided"]
@@ -186,9 +187,9 @@ def no_time(runner, plan_name):
 
 
 def no_time_for_one_large_proof(runner):
-    """Without checkpoints the outputs are large proofs: a millisecond is not enough."""
+    """Without cut points the outputs are large proofs: a millisecond is not enough."""
     plan = Plan(LLAMA)
-    plan.json["lineage"] = [e for e in plan.lineage if e["role"] != "checkpoint"]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e)]
     result = runner.verify_plan(plan, "--stage-timeout", "0.001")
     expect_code(result, UNDECIDED)
     if result.report["verdict"] != "undecided" or "could not be" not in result.out:
@@ -201,7 +202,7 @@ def no_time_for_one_large_proof(runner):
 
 def no_memory(runner):
     plan = Plan(LLAMA)
-    plan.json["lineage"] = [e for e in plan.lineage if e["role"] != "checkpoint"]
+    plan.json["lineage"] = [e for e in plan.lineage if not is_cut_point(e)]
     result = runner.verify_plan(plan, "--memory", "16", "--stage-timeout", "10")
     expect_code(result, UNDECIDED, EQUIVALENT)
     return f"{result.report['verdict']}, {result.seconds:.1f} s"

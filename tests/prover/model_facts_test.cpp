@@ -48,7 +48,8 @@ TensorFacts factsOf(const char* tensor, int n, int rowLow, int rowHigh, int colu
       R"({"format": "shardproof-plan", "version": 1, "mesh": [["a", 1]], "programs": [{)" + body +
       R"(}], "lineage": [{"tensor": "ids", "role": "input", "shards": )" + whole +
       R"(}, {"tensor": "x", "role": "input", "shards": [{"box": )" + boxes +
-      R"(, "parts": [{"local": "x"}]}]}, {"tensor": "best", "role": "output", "shards": [{"box": [[0, 1], [0, 1], [0, )" +
+      R"(, "parts": [{"local": "x"}]}]}, {"tensor": "best", "role": "output",
+          "shards": [{"box": [[0, 1], [0, 1], [0, )" +
       left + R"(]], "parts": [{"local": "best"}]}]}]})";
   const auto problem = readProblemText(model, plan);
   const ModelFacts facts = modelFacts(*problem);

@@ -64,7 +64,9 @@ Draft communication(const std::string& node, const std::string& result,
                     const std::string& shards) {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}}, "nodes": [], "outputs": ["o"]})",
-      R"({"mesh": [["tp", 2]], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "x"}]}]}]})");
+      R"({"mesh": [["tp", 2]], "programs": [], "lineage": [{"tensor": "x", "role": "input",
+          "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]},
+          "parts": [{"local": "x"}]}]}]})");
   d.model["tensors"]["o"] = {{"shape", Json::parse(modelShape)}};
   d.model["nodes"].push_back(Json::parse(modelNode));
   for (int r = 0; r < 2; ++r) {
@@ -91,15 +93,16 @@ const std::map<std::string, std::pair<std::string, Values>> kReduced{
 
 TEST(StageInterpreter, AllReduce) {
   for (const auto& [reduce, expected] : kReduced) {
-    const auto r = run(
-        communication(
-            R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"reduce": ")" +
-                reduce + R"("}})",
-            "[1, 4]",
-            R"({"op": ")" + expected.first +
-                R"(", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})",
-            "[1, 4]", R"([{"box": [[0, 1], [0, 4]], "parts": [{"local": "y"}]}])"),
-        1);
+    const auto r =
+        run(communication(
+                R"({"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", 
+                "group": ["tp"], "attrs": {"reduce": ")" +
+                    reduce + R"("}})",
+                "[1, 4]",
+                R"({"op": ")" + expected.first +
+                    R"(", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})",
+                "[1, 4]", R"([{"box": [[0, 1], [0, 4]], "parts": [{"local": "y"}]}])"),
+            1);
     EXPECT_EQ(r->value("y", 0), expected.second) << reduce;
     EXPECT_EQ(r->value("y", 1), expected.second) << reduce;
     EXPECT_TRUE(r->paired()) << reduce;
@@ -107,20 +110,20 @@ TEST(StageInterpreter, AllReduce) {
 }
 
 TEST(StageInterpreter, AllGatherAlongADimensionInGroupOrder) {
-  auto r = run(
-      communication(
-          R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 0}})",
-          "[2, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
-          R"([{"box": [[0, 2], [0, 4]], "parts": [{"local": "y"}]}])"),
-      1);
+  auto r = run(communication(
+                   R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+              "attrs": {"dim": 0}})",
+                   "[2, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+                   R"([{"box": [[0, 2], [0, 4]], "parts": [{"local": "y"}]}])"),
+               1);
   EXPECT_EQ(r->value("y", 1), (Values{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_TRUE(r->paired());
-  r = run(
-      communication(
-          R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": -1}})",
-          "[1, 8]", R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [1, 8]}})",
-          "[1, 8]", R"([{"box": [[0, 1], [0, 8]], "parts": [{"local": "y"}]}])"),
-      1);
+  r = run(communication(
+              R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c",
+              "group_at": [{"tp": 1}, {"tp": 0}], "attrs": {"dim": -1}})",
+              "[1, 8]", R"({"op": "view", "in": ["x"], "out": ["o"], "attrs": {"size": [1, 8]}})",
+              "[1, 8]", R"([{"box": [[0, 1], [0, 8]], "parts": [{"local": "y"}]}])"),
+          1);
   EXPECT_EQ(r->value("y", 0), (Values{5, 6, 7, 8, 1, 2, 3, 4}));
   EXPECT_FALSE(r->paired());  // the group is listed the other way round
 }
@@ -128,13 +131,14 @@ TEST(StageInterpreter, AllGatherAlongADimensionInGroupOrder) {
 TEST(StageInterpreter, ReduceScatterGivesTheMembersOwnPiece) {
   const std::string shards =
       R"([{"box": [[0, 1], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])";
-  const auto r = run(
-      communication(
-          R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 1}})",
-          "[1, 2]",
-          R"({"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})",
-          "[1, 4]", shards),
-      1);
+  const auto r =
+      run(communication(
+              R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+              "attrs": {"dim": 1}})",
+              "[1, 2]",
+              R"({"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})",
+              "[1, 4]", shards),
+          1);
   EXPECT_EQ(r->value("y", 0), (Values{6, 8}));
   EXPECT_EQ(r->value("y", 1), (Values{10, 12}));
   EXPECT_TRUE(r->paired());
@@ -173,29 +177,31 @@ TEST(StageInterpreter, ReduceScatterIsCombinedOnce) {
 }
 
 TEST(StageInterpreter, AllToAll) {
-  auto r = run(
-      communication(
-          R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})",
-          "[2, 2]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
-          R"([{"box": [[0, 2], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])"),
-      1);
+  auto r =
+      run(communication(
+              R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+              "attrs": {"idim": 1, "odim": 0}})",
+              "[2, 2]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+              R"([{"box": [[0, 2], [0, 2]], "step": {"tp": [0, 2]}, "parts": [{"local": "y"}]}])"),
+          1);
   EXPECT_EQ(r->value("y", 0), (Values{1, 2, 5, 6}));
   EXPECT_EQ(r->value("y", 1), (Values{3, 4, 7, 8}));
   EXPECT_TRUE(r->paired());
   // Along one dimension: piece by piece of every member.
-  r = run(
-      communication(
-          R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 1}})",
-          "[1, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
-          R"([{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "y"}]}])"),
-      1);
+  r = run(communication(
+              R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+              "attrs": {"idim": 1, "odim": 1}})",
+              "[1, 4]", R"({"op": "identity", "in": ["x"], "out": ["o"]})", "[2, 4]",
+              R"([{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "y"}]}])"),
+          1);
   EXPECT_EQ(r->value("y", 0), (Values{1, 2, 5, 6}));
   EXPECT_EQ(r->value("y", 1), (Values{3, 4, 7, 8}));
 }
 
 TEST(StageInterpreter, BroadcastSendAndReceive) {
   Draft d = communication(
-      R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "c", "group": ["tp"], "root": {"tp": 0}})",
+      R"({"op": "broadcast", "in": [], "out": ["y"], "comm": "c", "group": ["tp"],
+          "root": {"tp": 0}})",
       "[1, 4]", R"({"op": "slice", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "stop": 1}})",
       "[1, 4]", R"([{"box": [[0, 1], [0, 4]], "parts": [{"local": "y", "at": {"tp": 1}}]}])");
   d.node(0, 0)["in"] = {"x"};
@@ -216,11 +222,19 @@ TEST(StageInterpreter, BroadcastSendAndReceive) {
 TEST(StageInterpreter, CollapsedMembersHaveWeights) {
   for (const bool mean : {false, true}) {
     Draft d = test::draft(
-        R"({"tensors": {"x": {"shape": [10], "kind": "input"}, "o": {"shape": [1]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}}], "outputs": ["o"]})",
-        R"({"mesh": [["dp", 10]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1]}},
-                               "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"], "comm": "c", "group": ["dp"]}]}],
-                              "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
-                                          {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "parts": [{"local": "y"}]}]}]})");
+        R"({"tensors": {"x": {"shape": [10], "kind": "input"}, "o": {"shape": [1]}},
+            "nodes": [{"op": "sum", "in": ["x"], "out": ["o"],
+            "attrs": {"dim": 0, "keepdim": true}}], "outputs": ["o"]})",
+        R"({"mesh": [["dp", 10]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"},
+            "y": {"shape": [1]}},
+                               "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["y"],
+                                "comm": "c", "group": ["dp"]}]}],
+                              "lineage": [{"tensor": "x", "role": "input",
+                               "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                               "parts": [{"local": "x"}]}]},
+                                          {"tensor": "o", "role": "output",
+                                           "shards": [{"box": [[0, 1]],
+                                           "parts": [{"local": "y"}]}]}]})");
     if (mean) {
       d.model["nodes"][0]["op"] = "mean";
       d.node(0, 0)["attrs"] = {{"reduce", "mean"}};
@@ -387,12 +401,13 @@ TEST(StageInterpreter, ALongChainOfAdditionsIsNotQuadratic) {
 }
 
 TEST(StageInterpreter, ConstantsListedElementByElement) {
-  const auto r = run(
-      test::oneRank(
-          R"("x": {"shape": [2, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, 10], [100, 1000]]})",
-          R"("o": {"shape": [2, 2]})", R"({"op": "mul", "in": ["x", "c"], "out": ["o"]})",
-          R"("o": {"shape": [2, 2]})", R"({"op": "mul", "in": ["c", "x"], "out": ["o"]})"),
-      1);
+  const auto r =
+      run(test::oneRank(
+              R"("x": {"shape": [2, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant",
+              "value": [[1, 10], [100, 1000]]})",
+              R"("o": {"shape": [2, 2]})", R"({"op": "mul", "in": ["x", "c"], "out": ["o"]})",
+              R"("o": {"shape": [2, 2]})", R"({"op": "mul", "in": ["c", "x"], "out": ["o"]})"),
+          1);
   EXPECT_EQ(r->value("c"), (Values{1, 10, 100, 1000}));
   EXPECT_EQ(r->value("o"), (Values{1, 20, 300, 4000}));
   EXPECT_TRUE(r->paired());

@@ -124,7 +124,8 @@ class Headline(unittest.TestCase):
             prefix = pathlib.Path(folder) / "kept"
             head = self.head(classified, keep=prefix)
             self.assertIn(
-                f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz says", head
+                f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz computes",
+                head,
             )
             self.assertIn('to accept: accept=["labels-valid"]', head)
 
@@ -161,14 +162,14 @@ class Headline(unittest.TestCase):
         text = (
             "UNDECIDED: whether plan /tmp/a b/step.plan.json.gz computes what model /tmp/a "
             "b/step.model.json.gz says could not be settled (0 of 1 output proved): to accept: "
-            "no advice\n\nmore plan a computes what model b says\n"
+            "no advice\n\nmore plan a computes what model b computes\n"
         )
         report = Report("UNDECIDED", "", 1, 0, [], text, {})
         Wording("train.py", "dp 2", "its single device computes", False, True).put(report)
         self.assertEqual(
             "UNDECIDED: whether train.py on mesh dp 2 computes what its single device computes "
             "could not be settled (0 of 1 output proved): to accept: no advice\n\n"
-            "more plan a computes what model b says\n",
+            "more plan a computes what model b computes\n",
             report.text,
         )
 

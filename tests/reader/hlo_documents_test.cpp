@@ -41,13 +41,15 @@ ENTRY %main (table: f32[16,4], ids: s32[8]) -> f32[] {
   %table = f32[16,4] parameter(0)
   %ids = s32[8] parameter(1)
   %index = s32[8,1] reshape(%ids)
-  %rows = f32[8,4] gather(%table, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  %rows = f32[8,4] gather(%table, %index), offset_dims={1}, collapsed_slice_dims={0},
+   start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
   %zero = s32[] constant(0)
   %start = (s32[], f32[8,4]) tuple(%zero, %rows)
   %loop = (s32[], f32[8,4]) while(%start), condition=%more, body=%body
   %last = f32[8,4] get-tuple-element(%loop), index=1
   %none = f32[] constant(0)
-  ROOT %sum = f32[] reduce(%last, %none), dimensions={0,1}, to_apply=%add, metadata={op_name="jit(f)/sum"}
+  ROOT %sum = f32[] reduce(%last, %none), dimensions={0,1}, to_apply=%add,
+   metadata={op_name="jit(f)/sum"}
 }
 )";
 
@@ -59,7 +61,8 @@ const char* const kPlan = R"(HloModule jit_f, num_partitions=4
 }
 ENTRY %main (table: f32[4,4], ids: s32[8]) -> f32[] {
   %table = f32[4,4] parameter(0), sharding={devices=[4,1]<=[4]}
-  %all = f32[16,4] all-gather(%table), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true
+  %all = f32[16,4] all-gather(%table), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0},
+   use_global_device_ids=true
   %ids = s32[8] parameter(1), sharding={replicated}
   %id = u32[] partition-id()
   %starts = s32[4] constant({0, 2, 4, 6})
@@ -67,12 +70,14 @@ ENTRY %main (table: f32[4,4], ids: s32[8]) -> f32[] {
   %from = s32[] reshape(%at)
   %mine = s32[2] dynamic-slice(%ids, %from), dynamic_slice_sizes={2}
   %index = s32[2,1] reshape(%mine)
-  %rows = f32[2,4] gather(%all, %index), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
+  %rows = f32[2,4] gather(%all, %index), offset_dims={1}, collapsed_slice_dims={0},
+   start_index_map={0}, index_vector_dim=1, slice_sizes={1,4}
   %once = f32[2,4] tanh(%rows)
   %twice = f32[2,4] tanh(%once)
   %none = f32[] constant(0)
   %part = f32[] reduce(%twice, %none), dimensions={0,1}, to_apply=%add
-  ROOT %sum = f32[] all-reduce(%part), channel_id=2, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add, sharding={replicated}
+  ROOT %sum = f32[] all-reduce(%part), channel_id=2, replica_groups={{0,1,2,3}},
+   use_global_device_ids=true, to_apply=%add, sharding={replicated}
 }
 )";
 
@@ -332,7 +337,8 @@ ENTRY %main (x: f32[8,3]) -> f32[1,3] {
   %own = u32[] partition-id()
   %moved = u32[] collective-permute(%own), channel_id=1, source_target_pairs={{0,0},{1,2},{2,1}}
   %zero = u32[] constant(0)
-  ROOT %y = f32[1,3] dynamic-slice(%x, %moved, %zero), dynamic_slice_sizes={1,3}, sharding={devices=[4,1]<=[4]}
+  ROOT %y = f32[1,3] dynamic-slice(%x, %moved, %zero), dynamic_slice_sizes={1,3},
+   sharding={devices=[4,1]<=[4]}
 }
 )",
                                           "p.hlo", "m.json", {});

@@ -13,7 +13,8 @@ namespace shardproof::hlo {
 namespace {
 
 const char* const kModule =
-    R"(HloModule jit_step, entry_computation_layout={(f32[2,3]{1,0}, s32[2]{0})->(f32[2,3]{1,0}, f32[])}, num_partitions=8
+    R"(HloModule jit_step, entry_computation_layout={(f32[2,3]{1,0}, s32[2]{0})->(f32[2,3]{1,0},
+        f32[])}, num_partitions=8
 
 FileNames
 1 "models.py"
@@ -36,10 +37,12 @@ StackFrames
 
 // the program itself
 ENTRY %main.4 (p: f32[2,3], i: s32[2]) -> (f32[2,3], f32[]) {
-  %p = f32[2,3]{1,0:T(8,128)} parameter(0), sharding={devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}
+  %p = f32[2,3]{1,0:T(8,128)} parameter(0), sharding={devices=[2,1,4]<=[4,2]T(1,
+   0) last_tile_dim_replicate}
   %i = s32[2]{0} parameter(1), sharding={replicated}
   %c = f32[2,3]{1,0} constant({ { 1, -2.5, 1e-05 }, { inf, /*i1=0*/ -inf, nan } })
-  %r = f32[] reduce(%p, %c), dimensions={0,1}, to_apply=%add, metadata={op_name="jit(step)/reduce_sum" stack_frame_id=1}
+  %r = f32[] reduce(%p, %c), dimensions={0,1}, to_apply=%add,
+   metadata={op_name="jit(step)/reduce_sum" stack_frame_id=1}
   ROOT %t = (f32[2,3]{1,0}, /*index=1*/f32[]) tuple(%c, %r)
 }
 )";

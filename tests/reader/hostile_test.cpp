@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 const char* const kModel =
-    R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
+    R"({"format": "shardproof-model", "version": 1, "tensors": {"x": {"shape": [4],
+        "kind": "input"}, "y": {"shape": [4]}},
  "nodes": [{"op": "identity", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})";
 
 std::string planFor(const std::string& model) {
@@ -30,10 +31,11 @@ std::string planFor(const std::string& model) {
        test::Json::parse(
            R"([{"at": {}, "tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}},
                            "nodes": [{"op": "identity", "in": ["x"], "out": ["y"]}]}])")},
-      {"lineage",
-       test::Json::parse(
-           R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]},
-                           {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])")}};
+      {"lineage", test::Json::parse(
+                      R"([{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+               "parts": [{"local": "x"}]}]},
+                           {"tensor": "y", "role": "output",
+                            "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}])")}};
   return plan.dump();
 }
 
@@ -155,7 +157,8 @@ TEST(HostileNamesTest, MessagesCannotSteerATerminal) {
                                        "\xe2\x80\xa8"};
   for (const std::string& name : names) {
     test::Draft d = test::draft(
-        R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+        R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2]}},
+            "nodes": [{"op": "identity", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
         R"({"mesh": [], "programs": [{"at": {}, "tensors": {}, "nodes": []}], "lineage": []})");
     for (const char* where : {"field", "operand", "axis", "kind"}) {
       test::Draft bad = d;
@@ -181,7 +184,8 @@ TEST(HostileNamesTest, MessagesStayShort) {
   const std::string name(3'000'000, 'n');
   try {
     test::read(
-        R"({"tensors": {"x": {"shape": [2], "kind": "input"}}, "nodes": [{"op": "identity", "in": [")" +
+        R"({"tensors": {"x": {"shape": [2], "kind": "input"}},
+            "nodes": [{"op": "identity", "in": [")" +
             name + R"("], "out": ["x"]}], "outputs": ["x"]})",
         R"({"mesh": [], "programs": [{"at": {}, "tensors": {}, "nodes": []}], "lineage": []})");
     FAIL();
@@ -241,11 +245,11 @@ class HugeSizesTest : public testing::TestWithParam<Size> {};
 
 TEST_P(HugeSizesTest, AreAnErrorOfTheModel) {
   const Size& s = GetParam();
-  const std::string model =
-      std::string(
-          R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"}, "i": {"shape": [4], "kind": "input", "dtype": "int64"},
+  const std::string model = std::string(
+                                R"({"tensors": {"x": {"shape": [4, 6], "kind": "input"},
+              "i": {"shape": [4], "kind": "input", "dtype": "int64"},
       "w": {"shape": [5, 6], "kind": "parameter"}, "y": {"shape": )") +
-      s.result + R"(}}, "nodes": [)" + s.node + R"(], "outputs": ["y"]})";
+                            s.result + R"(}}, "nodes": [)" + s.node + R"(], "outputs": ["y"]})";
   try {
     test::read(
         model,

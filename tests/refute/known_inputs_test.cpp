@@ -68,12 +68,14 @@ TEST(KnownInputs, NothingIsRefutedWithNumbersThatAreNotKnown) {
 TEST(KnownInputs, PositionsAreTheTrueOnes) {
   const std::string t = R"({"shape": [400]})", half = R"({"shape": [200]})";
   const auto swapped = [&](int period) {
-    Draft d = oneRank(
-        R"("x": )" + given("[400]") + R"(, "c": )" + given("[400]"), R"("o": )" + t,
-        R"({"op": "mul", "in": ["x", "c"], "out": ["o"]})",
-        R"("a": )" + half + R"(, "b": )" + half + R"(, "d": )" + t + R"(, "o": )" + t,
-        R"({"op": "slice", "in": ["c"], "out": ["a"], "attrs": {"dim": 0, "stop": 200}}, {"op": "slice", "in": ["c"], "out": ["b"], "attrs": {"dim": 0, "start": 200}},
-           {"op": "cat", "in": ["b", "a"], "out": ["d"], "attrs": {"dim": 0}}, {"op": "mul", "in": ["x", "d"], "out": ["o"]})");
+    Draft d =
+        oneRank(R"("x": )" + given("[400]") + R"(, "c": )" + given("[400]"), R"("o": )" + t,
+                R"({"op": "mul", "in": ["x", "c"], "out": ["o"]})",
+                R"("a": )" + half + R"(, "b": )" + half + R"(, "d": )" + t + R"(, "o": )" + t,
+                R"({"op": "slice", "in": ["c"], "out": ["a"], "attrs": {"dim": 0, "stop": 200}},
+            {"op": "slice", "in": ["c"], "out": ["b"], "attrs": {"dim": 0, "start": 200}},
+           {"op": "cat", "in": ["b", "a"], "out": ["d"], "attrs": {"dim": 0}},
+            {"op": "mul", "in": ["x", "d"], "out": ["o"]})");
     d.model["tensors"]["c"]["known"] = table(std::cos, period);
     return verdict(d);
   };
@@ -83,13 +85,14 @@ TEST(KnownInputs, PositionsAreTheTrueOnes) {
 
 // o = x n in the model; in the plan n is looked up in a table of 0, 1, 2.
 Draft looked(const std::string& first) {
-  return oneRank(
-      R"("x": )" + given("[3]") + R"(, "n": )" + given("[3]") + R"(, "i": )" +
-          given("[3]", "int64") + R"(, "w": {"shape": [3, 1], "kind": "constant", "value": [[)" +
-          first + R"(], [1], [2]]})",
-      R"("o": {"shape": [3]})", R"({"op": "mul", "in": ["x", "n"], "out": ["o"]})",
-      R"("r": {"shape": [3, 1]}, "m": {"shape": [3]}, "o": {"shape": [3]})",
-      R"({"op": "embedding", "in": ["i", "w"], "out": ["r"]}, {"op": "view", "in": ["r"], "out": ["m"], "attrs": {"size": [3]}},
+  return oneRank(R"("x": )" + given("[3]") + R"(, "n": )" + given("[3]") + R"(, "i": )" +
+                     given("[3]", "int64") +
+                     R"(, "w": {"shape": [3, 1], "kind": "constant", "value": [[)" + first +
+                     R"(], [1], [2]]})",
+                 R"("o": {"shape": [3]})", R"({"op": "mul", "in": ["x", "n"], "out": ["o"]})",
+                 R"("r": {"shape": [3, 1]}, "m": {"shape": [3]}, "o": {"shape": [3]})",
+                 R"({"op": "embedding", "in": ["i", "w"], "out": ["r"]},
+          {"op": "view", "in": ["r"], "out": ["m"], "attrs": {"size": [3]}},
          {"op": "mul", "in": ["x", "m"], "out": ["o"]})");
 }
 

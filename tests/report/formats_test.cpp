@@ -46,7 +46,7 @@ Report wrong() {
   cause.nodes = {{true, "/programs/0/nodes/3", "identity", "mlp.py:12:4"}};
   cause.ranks = {0, 1};
   cause.defects = {0};
-  cause.mend = Cause::Mend{"`y` is an all_reduce", true};
+  cause.fix = Cause::Fix{"`y` is an all_reduce", true};
   report.causes = {cause};
   report.outputTensors = {"loss", "a<b&\"'\x01", "s"};
   return report;
@@ -56,7 +56,7 @@ TEST(Findings, ACauseStandsForItsDefects) {
   const auto findings = findingsOf(of("p", wrong()));
   ASSERT_EQ(findings.size(), 2u);  // the cause, and the deadlock that it does not explain
   EXPECT_EQ(findings[0].rule, "partial-sum");
-  EXPECT_NE(findings[0].message.find("Equivalent if: `y` is"), std::string::npos);
+  EXPECT_NE(findings[0].message.find("Proved fix: `y` is"), std::string::npos);
   EXPECT_EQ(findings[1].rule, "deadlock");
 }
 

@@ -48,9 +48,11 @@ TEST(JsonReport, HasEveryKey) {
   ASSERT_EQ(json["stages"].size(), 5u);
   EXPECT_EQ(
       json["stages"][0],
-      ordered_json::parse(R"({"tensor": "h", "role": "checkpoint", "entry": 2, "verdict": "proved",
-      "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8, "seconds": 0.25,
-      "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}], "assumptions": [0, 1],
+      ordered_json::parse(R"({"tensor": "h", "role": "cut_point", "entry": 2, "verdict": "proved",
+      "method": "normal-form", "reason": "", "class": 0, "logical_nodes": 1, "parallel_nodes": 8,
+       "seconds": 0.25,
+      "reduced_shapes": [{"tensor": "x", "full": [512, 64], "reduced": [4, 2]}],
+       "assumptions": [0, 1],
       "inferred": true})"));
   EXPECT_EQ(json["stages"][2]["verdict"], "wrong-lineage");
   EXPECT_EQ(json["stages"][3]["verdict"], "undecided");
@@ -62,11 +64,15 @@ TEST(JsonReport, HasEveryKey) {
       json["defects"][0],
       ordered_json::parse(
           R"({"kind": "lineage", "message": "the gradient of w is not what the model computes",
-      "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "entry": -1, "ranks": [0, 1, 2, 3], "microbatch": 1,
-      "nodes": [{"pointer": "/programs/0/nodes/17", "op": "linear_backward", "loc": "mlp.py:12", "in": "plan"},
+      "tensor": "w.grad", "lineage": "w.grad[0:8, 0:4] == gw.2 on tp 0", "entry": -1,
+       "ranks": [0, 1, 2, 3], "microbatch": 1,
+      "nodes": [{"pointer": "/programs/0/nodes/17", "op": "linear_backward", "loc": "mlp.py:12",
+       "in": "plan"},
                 {"pointer": "/nodes/4", "op": "linear_backward", "loc": "", "in": "model"}],
-      "counterexample": {"assignment": [{"element": "x[0, 0]", "value": 1}, {"element": "local gh.1@rank 3[0, 1]", "value": -0.5}],
-                         "omitted": 7, "element": "w.grad[0, 0]", "logical": 1.5, "parallel": "-inf", "end_to_end": false}})"));
+      "counterexample": {"assignment": [{"element": "x[0, 0]", "value": 1},
+       {"element": "local gh.1@rank 3[0, 1]", "value": -0.5}],
+                         "omitted": 7, "element": "w.grad[0, 0]", "logical": 1.5,
+                          "parallel": "-inf", "end_to_end": false}})"));
   EXPECT_EQ(json["defects"][1]["kind"], "deadlock");
   EXPECT_TRUE(json["defects"][1]["microbatch"].is_null());
   EXPECT_TRUE(json["defects"][1]["counterexample"].is_null());
@@ -74,7 +80,8 @@ TEST(JsonReport, HasEveryKey) {
   EXPECT_EQ(json["statistics"],
             ordered_json::parse(
                 R"({"program_nodes": 40, "lineage_entries": 12, "ranks": 4, "microbatches": 2,
-      "operator_instances": 320, "stages": 5, "classes": 4, "classes_from_cache": 0, "seconds": 1.5, "seconds_by_phase": {"check": 1.25, "read": 0.25},
+      "operator_instances": 320, "stages": 5, "classes": 4, "classes_from_cache": 0, "seconds": 1.5,
+       "seconds_by_phase": {"check": 1.25, "read": 0.25},
       "peak_memory_bytes": 104857600, "workers_lost": 1})"));
 }
 
@@ -88,15 +95,15 @@ TEST(JsonReport, CausesAreWrittenAndRead) {
   cause.microbatches = {0, 2};
   cause.tensors = {"w"};
   cause.defects = {0, 4};
-  cause.mend = Cause::Mend{"/programs/0/nodes/3 (mul) has scalar 1", true};
+  cause.fix = Cause::Fix{"/programs/0/nodes/3 (mul) has scalar 1", true};
   cause.found = {{{}, "x", "`x`", false, {}},
                  {{true, "/programs/0/nodes/3", "mul", ""}, "w", "", true, {"x"}}};
   report.causes = {cause, {}};
   const auto json = ordered_json::parse(jsonText(report, 10));
   ASSERT_EQ(json["causes"].size(), 2u);
   EXPECT_EQ(json["causes"][0]["id"], 1);
-  EXPECT_EQ(json["causes"][0]["mend"]["proved"], true);
-  EXPECT_TRUE(json["causes"][1]["mend"].is_null());
+  EXPECT_EQ(json["causes"][0]["fix"]["proved"], true);
+  EXPECT_TRUE(json["causes"][1]["fix"].is_null());
   const Cause again = causeFromJson(json["causes"][0]);
   EXPECT_EQ(toJson(again), toJson(cause));
   EXPECT_THROW(causeFromJson(ordered_json::object()), ordered_json::exception);
@@ -125,17 +132,18 @@ TEST(JsonReport, SeveralPlans) {
   EXPECT_EQ(json["version"], 1);
   ASSERT_EQ(json["plans"].size(), 4u);
   EXPECT_EQ(json["plans"][0], toJson(exampleReport(), 10));
-  EXPECT_EQ(
-      json["plans"][1],
-      ordered_json::parse(
-          R"({"format": "shardproof-report", "version": 1, "tool": {"name": "shardproof", "version": "0.1.0"}, "plan": "b", "verdict": null, "exit_code": 2,
+  EXPECT_EQ(json["plans"][1],
+            ordered_json::parse(
+                R"({"format": "shardproof-report", "version": 1, "tool": {"name": "shardproof",
+              "version": "0.1.0"}, "plan": "b", "verdict": null, "exit_code": 2,
       "error": "b: no plan", "error_in": "input", "errors": [], "more_errors": false})"));
   EXPECT_EQ(json["plans"][2]["statistics"]["classes_from_cache"], 5);
   EXPECT_EQ(json["plans"][3]["error_in"], "program");
   EXPECT_EQ(
       json["summary"],
       ordered_json::parse(
-          R"({"plans": 4, "equivalent": 1, "conditional": 0, "not_equivalent": 1, "undecided": 0, "errors": 2, "classes": 11, "classes_from_cache": 5,
+          R"({"plans": 4, "equivalent": 1, "conditional": 0, "not_equivalent": 1, "undecided": 0,
+              "errors": 2, "classes": 11, "classes_from_cache": 5,
       "seconds": 1.5})"));
 }
 

@@ -23,8 +23,9 @@ bool has(const std::string& all, const std::string& part) {
 TEST(TextReport, WholeReport) {
   EXPECT_EQ(
       text(exampleReport()),
-      R"(NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json says (2 defects, 2 of 3 outputs proved)
-
+      "NOT EQUIVALENT: plan mlp.plan.json does not compute what model mlp.model.json computes (2 "
+      "defects, 2 of 3 outputs proved)\n"
+      R"(
 Defect 1 of 2 (lineage): the gradient of w is not what the model computes
   claim:       w.grad[0:8, 0:4] == gw.2 on tp 0
   ranks:       0-3
@@ -45,14 +46,19 @@ Compared: 3 outputs
 Proved: 2 of 5 stages, by 1 proof (stages that differ only in names share one)
   2  plan and model reduce to the same expressions (1 proof)
 
-Wrong lineage: 1 checkpoint does not hold although the outputs do; the lineage is wrong there, not the plan:
-  a (/lineage/5)
+)"
+      "Wrong lineage: 1 cut point does not hold although the outputs do; the lineage is wrong "
+      "there, "
+      "not the plan:\n"
+      R"(  a (/lineage/5)
 
 Undecided: 1 stage
   1  no answer within 60 s: s
 
-Plan:   4 ranks, 2 microbatches; 40 program nodes stand for 320 operator instances; 12 lineage entries
-Time:   1.5 s (check 1.2 s, read 0.25 s)
+)"
+      "Plan:   4 ranks, 2 microbatches; 40 program nodes stand for 320 operator instances; 12 "
+      "lineage entries\n"
+      R"(Time:   1.5 s (check 1.2 s, read 0.25 s)
 Memory: 100 MB at most
 Lost:   1 worker process crashed or overran the limits
 )");
@@ -63,13 +69,14 @@ TEST(TextReport, VerdictLines) {
   report.verdict = Verdict::kEquivalent;
   report.outputs = report.outputsProved = 22;
   EXPECT_EQ(text(report, true),
-            "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json says, for every "
+            "EQUIVALENT: plan mlp.plan.json computes what model mlp.model.json computes, for every "
             "input (22 of 22 outputs proved)\n");
   report.verdict = Verdict::kUndecided;
   report.outputsProved = 21;
   report.reason = "1 stage ran out of time";
   EXPECT_EQ(text(report, true),
-            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json says could "
+            "UNDECIDED: whether plan mlp.plan.json computes what model mlp.model.json computes "
+            "could "
             "not be settled (21 of 22 outputs proved): "
             "1 stage ran out of time\n");
 }
@@ -92,7 +99,7 @@ Report conditionalReport() {
 TEST(TextReport, ConditionsAreNamedWithTheOptionsThatAcceptThem) {
   Report report = conditionalReport();
   EXPECT_EQ(text(report, true),
-            "CONDITIONAL: plan mlp.plan.json computes what model mlp.model.json says (3 of 3 "
+            "CONDITIONAL: plan mlp.plan.json computes what model mlp.model.json computes (3 of 3 "
             "outputs proved) if: initial-values, leaf 8x4.0 (not compared); to accept: --accept "
             "initial-values --allow-uncompared 'leaf 8x4.0'\n");
   for (const char* name : {"it's", "b", "c", "d"})
@@ -170,11 +177,11 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
   cause.tensors = {"y", "w.grad"};
   cause.defects = {0, 1};
   cause.nodes = {{true, "/programs/0/nodes/3", "identity", ""}};
-  cause.mend = Cause::Mend{"`y` is an all_reduce", true};
+  cause.fix = Cause::Fix{"`y` is an all_reduce", true};
   report.causes = {cause};
   std::string said = text(report);
   EXPECT_NE(said.find("Cause 1 of 1: ranks 0-3 use `y` as complete\n"
-                      "  equivalent if: `y` is an all_reduce\n"
+                      "  proved fix: `y` is an all_reduce\n"
                       "  shows in:    y, w.grad (2 places)\n"
                       "  ranks:       0-3\n"
                       "  look at:     plan   /programs/0/nodes/3  identity\n"),
@@ -184,9 +191,9 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
   EXPECT_EQ(said.find("Defect 2 of 2"), std::string::npos);  // the cause's other place
   report.verdict = Verdict::kUndecided;
   EXPECT_NE(text(report).find("Suspected cause 1 of 1"), std::string::npos);
-  report.causes[0].mend->proved = false;
+  report.causes[0].fix->proved = false;
   said = text(report);
-  EXPECT_NE(said.find("  mend:        `y` is an all_reduce (not proved"), std::string::npos);
+  EXPECT_NE(said.find("  fix:        `y` is an all_reduce (not proved"), std::string::npos);
 }
 
 TEST(TextReport, LongListsAreCut) {

@@ -133,7 +133,7 @@ def failing_stage_by_keyboard(pages, directory):
     took = pages.open(html)
     expect("NOT EQUIVALENT" in pages.text("#verdict"), pages.text("#verdict"))
     expect("all_reduce over tp is missing" in pages.text("#cause-1"), pages.text("#cause-1"))
-    expect("Equivalent if" in pages.text("#cause-1 .mend"), "no mend")
+    expect("Proved fix" in pages.text("#cause-1 .fix"), "no fix")
     expect(pages.all("#cause-1 td.differs"), "no cell is marked as different")
     headline = pages.text("#cause-1 .headline")
     expect(

@@ -88,8 +88,8 @@ def main():
                 *arguments,
                 "--json",
                 "report.json",
-                "--repair",
-                "mended.plan.json",
+                "--fix",
+                "fixed.plan.json",
                 code=None,
             )
             cases.run("verify", "-q", *arguments, "--json", "report.json", code=code)

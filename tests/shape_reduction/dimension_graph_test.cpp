@@ -59,10 +59,10 @@ TEST(DimensionGraph, DimensionsOfOneOperatorRunTogetherOnBothSides) {
 }
 
 TEST(DimensionGraph, AViewTakesDimensionsApartIntoFactors) {
-  const auto g = mirrored(
-      R"("x": {"shape": [24], "kind": "input"})",
-      R"("v": {"shape": [6, 4]}, "o": {"shape": [2, 12]})",
-      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [6, 4]}}, {"op": "view", "in": ["v"], "out": ["o"], "attrs": {"size": [2, 12]}})");
+  const auto g = mirrored(R"("x": {"shape": [24], "kind": "input"})",
+                          R"("v": {"shape": [6, 4]}, "o": {"shape": [2, 12]})",
+                          R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [6, 4]}},
+          {"op": "view", "in": ["v"], "out": ["o"], "attrs": {"size": [2, 12]}})");
   EXPECT_EQ(g.sizes("x", 0), (Sizes{2, 3, 4}));
   EXPECT_EQ(g.sizes("v", 0), (Sizes{2, 3}));
   EXPECT_EQ(g.sizes("v", 1), (Sizes{4}));
@@ -87,7 +87,8 @@ TEST(DimensionGraph, WithoutCommonFactorsADimensionIsFlat) {
 TEST(DimensionGraph, PairsStayTogether) {
   const std::string tensors = R"("o": {"shape": [1, 5, 2, 8]}, "k2": {"shape": [1, 5, 2, 8]})";
   const auto g = mirrored(
-      R"("q": {"shape": [1, 5, 2, 8], "kind": "input"}, "k": {"shape": [1, 5, 2, 8], "kind": "input"}, "f": {"shape": [5, 4], "kind": "input", "dtype": "complex64"})",
+      R"("q": {"shape": [1, 5, 2, 8], "kind": "input"}, "k": {"shape": [1, 5, 2, 8],
+          "kind": "input"}, "f": {"shape": [5, 4], "kind": "input", "dtype": "complex64"})",
       tensors, R"({"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["o", "k2"]})");
   EXPECT_EQ(g.sizes("q", 3), (Sizes{4, 2}));
   EXPECT_TRUE(g.line(g.lines("q", 3)[1]).keep);
@@ -103,17 +104,21 @@ TEST(DimensionGraph, KeptAndAbsoluteDimensions) {
   EXPECT_TRUE(step.line(step.lines("o", 0)[0]).keep);
   EXPECT_FALSE(step.line(step.lines("x", 1)[0]).keep);
   const auto mask = mirrored(
-      R"("x": {"shape": [1, 1, 6, 6], "kind": "input"}, "t": {"shape": [1, 6], "kind": "input", "dtype": "int64"})",
+      R"("x": {"shape": [1, 1, 6, 6], "kind": "input"}, "t": {"shape": [1, 6], "kind": "input",
+          "dtype": "int64"})",
       R"("m": {"shape": [1, 1, 6, 6]}, "o": {"shape": [1, 1, 6, 6]})",
-      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})");
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"],
+          "out": ["o"]})");
   EXPECT_TRUE(mask.line(mask.lines("x", 3)[0]).absolute);
   EXPECT_FALSE(mask.line(mask.lines("x", 3)[0]).keep);
   const auto constant = mirrored(
-      R"("x": {"shape": [3], "kind": "input"}, "c": {"shape": [3], "kind": "constant", "value": [1, 2, 3]})",
+      R"("x": {"shape": [3], "kind": "input"}, "c": {"shape": [3], "kind": "constant",
+          "value": [1, 2, 3]})",
       R"("o": {"shape": [3]})", R"({"op": "add", "in": ["x", "c"], "out": ["o"]})");
   EXPECT_TRUE(constant.line(constant.lines("x", 0)[0]).keep);
   const auto fill = mirrored(
-      R"("x": {"shape": [3], "kind": "input"}, "c": {"shape": [3], "kind": "constant", "value": 2})",
+      R"("x": {"shape": [3], "kind": "input"}, "c": {"shape": [3], "kind": "constant",
+          "value": 2})",
       R"("o": {"shape": [3]})", R"({"op": "add", "in": ["x", "c"], "out": ["o"]})");
   EXPECT_FALSE(fill.line(fill.lines("x", 0)[0]).keep);
 }
@@ -161,7 +166,8 @@ TEST(DimensionGraph, FollowsLogicalPosition) {
 TEST(DimensionGraph, ValuesOfIndicesFollowTheirTable) {
   const std::string nodes = R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})";
   const auto g = mirrored(
-      R"("i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [10, 2], "kind": "parameter"})",
+      R"("i": {"shape": [3], "kind": "input", "dtype": "int64"},
+          "w": {"shape": [10, 2], "kind": "parameter"})",
       R"("o": {"shape": [3, 2]})", nodes);
   const auto i = static_cast<std::size_t>(test::findIn(g.cut.stage, *g.cut.problem, "i"));
   ASSERT_GE(g.graph.valuesOfTensor[i], 0);

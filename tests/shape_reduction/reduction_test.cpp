@@ -46,8 +46,10 @@ Draft rowShards(const List& sizes) {
   std::int64_t rows = 0;
   for (const std::int64_t s : sizes) rows += s;
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [5, 30], "kind": "input"}}, "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 30]], "parts": [{"local": "x"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [5, 30], "kind": "input"}},
+          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [], "programs": [], "lineage": [{"tensor": "x", "role": "input",
+          "shards": [{"box": [[0, 5], [0, 30]], "parts": [{"local": "x"}]}]}]})");
   d.model["tensors"]["w"] = {{"shape", {rows, 30}}, {"kind", "parameter"}};
   d.model["tensors"]["y"] = {{"shape", {5, rows}}};
   d.plan["mesh"].push_back({"tp", sizes.size()});
@@ -118,10 +120,10 @@ TEST(Reduction, CutsCloseOverBothSides) {
 }
 
 TEST(Reduction, ViewsReduceFactorByFactor) {
-  const auto r = mirrored(
-      R"("x": {"shape": [600], "kind": "input"})",
-      R"("v": {"shape": [20, 30]}, "o": {"shape": [20]})",
-      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}}, {"op": "sum", "in": ["v"], "out": ["o"], "attrs": {"dim": 1}})");
+  const auto r = mirrored(R"("x": {"shape": [600], "kind": "input"})",
+                          R"("v": {"shape": [20, 30]}, "o": {"shape": [20]})",
+                          R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [20, 30]}},
+          {"op": "sum", "in": ["v"], "out": ["o"], "attrs": {"dim": 1}})");
   expectDim(r.dim("x", 0), {0, 1, 2}, {20, 20, 20 * 28});
   expectDim(r.dim("v", 1), {0, 1, 2}, {1, 1, 28});
   expectDim(r.dim("o", 0), {0}, {20});
@@ -137,7 +139,8 @@ TEST(Reduction, FlatDimensionsKeepEveryPosition) {
 
 TEST(Reduction, PairsAreReducedAsPairs) {
   const auto r = mirrored(
-      R"("q": {"shape": [1, 50, 2, 8], "kind": "input"}, "k": {"shape": [1, 50, 2, 8], "kind": "input"}, "f": {"shape": [50, 4], "kind": "input", "dtype": "complex64"})",
+      R"("q": {"shape": [1, 50, 2, 8], "kind": "input"}, "k": {"shape": [1, 50, 2, 8],
+          "kind": "input"}, "f": {"shape": [50, 4], "kind": "input", "dtype": "complex64"})",
       R"("o": {"shape": [1, 50, 2, 8]}, "k2": {"shape": [1, 50, 2, 8]})",
       R"({"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["o", "k2"]})");
   expectDim(r.dim("q", 3), {0, 1}, {4, 4});
@@ -148,11 +151,16 @@ TEST(Reduction, PairsAreReducedAsPairs) {
 // Rows and columns of the square matrix run together: every flattened dimension is two positions of
 // one class.
 TEST(Reduction, AFlattenedSquareIsTwoPositions) {
-  const auto r = mirrored(
-      R"("x": {"shape": [30, 30], "kind": "input"})",
-      R"("t": {"shape": [30, 30]}, "s": {"shape": [30, 30]}, "u": {"shape": [900]}, "v": {"shape": [900]}, "o": {"shape": [900, 900]})",
-      R"({"op": "transpose", "in": ["x"], "out": ["t"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "add", "in": ["x", "t"], "out": ["s"]}, {"op": "view", "in": ["s"], "out": ["u"], "attrs": {"size": [900]}},
-                             {"op": "view", "in": ["t"], "out": ["v"], "attrs": {"size": [900]}}, {"op": "einsum", "in": ["u", "v"], "out": ["o"], "attrs": {"equation": "i,j->ij"}})");
+  const auto r =
+      mirrored(R"("x": {"shape": [30, 30], "kind": "input"})",
+               R"("t": {"shape": [30, 30]}, "s": {"shape": [30, 30]}, "u": {"shape": [900]},
+          "v": {"shape": [900]}, "o": {"shape": [900, 900]})",
+               R"({"op": "transpose", "in": ["x"], "out": ["t"], "attrs": {"dim0": 0, "dim1": 1}},
+          {"op": "add", "in": ["x", "t"], "out": ["s"]},
+          {"op": "view", "in": ["s"], "out": ["u"], "attrs": {"size": [900]}},
+                             {"op": "view", "in": ["t"], "out": ["v"], "attrs": {"size": [900]}},
+                              {"op": "einsum", "in": ["u", "v"], "out": ["o"],
+                              "attrs": {"equation": "i,j->ij"}})");
   EXPECT_EQ(r.stage.mostVariables, 4);
   expectDim(r.dim("x", 0), {0, 1, 2, 3}, {1, 1, 1, 27});
   EXPECT_EQ(r.dim("o", 1).size(), 16);
@@ -221,9 +229,11 @@ TEST(Reduction, AMaskMayBeReducedForAProofOnly) {
     ReductionOptions options;
     options.keepAbsolute = keep;
     return mirrored(
-        R"("x": {"shape": [1, 1, 60, 60], "kind": "input"}, "t": {"shape": [1, 60], "kind": "input", "dtype": "int64"})",
+        R"("x": {"shape": [1, 1, 60, 60], "kind": "input"}, "t": {"shape": [1, 60], "kind": "input",
+            "dtype": "int64"})",
         R"("m": {"shape": [1, 1, 60, 60]}, "o": {"shape": [1, 1, 60, 60]})",
-        R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})",
+        R"({"op": "create_mask", "in": ["t"], "out": ["m"]},
+            {"op": "apply_mask", "in": ["x", "m"], "out": ["o"]})",
         options);
   };
   EXPECT_TRUE(masked(false).stage.reducesAbsolute);
@@ -238,7 +248,8 @@ TEST(Reduction, IndexValuesThatTheTablesTellApart) {
            std::to_string(lo) + R"(, "stop": )" + std::to_string(hi) + "}}";
   };
   const auto r = mirrored(
-      R"("i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [20, 2], "kind": "parameter"})",
+      R"("i": {"shape": [3], "kind": "input", "dtype": "int64"},
+          "w": {"shape": [20, 2], "kind": "parameter"})",
       R"("o": {"shape": [3, 2]})", table(100, 120));
   const List& values =
       r.stage.values[static_cast<std::size_t>(test::findIn(r.cut.stage, *r.cut.problem, "i"))];
@@ -277,9 +288,14 @@ Draft rowsOver(int dp, const std::string& model, const std::string& plan,
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]})" + extra +
           R"(}, "nodes": [], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": []}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 10], [0, 3]], "step": {"dp": [10, 0]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 10], [0, 3]], "step": {"dp": [10, 0]}, "parts": [{"local": "o"}]}]}]})");
+      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"},
+          "o": {"shape": [10, 3]}}, "nodes": []}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 10], [0, 3]], "step": {"dp": [10, 0]},
+                             "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output",
+                                         "shards": [{"box": [[0, 10], [0, 3]],
+                                         "step": {"dp": [10, 0]}, "parts": [{"local": "o"}]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 10 * dp;
   d.model["nodes"] = Json::parse("[" + model + "]");
   d.program(0)["nodes"] = Json::parse("[" + plan + "]");
@@ -300,10 +316,15 @@ TEST(Reduction, BlocksOfACollapsedAxisHaveWeights) {
 Draft rowsWithinRows(int rest) {
   const int rows = 80 + rest;
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 8], ["tp", 2]], "programs": [{"tensors": {"x": {"shape": [10, 3], "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["o"]}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 10], [0, 3]], "parts": [{"local": "x"}]}]},
-                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 10], [0, 3]], "parts": [{"local": "o"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": [0, 3]}},
+          "nodes": [{"op": "neg", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 8], ["tp", 2]], "programs": [{"tensors": {"x": {"shape": [10, 3],
+          "kind": "input"}, "o": {"shape": [10, 3]}}, "nodes": [{"op": "neg", "in": ["x"],
+          "out": ["o"]}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 10], [0, 3]],
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 10], [0, 3]],
+                       "parts": [{"local": "o"}]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = 2 * rows;
   for (int e : {0, 1}) {
     d.entry(e)["shards"][0]["step"] = {{"dp", {10, 0}}, {"tp", {rows, 0}}};
@@ -345,25 +366,28 @@ void expectNeedsRefinement(const Draft& d, const std::string& why) {
 
 TEST(Reduction, WhatTellsCoordinatesApart) {
   expectNeedsRefinement(
-      rowsOver(
-          8,
-          R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 1}}, {"op": "add", "in": ["x", "f"], "out": ["o"]})",
-          kNegate, R"(, "f": {"shape": [1, 3]})"),
+      rowsOver(8,
+               R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 1}},
+              {"op": "add", "in": ["x", "f"], "out": ["o"]})",
+               kNegate, R"(, "f": {"shape": [1, 3]})"),
       "an operator takes a stretch");
   expectNeedsRefinement(
-      rowsOver(
-          8,
-          R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "step": 20}}, {"op": "sum", "in": ["f"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]})",
-          kNegate, R"(, "f": {"shape": [4, 3]}, "s": {"shape": []})"),
+      rowsOver(8,
+               R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "step": 20}},
+              {"op": "sum", "in": ["f"], "out": ["s"]}, {"op": "add", "in": ["x", "s"],
+              "out": ["o"]})",
+               kNegate, R"(, "f": {"shape": [4, 3]}, "s": {"shape": []})"),
       "must be kept whole");
   // x itself is cut by another step in a second assumption.
   Draft d = rowsOver(8, kNegate, kNegate);
   d.tensor(0, "x2") = Json::parse(R"({"shape": [5, 3], "kind": "input"})");
   d.program(0)["nodes"] = Json::parse(
-      R"([{"op": "sum", "in": ["x2"], "out": ["s"]}, {"op": "add", "in": ["x", "s"], "out": ["o"]}])");
+      R"([{"op": "sum", "in": ["x2"], "out": ["s"]}, {"op": "add", "in": ["x", "s"],
+          "out": ["o"]}])");
   d.tensor(0, "s") = Json::parse(R"({"shape": []})");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 3]], "step": {"dp": [5, 0]}, "parts": [{"local": "x2"}]}]})"));
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 3]],
+          "step": {"dp": [5, 0]}, "parts": [{"local": "x2"}]}]})"));
   expectNeedsRefinement(d, "different steps");
   // A box that every coordinate holds, over some of the blocks.
   d.entry(2)["shards"][0]["step"] = Json::object();
@@ -462,7 +486,8 @@ TEST(Reduction, LineageThatMovesBesideBlocks) {
 
 TEST(Reduction, ASummandMayInvolveFewCoordinates) {
   const std::string two =
-      R"({"op": "einsum", "in": ["x", "x"], "out": ["s"], "attrs": {"equation": "ia,jb->"}}, {"op": "add", "in": ["x", "s"], "out": ["o"]})";
+      R"({"op": "einsum", "in": ["x", "x"], "out": ["s"], "attrs": {"equation": "ia,jb->"}},
+          {"op": "add", "in": ["x", "s"], "out": ["o"]})";
   expectNeedsRefinement(rowsOver(8, two, kNegate, R"(, "s": {"shape": []})"),
                         "a summand involves more coordinates");
   const std::string one =

@@ -42,15 +42,25 @@ const Attributes& attributesOf(const Problem& p, std::size_t node, std::int32_t 
 // in for 40.
 Draft meanOverRanks() {
   return draft(
-      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
-                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]},
+          "y": {"shape": [6]}},
+                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]},
+                    {"op": "mean", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}],
+                    "outputs": ["y"]})",
       R"({"mesh": [["dp", 8]], "programs": [{
-                   "tensors": {"x": {"shape": [5, 6], "kind": "input"}, "s": {"shape": [5, 6]}, "m": {"shape": [6]}, "a": {"shape": [6]}, "y": {"shape": [6]}},
-                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "mean", "in": ["s"], "out": ["m"], "attrs": {"dim": 0}},
-                             {"op": "all_reduce", "in": ["m"], "out": ["a"], "comm": "c", "group": ["dp"]},
-                             {"op": "mul", "in": ["a"], "out": ["y"], "attrs": {"scalar": 0.125}}]}],
-                   "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"dp": [5, 0]}, "parts": [{"local": "x"}]}]},
-                               {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+                   "tensors": {"x": {"shape": [5, 6], "kind": "input"}, "s": {"shape": [5, 6]},
+                    "m": {"shape": [6]}, "a": {"shape": [6]}, "y": {"shape": [6]}},
+                   "nodes": [{"op": "square", "in": ["x"], "out": ["s"]},
+                    {"op": "mean", "in": ["s"], "out": ["m"], "attrs": {"dim": 0}},
+                             {"op": "all_reduce", "in": ["m"], "out": ["a"], "comm": "c",
+                              "group": ["dp"]},
+                             {"op": "mul", "in": ["a"], "out": ["y"],
+                              "attrs": {"scalar": 0.125}}]}],
+                   "lineage": [{"tensor": "x", "role": "input",
+                    "shards": [{"box": [[0, 5], [0, 6]], "step": {"dp": [5, 0]},
+                    "parts": [{"local": "x"}]}]},
+                               {"tensor": "y", "role": "output",
+                                "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
 }
 
 TEST(Shrink, FactorsFollowTheRanksThatTheyStandFor) {
@@ -106,19 +116,32 @@ TEST(Shrink, AFactorIsTakenForTheAxisThatDividesTheSamples) {
 // tokens there are.
 TEST(Shrink, AFactorIsTakenForTokensWhereALayerIsAsWide) {
   const auto full = test::read(draft(
-      R"({"tensors": {"x": {"shape": [8, 16, 6], "kind": "input"}, "w": {"shape": [128, 6], "kind": "parameter"},
-                      "a": {"shape": [8, 16, 128]}, "b": {"shape": [16, 128]}, "s": {"shape": [128]}, "y": {"shape": [128]}},
-          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
-                    {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}}, {"op": "mul", "in": ["s"], "out": ["y"], "attrs": {"scalar": 0.0078125}}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [8, 16, 6], "kind": "input"},
+          "w": {"shape": [128, 6], "kind": "parameter"},
+                      "a": {"shape": [8, 16, 128]}, "b": {"shape": [16, 128]},
+                       "s": {"shape": [128]}, "y": {"shape": [128]}},
+          "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]},
+           {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
+                    {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}},
+                     {"op": "mul", "in": ["s"], "out": ["y"], "attrs": {"scalar": 0.0078125}}],
+                     "outputs": ["y"]})",
       R"({"mesh": [["dp", 2]], "programs": [{
-            "tensors": {"x": {"shape": [4, 16, 6], "kind": "input"}, "w": {"shape": [128, 6], "kind": "parameter"}, "a": {"shape": [4, 16, 128]},
-                        "b": {"shape": [16, 128]}, "s": {"shape": [128]}, "m": {"shape": [128]}, "y": {"shape": [128]}},
-            "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]}, {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
-                      {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}}, {"op": "mul", "in": ["s"], "out": ["m"], "attrs": {"scalar": 0.015625}},
-                      {"op": "all_reduce", "in": ["m"], "out": ["y"], "comm": "c", "group": ["dp"], "attrs": {"reduce": "mean"}}]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 16], [0, 6]], "step": {"dp": [4, 0, 0]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 128], [0, 6]], "parts": [{"local": "w"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 128]], "parts": [{"local": "y"}]}]}]})"));
+            "tensors": {"x": {"shape": [4, 16, 6], "kind": "input"},
+             "w": {"shape": [128, 6], "kind": "parameter"}, "a": {"shape": [4, 16, 128]},
+                        "b": {"shape": [16, 128]}, "s": {"shape": [128]}, "m": {"shape": [128]},
+                         "y": {"shape": [128]}},
+            "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["a"]},
+             {"op": "sum", "in": ["a"], "out": ["b"], "attrs": {"dim": 0}},
+                      {"op": "sum", "in": ["b"], "out": ["s"], "attrs": {"dim": 0}},
+                       {"op": "mul", "in": ["s"], "out": ["m"], "attrs": {"scalar": 0.015625}},
+                      {"op": "all_reduce", "in": ["m"], "out": ["y"], "comm": "c", "group": ["dp"],
+                       "attrs": {"reduce": "mean"}}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 16], [0, 6]],
+           "step": {"dp": [4, 0, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 128], [0, 6]],
+                       "parts": [{"local": "w"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 128]],
+                       "parts": [{"local": "y"}]}]}]})"));
   ASSERT_EQ(verdictOf(*full), Verdict::kEquivalent);
   const Shrunk s = shrinkProblem(*full);
   EXPECT_LT(s.elements, s.fullElements / 10);
@@ -128,17 +151,22 @@ TEST(Shrink, AFactorIsTakenForTokensWhereALayerIsAsWide) {
 // Attention of 256 queries on one rank, with these attributes in the model and in the plan.
 Draft attention(const Json& ofModel, const Json& ofPlan) {
   const Json tensors = Json::parse(
-      R"({"q": {"shape": [256, 64], "kind": "input"}, "k": {"shape": [256, 64], "kind": "input"}, "v": {"shape": [256, 64], "kind": "input"}, "o": {"shape": [256, 64]}})");
+      R"({"q": {"shape": [256, 64], "kind": "input"}, "k": {"shape": [256, 64], "kind": "input"},
+          "v": {"shape": [256, 64], "kind": "input"}, "o": {"shape": [256, 64]}})");
   const auto nodes = [](const Json& attrs) {
     return Json{
         {{"op", "attention"}, {"in", {"q", "k", "v"}}, {"out", {"o", nullptr}}, {"attrs", attrs}}};
   };
   Draft d = draft(R"({"tensors": {}, "nodes": [], "outputs": ["o"]})",
                   R"({"mesh": [["a", 1]], "programs": [{"tensors": {}, "nodes": []}],
-          "lineage": [{"tensor": "q", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "q"}]}]},
-                      {"tensor": "k", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "k"}]}]},
-                      {"tensor": "v", "role": "input", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "v"}]}]},
-                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 256], [0, 64]], "parts": [{"local": "o"}]}]}]})");
+          "lineage": [{"tensor": "q", "role": "input", "shards": [{"box": [[0, 256], [0, 64]],
+           "parts": [{"local": "q"}]}]},
+                      {"tensor": "k", "role": "input", "shards": [{"box": [[0, 256], [0, 64]],
+                       "parts": [{"local": "k"}]}]},
+                      {"tensor": "v", "role": "input", "shards": [{"box": [[0, 256], [0, 64]],
+                       "parts": [{"local": "v"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 256], [0, 64]],
+                       "parts": [{"local": "o"}]}]}]})");
   d.model["tensors"] = d.program(0)["tensors"] = tensors;
   d.model["nodes"] = nodes(ofModel);
   d.program(0)["nodes"] = nodes(ofPlan);
@@ -190,11 +218,15 @@ Draft runningSum(const std::vector<int>& order, bool named = false) {
     before = both;
   }
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]}, "y": {"shape": [6]}},
-          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [40, 6], "kind": "input"}, "s": {"shape": [40, 6]},
+          "y": {"shape": [6]}},
+          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]},
+           {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 1]], "microbatches": 8, "programs": [],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 6]], "step": {"mb": [5, 0]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 5], [0, 6]],
+           "step": {"mb": [5, 0]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]],
+                       "parts": [{"local": "y"}]}]}]})");
   d.plan["programs"].push_back({{"tensors", tensors}, {"nodes", nodes}});
   return d;
 }
@@ -261,7 +293,8 @@ TEST(Shrink, MicrobatchesWithNamesOfTheirOwnThatAreNotAlikeStay) {
   expectAllStay(other);
   other = d;
   other.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 6]], "parts": [{"local": "t.5"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 6]],
+          "parts": [{"local": "t.5"}]}]})"));
   expectAllStay(other);
 }
 
@@ -320,14 +353,23 @@ TEST(Shrink, ACoordinateUnlikeTheOthersStays) {
 // Two halves that are put together again; `stop` of the first.
 Draft halves(int stop) {
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "y": {"shape": [4096, 6]}}, "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "y": {"shape": [4096, 6]}},
+          "nodes": [{"op": "neg", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["a", 1]], "programs": [{
-                      "tensors": {"x": {"shape": [4096, 6], "kind": "input"}, "l": {"shape": [2048, 6]}, "r": {"shape": [2048, 6]}, "c": {"shape": [4096, 6]}, "y": {"shape": [4096, 6]}},
-                      "nodes": [{"op": "slice", "in": ["x"], "out": ["l"], "attrs": {"dim": 0, "stop": 2048}},
-                                {"op": "slice", "in": ["x"], "out": ["r"], "attrs": {"dim": 0, "start": 2048}},
-                                {"op": "cat", "in": ["l", "r"], "out": ["c"], "attrs": {"dim": 0}}, {"op": "neg", "in": ["c"], "out": ["y"]}]}],
-                      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4096], [0, 6]], "parts": [{"local": "x"}]}]},
-                                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4096], [0, 6]], "parts": [{"local": "y"}]}]}]})");
+                      "tensors": {"x": {"shape": [4096, 6], "kind": "input"},
+                       "l": {"shape": [2048, 6]}, "r": {"shape": [2048, 6]},
+                       "c": {"shape": [4096, 6]}, "y": {"shape": [4096, 6]}},
+                      "nodes": [{"op": "slice", "in": ["x"], "out": ["l"],
+                       "attrs": {"dim": 0, "stop": 2048}},
+                                {"op": "slice", "in": ["x"], "out": ["r"],
+                                 "attrs": {"dim": 0, "start": 2048}},
+                                {"op": "cat", "in": ["l", "r"], "out": ["c"], "attrs": {"dim": 0}},
+                                 {"op": "neg", "in": ["c"], "out": ["y"]}]}],
+                      "lineage": [{"tensor": "x", "role": "input",
+                       "shards": [{"box": [[0, 4096], [0, 6]], "parts": [{"local": "x"}]}]},
+                                  {"tensor": "y", "role": "output",
+                                   "shards": [{"box": [[0, 4096], [0, 6]],
+                                   "parts": [{"local": "y"}]}]}]})");
   d.node(0, 0)["attrs"] = {{"dim", 0}, {"start", stop - 2048}, {"stop", stop}};
   return d;
 }
@@ -348,16 +390,35 @@ TEST(Shrink, ABoundThatIsOneOffStaysOneOff) {
 TEST(Shrink, WindowsOfATableKeepThreeRowsAndTheirPlaces) {
   for (const int start : {500, 499}) {
     Draft d = draft(
-        R"({"tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [1000, 32], "kind": "parameter"}, "y": {"shape": [64, 32]}},
-                        "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["y"]}], "outputs": ["y"]})",
+        R"({"tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"},
+            "w": {"shape": [1000, 32], "kind": "parameter"}, "y": {"shape": [64, 32]}},
+                        "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["y"]}],
+                         "outputs": ["y"]})",
         R"({"mesh": [["tp", 2]], "programs": [
-                        {"at": {"tp": 0}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
-                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"], "attrs": {"start": 0, "stop": 500}}, {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c", "group": ["tp"]}]},
-                        {"at": {"tp": 1}, "tensors": {"i": {"shape": [64], "kind": "input", "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"}, "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
-                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"], "attrs": {"start": 500, "stop": 1000}}, {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c", "group": ["tp"]}]}],
-                        "lineage": [{"tensor": "i", "role": "input", "shards": [{"box": [[0, 64]], "parts": [{"local": "i"}]}]},
-                                    {"tensor": "w", "role": "input", "shards": [{"box": [[0, 500], [0, 32]], "parts": [{"local": "w", "at": {"tp": 0}}]}, {"box": [[500, 1000], [0, 32]], "parts": [{"local": "w", "at": {"tp": 1}}]}]},
-                                    {"tensor": "y", "role": "output", "shards": [{"box": [[0, 64], [0, 32]], "parts": [{"local": "y"}]}]}]})");
+                        {"at": {"tp": 0}, "tensors": {"i": {"shape": [64], "kind": "input",
+                         "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"},
+                         "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
+                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"],
+                          "attrs": {"start": 0, "stop": 500}},
+                          {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c",
+                          "group": ["tp"]}]},
+                        {"at": {"tp": 1}, "tensors": {"i": {"shape": [64], "kind": "input",
+                         "dtype": "int64"}, "w": {"shape": [500, 32], "kind": "parameter"},
+                         "p": {"shape": [64, 32]}, "y": {"shape": [64, 32]}},
+                         "nodes": [{"op": "embedding", "in": ["i", "w"], "out": ["p"],
+                          "attrs": {"start": 500, "stop": 1000}},
+                          {"op": "all_reduce", "in": ["p"], "out": ["y"], "comm": "c",
+                          "group": ["tp"]}]}],
+                        "lineage": [{"tensor": "i", "role": "input",
+                         "shards": [{"box": [[0, 64]], "parts": [{"local": "i"}]}]},
+                                    {"tensor": "w", "role": "input",
+                                     "shards": [{"box": [[0, 500], [0, 32]],
+                                     "parts": [{"local": "w", "at": {"tp": 0}}]},
+                                     {"box": [[500, 1000], [0, 32]],
+                                     "parts": [{"local": "w", "at": {"tp": 1}}]}]},
+                                    {"tensor": "y", "role": "output",
+                                     "shards": [{"box": [[0, 64], [0, 32]],
+                                     "parts": [{"local": "y"}]}]}]})");
     d.node(1, 0)["attrs"] = {{"start", start}, {"stop", start + 500}};
     const Shrunk s = shrinkProblem(*test::read(d));
     EXPECT_GE(local(*s.problem, "w").shape[0], 3);
@@ -371,13 +432,22 @@ TEST(Shrink, WindowsOfATableKeepThreeRowsAndTheirPlaces) {
 // would not show.
 TEST(Shrink, SizesOfOneTensorDiffer) {
   const auto problem = test::read(
-      R"({"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
-                                      "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [["a", 1]], "programs": [{"tensors": {"x": {"shape": [64, 64], "kind": "input"}, "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+      R"({"tensors": {"x": {"shape": [64, 64], "kind": "input"},
+          "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
+                                      "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}],
+                                       "outputs": ["y"]})",
+      R"({"mesh": [["a", 1]], "programs": [{"tensors": {"x": {"shape": [64, 64], "kind": "input"},
+          "w": {"shape": [64, 64], "kind": "parameter"}, "y": {"shape": [64, 64]}},
                                       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}]}],
-                                      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "x"}]}]},
-                                                  {"tensor": "w", "role": "input", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "w"}]}]},
-                                                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 64], [0, 64]], "parts": [{"local": "y"}]}]}]})");
+                                      "lineage": [{"tensor": "x", "role": "input",
+                                       "shards": [{"box": [[0, 64], [0, 64]],
+                                       "parts": [{"local": "x"}]}]},
+                                                  {"tensor": "w", "role": "input",
+                                                   "shards": [{"box": [[0, 64], [0, 64]],
+                                                   "parts": [{"local": "w"}]}]},
+                                                  {"tensor": "y", "role": "output",
+                                                   "shards": [{"box": [[0, 64], [0, 64]],
+                                                   "parts": [{"local": "y"}]}]}]})");
   const Shrunk s = shrinkProblem(*problem);
   for (const char* name : {"x", "w", "y"})
     EXPECT_NE(logical(*s.problem, name).shape[0], logical(*s.problem, name).shape[1]) << name;
@@ -388,17 +458,30 @@ TEST(Shrink, SizesOfOneTensorDiffer) {
 // in a view.
 TEST(Shrink, SharesNeedNotFollowTheHeads) {
   const auto problem = test::read(
-      R"({"tensors": {"w": {"shape": [32, 10], "kind": "parameter"}, "g": {"shape": [32, 10], "kind": "input"}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}, "n": {"shape": [32, 10]}},
-          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}}, {"op": "view", "in": ["n"], "out": ["v"], "attrs": {"size": [4, 8, 10]}},
-                    {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}], "outputs": ["h", "n"]})",
+      R"({"tensors": {"w": {"shape": [32, 10], "kind": "parameter"},
+          "g": {"shape": [32, 10], "kind": "input"}, "v": {"shape": [4, 8, 10]},
+          "h": {"shape": [4, 10]}, "n": {"shape": [32, 10]}},
+          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}},
+           {"op": "view", "in": ["n"], "out": ["v"], "attrs": {"size": [4, 8, 10]}},
+                    {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}],
+                     "outputs": ["h", "n"]})",
       R"({"mesh": [["dp", 8]], "programs": [{
-          "tensors": {"w": {"shape": [4, 10], "kind": "parameter"}, "g": {"shape": [4, 10], "kind": "input"}, "n": {"shape": [4, 10]}, "a": {"shape": [32, 10]}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}},
-          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}}, {"op": "all_gather", "in": ["n"], "out": ["a"], "comm": "c", "group": ["dp"], "attrs": {"dim": 0}},
-                    {"op": "view", "in": ["a"], "out": ["v"], "attrs": {"size": [4, -1, 10]}}, {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}]}],
-          "lineage": [{"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "w"}]}]},
-                      {"tensor": "g", "role": "input", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "g"}]}]},
-                      {"tensor": "n", "role": "output", "shards": [{"box": [[0, 4], [0, 10]], "step": {"dp": [4, 0]}, "parts": [{"local": "n"}]}]},
-                      {"tensor": "h", "role": "output", "shards": [{"box": [[0, 4], [0, 10]], "parts": [{"local": "h"}]}]}]})");
+          "tensors": {"w": {"shape": [4, 10], "kind": "parameter"},
+           "g": {"shape": [4, 10], "kind": "input"}, "n": {"shape": [4, 10]},
+           "a": {"shape": [32, 10]}, "v": {"shape": [4, 8, 10]}, "h": {"shape": [4, 10]}},
+          "nodes": [{"op": "sgd", "in": ["w", "g"], "out": ["n"], "attrs": {"lr": 0.1}},
+           {"op": "all_gather", "in": ["n"], "out": ["a"], "comm": "c", "group": ["dp"],
+           "attrs": {"dim": 0}},
+                    {"op": "view", "in": ["a"], "out": ["v"], "attrs": {"size": [4, -1, 10]}},
+                     {"op": "sum", "in": ["v"], "out": ["h"], "attrs": {"dim": 1}}]}],
+          "lineage": [{"tensor": "w", "role": "input", "shards": [{"box": [[0, 4], [0, 10]],
+           "step": {"dp": [4, 0]}, "parts": [{"local": "w"}]}]},
+                      {"tensor": "g", "role": "input", "shards": [{"box": [[0, 4], [0, 10]],
+                       "step": {"dp": [4, 0]}, "parts": [{"local": "g"}]}]},
+                      {"tensor": "n", "role": "output", "shards": [{"box": [[0, 4], [0, 10]],
+                       "step": {"dp": [4, 0]}, "parts": [{"local": "n"}]}]},
+                      {"tensor": "h", "role": "output", "shards": [{"box": [[0, 4], [0, 10]],
+                       "parts": [{"local": "h"}]}]}]})");
   ASSERT_EQ(verdictOf(*problem), Verdict::kEquivalent);
   const Shrunk s = shrinkProblem(*problem);
   EXPECT_EQ(s.problem->plan.ranks(), 2);
@@ -409,16 +492,22 @@ TEST(Shrink, SharesNeedNotFollowTheHeads) {
 // Members whose places mean something all stay, and so do their pieces; other dimensions shrink.
 TEST(Shrink, UnevenPiecesAndPairsStay) {
   Draft d = draft(
-      R"({"tensors": {"x": {"shape": [12, 40], "kind": "input"}, "y": {"shape": [12, 40]}}, "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
-      R"({"mesh": [["dp", 3]], "programs": [], "lineage": [{"tensor": "x", "role": "input", "shards": []},
-          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 40]], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [12, 40], "kind": "input"}, "y": {"shape": [12, 40]}},
+          "nodes": [{"op": "exp", "in": ["x"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["dp", 3]], "programs": [], "lineage": [{"tensor": "x", "role": "input",
+          "shards": []},
+          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 12], [0, 40]],
+           "parts": [{"local": "y"}]}]}]})");
   const std::int64_t sizes[] = {7, 5, 0}, begin[] = {0, 7, 12};
   for (std::size_t r = 0; r < 3; ++r) {
     Json program = Json::parse(
-        R"({"tensors": {"all": {"shape": [12, 40]}, "e": {"shape": [12, 40]}, "y": {"shape": [12, 40]}},
-            "nodes": [{"op": "all_gather", "in": [], "out": ["all"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}, "sizes": [7, 5, 0]},
+        R"({"tensors": {"all": {"shape": [12, 40]}, "e": {"shape": [12, 40]},
+            "y": {"shape": [12, 40]}},
+            "nodes": [{"op": "all_gather", "in": [], "out": ["all"], "comm": "g", "group": ["dp"],
+             "attrs": {"dim": 0}, "sizes": [7, 5, 0]},
                       {"op": "exp", "in": ["all"], "out": ["e"]},
-                      {"op": "collective_permute", "in": ["e"], "out": ["y"], "comm": "p", "group": ["dp"], "pairs": [[0, 1], [1, 2], [2, 0]]}]})");
+                      {"op": "collective_permute", "in": ["e"], "out": ["y"], "comm": "p",
+                       "group": ["dp"], "pairs": [[0, 1], [1, 2], [2, 0]]}]})");
     program["at"]["dp"] = r;
     if (sizes[r] > 0) {
       program["tensors"]["x"] = {{"shape", {sizes[r], 40}}, {"kind", "input"}};

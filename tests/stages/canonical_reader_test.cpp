@@ -26,16 +26,32 @@ using test::Json;
 // one, scaled by a constant.
 Draft dropouts(int modelSeed, int planSeed) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "a": {"shape": [4, 8]}, "b": {"shape": [4, 8]}, "c": {"shape": [4, 8]},
-                                        "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [4, 8]}}, "outputs": ["y"],
-                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
-                                      {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]})",
-      R"({"mesh": [["dp", 2]], "programs": [{"tensors": {"x": {"shape": [2, 8], "kind": "input"}, "a": {"shape": [2, 8]}, "b": {"shape": [2, 8]}, "c": {"shape": [2, 8]},
-                                        "k": {"shape": [8], "kind": "constant", "value": [1, 2, 3, 4, 5, 6, 7, 0.125]}, "y": {"shape": [2, 8]}},
-                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"], "attrs": {"p": 0.1, "seed": 1}}, {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
-                                      {"op": "add", "in": ["a", "b"], "out": ["c"]}, {"op": "mul", "in": ["c", "k"], "out": ["y"]}]}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 8]], "step": {"dp": [2, 0]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 8]], "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}, "a": {"shape": [4, 8]},
+          "b": {"shape": [4, 8]}, "c": {"shape": [4, 8]},
+                                        "k": {"shape": [8], "kind": "constant",
+                                         "value": [1, 2, 3, 4, 5, 6, 7, 0.125]},
+                                         "y": {"shape": [4, 8]}}, "outputs": ["y"],
+                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"],
+                             "attrs": {"p": 0.1, "seed": 1}},
+                             {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
+                                      {"op": "add", "in": ["a", "b"], "out": ["c"]},
+                                       {"op": "mul", "in": ["c", "k"], "out": ["y"]}]})",
+      R"({"mesh": [["dp", 2]], "programs": [{"tensors": {"x": {"shape": [2, 8], "kind": "input"},
+          "a": {"shape": [2, 8]}, "b": {"shape": [2, 8]}, "c": {"shape": [2, 8]},
+                                        "k": {"shape": [8], "kind": "constant",
+                                         "value": [1, 2, 3, 4, 5, 6, 7, 0.125]},
+                                         "y": {"shape": [2, 8]}},
+                            "nodes": [{"op": "dropout", "in": ["x"], "out": ["a"],
+                             "attrs": {"p": 0.1, "seed": 1}},
+                             {"op": "dropout", "in": ["x"], "out": ["b"], "attrs": {"p": 0.1}},
+                                      {"op": "add", "in": ["a", "b"], "out": ["c"]},
+                                       {"op": "mul", "in": ["c", "k"], "out": ["y"]}]}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 2], [0, 8]], "step": {"dp": [2, 0]},
+                             "parts": [{"local": "x"}]}]},
+                                        {"tensor": "y", "role": "output",
+                                         "shards": [{"box": [[0, 2], [0, 8]],
+                                         "step": {"dp": [2, 0]}, "parts": [{"local": "y"}]}]}]})");
   d.model["nodes"][1]["attrs"]["seed"] = modelSeed;
   d.node(0, 1)["attrs"]["seed"] = planSeed;
   return d;
@@ -189,21 +205,38 @@ TEST(CanonicalReader, ResultsThatTheirOperatorDoesNotProduceAreRefused) {
 // Ranks scale their shards and gather them.
 Draft gathered() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"}, "a": {"shape": [2]}, "y": {"shape": [4]}},
-                         "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}}, {"op": "all_gather", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
-                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "x"}]}]},
-                                     {"tensor": "y", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"],
+          "nodes": [{"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [2], "kind": "input"},
+          "a": {"shape": [2]}, "y": {"shape": [4]}},
+                         "nodes": [{"op": "mul", "in": ["x"], "out": ["a"], "attrs": {"scalar": 2}},
+                          {"op": "all_gather", "in": ["a"], "out": ["y"], "attrs": {"dim": 0},
+                          "comm": "c", "group": ["tp"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input",
+                          "shards": [{"box": [[0, 2]], "step": {"tp": [2]},
+                          "parts": [{"local": "x"}]}]},
+                                     {"tensor": "y", "role": "output",
+                                      "shards": [{"box": [[0, 4]],
+                                       "parts": [{"local": "y"}]}]}]})");
 }
 
 // Ranks add up what each of them has, and each keeps its half.
 Draft scattered() {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}, "y": {"shape": [4]}}, "outputs": ["y"], "nodes": [{"op": "sum", "in": ["x"], "out": ["y"], "attrs": {"dim": 0}}]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [1, 4], "kind": "input"}, "a": {"shape": [4]}, "y": {"shape": [2]}},
-                         "nodes": [{"op": "view", "in": ["x"], "out": ["a"], "attrs": {"size": [4]}}, {"op": "reduce_scatter", "in": ["a"], "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
-                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]}, "parts": [{"local": "x"}]}]},
-                                     {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2]], "step": {"tp": [2]}, "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [2, 4], "kind": "input"}, "y": {"shape": [4]}},
+          "outputs": ["y"], "nodes": [{"op": "sum", "in": ["x"], "out": ["y"],
+          "attrs": {"dim": 0}}]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [1, 4], "kind": "input"},
+          "a": {"shape": [4]}, "y": {"shape": [2]}},
+                         "nodes": [{"op": "view", "in": ["x"], "out": ["a"],
+                          "attrs": {"size": [4]}}, {"op": "reduce_scatter", "in": ["a"],
+                          "out": ["y"], "attrs": {"dim": 0}, "comm": "c", "group": ["tp"]}]}],
+                         "lineage": [{"tensor": "x", "role": "input",
+                          "shards": [{"box": [[0, 1], [0, 4]], "step": {"tp": [1, 0]},
+                          "parts": [{"local": "x"}]}]},
+                                     {"tensor": "y", "role": "output",
+                                      "shards": [{"box": [[0, 2]], "step": {"tp": [2]},
+                                      "parts": [{"local": "y"}]}]}]})");
 }
 
 TEST(CanonicalReader, APartOfWhatIsCombined) {

@@ -16,13 +16,15 @@ namespace {
 using test::Draft;
 using test::Json;
 
-// Two layers, linear then add with alpha, on two tensor-parallel ranks; a checkpoint after each
+// Two layers, linear then add with alpha, on two tensor-parallel ranks; a cut point after each
 // layer.
 Draft twoLayers() {
   Draft d = test::draft(
       R"({"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": [], "outputs": ["y2"]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}}, "nodes": []}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 8]], "parts": [{"local": "x"}]}]}]})");
+      R"({"mesh": [["tp", 2]], "programs": [{"tensors": {"x": {"shape": [4, 8], "kind": "input"}},
+          "nodes": []}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 4], [0, 8]], "parts": [{"local": "x"}]}]}]})");
   for (const std::string layer : {"1", "2"}) {
     const std::string in = layer == "1" ? "x" : "y1", w = "w" + layer, h = "h" + layer,
                       g = "g" + layer, y = "y" + layer, c = "c" + layer;
@@ -52,7 +54,7 @@ Draft twoLayers() {
           {{{"box", {{0, 4}, {0, 8}}}, {"step", {{"tp", {4, 0}}}}, {"parts", {{{"local", w}}}}}}}});
     d.plan["lineage"].push_back(
         {{"tensor", y},
-         {"role", layer == "1" ? "checkpoint" : "output"},
+         {"role", layer == "1" ? "cut_point" : "output"},
          {"shards", {{{"box", {{0, 4}, {0, 8}}}, {"parts", {{{"local", y}}}}}}}});
   }
   return d;
@@ -87,7 +89,8 @@ TEST(Canonical, AnotherAttributeConstantOrOperatorMakesAnotherForm) {
       [](Draft& d) { d.tensor(0, "c2")["value"] = 0.25; },
       [](Draft& d) {
         d.tensor(0, "c2") = d.model["tensors"]["c2"] = Json::parse(
-            R"({"shape": [8], "kind": "constant", "value": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]})");
+            R"({"shape": [8], "kind": "constant", "value": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5,
+                0.5]})");
       },
       [](Draft& d) {
         d.node(0, 5)["in"] = {"h2", "c2"}, d.tensor(0, "c2")["shape"] = {4},

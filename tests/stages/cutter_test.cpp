@@ -150,17 +150,26 @@ TEST(Cutter, SeveralClaimsInOneStage) {
 TEST(Cutter, CopiesShareTheirSource) {
   Draft d = test::oneRank(
       R"("x": {"shape": [2, 3], "kind": "input"})",
-      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "b": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "bb": {"shape": [2, 3]}, "o": {"shape": [2, 3]})",
-      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "multiref", "in": ["h"], "out": ["a", "b"]}, {"op": "transpose", "in": ["b"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
-                             {"op": "transpose", "in": ["bt"], "out": ["bb"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "mul", "in": ["a", "bb"], "out": ["o"]})",
-      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "bt": {"shape": [3, 2]}, "unused": {"shape": [3, 2]}, "o": {"shape": [2, 3]})",
-      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "identity", "in": ["h"], "out": ["a"]}, {"op": "transpose", "in": ["h"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "b": {"shape": [2, 3]},
+          "bt": {"shape": [3, 2]}, "bb": {"shape": [2, 3]}, "o": {"shape": [2, 3]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "multiref", "in": ["h"],
+          "out": ["a", "b"]}, {"op": "transpose", "in": ["b"], "out": ["bt"],
+          "attrs": {"dim0": 0, "dim1": 1}},
+                             {"op": "transpose", "in": ["bt"], "out": ["bb"],
+                              "attrs": {"dim0": 0, "dim1": 1}},
+                              {"op": "mul", "in": ["a", "bb"], "out": ["o"]})",
+      R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "bt": {"shape": [3, 2]},
+          "unused": {"shape": [3, 2]}, "o": {"shape": [2, 3]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "identity", "in": ["h"], "out": ["a"]},
+          {"op": "transpose", "in": ["h"], "out": ["bt"], "attrs": {"dim0": 0, "dim1": 1}},
                              {"op": "mul", "in": ["a", "a"], "out": ["o"]})");
   d.plan["programs"][0]["tensors"].erase("unused");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "a", "role": "checkpoint", "shards": [{"box": [[0, 2], [0, 3]], "parts": [{"local": "a"}]}]})"));
+      R"({"tensor": "a", "role": "cut_point", "shards": [{"box": [[0, 2], [0, 3]],
+          "parts": [{"local": "a"}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "bt", "role": "checkpoint", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "bt"}]}]})"));
+      R"({"tensor": "bt", "role": "cut_point", "shards": [{"box": [[0, 3], [0, 2]],
+          "parts": [{"local": "bt"}]}]})"));
   const auto c = test::cut(d, 1);
   EXPECT_EQ(c.stage.usedEntries, (test::ids<EntryId>({2})));
   EXPECT_EQ(originOf(c, "h"), Origin::kVariable);
@@ -176,11 +185,17 @@ TEST(Cutter, CopiesShareTheirSource) {
 Draft rowSums(int dp, int microbatches, const char* op = "sum") {
   const int rows = dp * microbatches * 2;
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 0]], "microbatches": 0, "programs": [{"tensors": {"x": {"shape": [2, 3], "kind": "input", "per_mb": true}, "t": {"shape": [], "per_mb": true}},
+      R"({"tensors": {"x": {"shape": [0, 3], "kind": "input"}, "o": {"shape": []}},
+          "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 0]], "microbatches": 0, "programs": [{"tensors": {"x": {"shape": [2, 3],
+          "kind": "input", "per_mb": true}, "t": {"shape": [], "per_mb": true}},
                              "nodes": [{"op": "sum", "in": ["x"], "out": ["t"], "mb": "*"}]}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 3]], "step": {"dp": [0, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "t"}], "sum": ["dp", "mb"]}]}]})");
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 2], [0, 3]],
+                             "step": {"dp": [0, 0], "mb": [2, 0]}, "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output",
+                                         "shards": [{"box": [], "parts": [{"local": "t"}],
+                                         "sum": ["dp", "mb"]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = rows;
   d.plan["mesh"][0][1] = dp;
   d.plan["microbatches"] = microbatches;
@@ -264,10 +279,15 @@ TEST(Cutter, CollapsingCanBeSwitchedOff) {
 // x is cut by rows over dp; `op` brings the pieces together.
 Draft gathered(int dp, const std::string& node, const std::string& box) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [0, 8], "kind": "input"}, "o": {"shape": [0, 8]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
-      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [1, 8], "kind": "input"}, "y": {"shape": [1, 8]}}, "nodes": []}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "y"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [0, 8], "kind": "input"}, "o": {"shape": [0, 8]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 0]], "programs": [{"tensors": {"x": {"shape": [1, 8], "kind": "input"},
+          "y": {"shape": [1, 8]}}, "nodes": []}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]},
+                             "parts": [{"local": "x"}]}]},
+                                        {"tensor": "o", "role": "output",
+                                         "shards": [{"box": [], "parts": [{"local": "y"}]}]}]})");
   d.model["tensors"]["x"]["shape"][0] = d.model["tensors"]["o"]["shape"][0] = dp;
   d.plan["mesh"][0][1] = dp;
   d.program(0)["nodes"].push_back(Json::parse(node));
@@ -276,10 +296,11 @@ Draft gathered(int dp, const std::string& node, const std::string& box) {
 }
 
 TEST(Cutter, AGatherTellsCoordinatesApart) {
-  Draft d = gathered(
-      8,
-      R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}})",
-      R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
+  Draft d =
+      gathered(8,
+               R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+          "attrs": {"dim": 0}})",
+               R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 8};
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.collapsedAxes.empty());
@@ -296,10 +317,11 @@ TEST(Cutter, AGatherTellsCoordinatesApart) {
 }
 
 TEST(Cutter, AnAllToAllTellsCoordinatesApart) {
-  Draft d = gathered(
-      8,
-      R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}})",
-      R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
+  Draft d =
+      gathered(8,
+               R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+          "attrs": {"idim": 1, "odim": 0}})",
+               R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
   d.tensor(0, "y")["shape"] = {8, 1};
   const auto c = test::cut(d, 1);
   EXPECT_TRUE(c.stage.collapsedAxes.empty());
@@ -325,28 +347,28 @@ TEST(Cutter, PiecesWithSizesAreOperators) {
   const char* const rows = R"({"box": [[0, 8], [0, 8]], "parts": [{"local": "y"}]})";
   const char* const columns =
       R"({"box": [[0, 8], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})";
-  EXPECT_EQ(
-      found(
-          R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 0}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
-          rows, {8, 8}),
-      (Ops{{"cat", 1}, {"broadcast", 7}}));
+  EXPECT_EQ(found(
+                R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+              "attrs": {"dim": 0}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
+                rows, {8, 8}),
+            (Ops{{"cat", 1}, {"broadcast", 7}}));
   const std::string row = "[1, 1, 1, 1, 1, 1, 1, 1]";
   std::string sizes = row;
   for (int i = 1; i < 8; ++i) sizes += ", " + row;
-  EXPECT_EQ(
-      found(
-          (R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"idim": 1, "odim": 0}, "sizes": [)" +
-           sizes + "]}")
-              .c_str(),
-          columns, {8, 1}),
-      (Ops{{"cat", 8}, {"slice", 64}}));
+  EXPECT_EQ(found((R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+               "attrs": {"idim": 1, "odim": 0}, "sizes": [)" +
+                   sizes + "]}")
+                      .c_str(),
+                  columns, {8, 1}),
+            (Ops{{"cat", 8}, {"slice", 64}}));
 }
 
 TEST(Cutter, SizesOfAReduceScatterAreWindowsOfOneSum) {
-  Draft d = gathered(
-      8,
-      R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "attrs": {"dim": 1, "reduce": "max"}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
-      R"({"box": [[0, 1], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
+  Draft d =
+      gathered(8,
+               R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+          "attrs": {"dim": 1, "reduce": "max"}, "sizes": [1, 1, 1, 1, 1, 1, 1, 1]})",
+               R"({"box": [[0, 1], [0, 1]], "step": {"dp": [0, 1]}, "parts": [{"local": "y"}]})");
   d.model["nodes"][0] = Json::parse(
       R"({"op": "amax", "in": ["x"], "out": ["o"], "attrs": {"dim": 0, "keepdim": true}})");
   d.model["tensors"]["o"]["shape"] = {1, 8};
@@ -361,7 +383,8 @@ TEST(Cutter, SizesOfAReduceScatterAreWindowsOfOneSum) {
 TEST(Cutter, WhoIsNoTargetOfAPermutationHasZeros) {
   Draft d = gathered(
       8,
-      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"], "pairs": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7]]})",
+      R"({"op": "collective_permute", "in": ["x"], "out": ["y"], "comm": "g", "group": ["dp"],
+          "pairs": [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7]]})",
       R"({"box": [[0, 1], [0, 8]], "step": {"dp": [1, 0]}, "parts": [{"local": "y"}]})");
   d.model["tensors"]["h"] = Json::parse(R"({"shape": [7, 8]})");
   d.model["nodes"] = Json::parse(
@@ -382,15 +405,30 @@ TEST(Cutter, WhoIsNoTargetOfAPermutationHasZeros) {
 // share its result.
 TEST(Cutter, RendezvousAreNotMixedUp) {
   Draft d = test::draft(
-      R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [2]}},
-                            "nodes": [{"op": "mul", "in": ["x"], "out": ["o"], "attrs": {"scalar": 3}}, {"op": "mul", "in": ["y"], "out": ["p"], "attrs": {"scalar": 3}}], "outputs": ["o", "p"]})",
-      R"({"mesh": [["dp", 2], ["tp", 3]], "programs": [{"tensors": {"x": {"shape": [1], "kind": "input"}, "y": {"shape": [1], "kind": "input"}, "a": {"shape": [1]}, "b": {"shape": [1]}},
-                             "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["a"], "comm": "r", "tag": 1, "group": ["tp"]},
-                                       {"op": "all_reduce", "in": ["y"], "out": ["b"], "comm": "r", "tag": 2, "group": ["tp"]}]}],
-                            "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "x"}]}]},
-                                        {"tensor": "y", "role": "input", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "y"}]}]},
-                                        {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "a"}]}]},
-                                        {"tensor": "p", "role": "output", "shards": [{"box": [[0, 1]], "step": {"dp": [1]}, "parts": [{"local": "b"}]}]}]})");
+      R"({"tensors": {"x": {"shape": [2], "kind": "input"}, "y": {"shape": [2], "kind": "input"},
+          "o": {"shape": [2]}, "p": {"shape": [2]}},
+                            "nodes": [{"op": "mul", "in": ["x"], "out": ["o"],
+                             "attrs": {"scalar": 3}}, {"op": "mul", "in": ["y"], "out": ["p"],
+                             "attrs": {"scalar": 3}}], "outputs": ["o", "p"]})",
+      R"({"mesh": [["dp", 2], ["tp", 3]], "programs": [{"tensors": {"x": {"shape": [1],
+          "kind": "input"}, "y": {"shape": [1], "kind": "input"}, "a": {"shape": [1]},
+          "b": {"shape": [1]}},
+                             "nodes": [{"op": "all_reduce", "in": ["x"], "out": ["a"], "comm": "r",
+                              "tag": 1, "group": ["tp"]},
+                                       {"op": "all_reduce", "in": ["y"], "out": ["b"], "comm": "r",
+                                        "tag": 2, "group": ["tp"]}]}],
+                            "lineage": [{"tensor": "x", "role": "input",
+                             "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                             "parts": [{"local": "x"}]}]},
+                                        {"tensor": "y", "role": "input",
+                                         "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                                         "parts": [{"local": "y"}]}]},
+                                        {"tensor": "o", "role": "output",
+                                         "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                                         "parts": [{"local": "a"}]}]},
+                                        {"tensor": "p", "role": "output",
+                                         "shards": [{"box": [[0, 1]], "step": {"dp": [1]},
+                                         "parts": [{"local": "b"}]}]}]})");
   const auto problem = test::read(d);
   const PlanIndex planIndex(*problem);
   ASSERT_TRUE(planIndex.defects().empty());
@@ -416,7 +454,8 @@ TEST(Cutter, ANamedMicrobatchIsApartInMicrobatchesOnly) {
   d.program(0)["nodes"].push_back(
       Json::parse(R"({"op": "identity", "in": ["t#0"], "out": ["first"]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "o", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "first"}], "sum": ["dp"]}]})"));
+      R"({"tensor": "o", "role": "cut_point", "shards": [{"box": [], "parts": [{"local": "first"}],
+          "sum": ["dp"]}]})"));
   const auto c = test::cut(d, 2);
   ASSERT_EQ(c.stage.collapsedAxes.size(), 1u);
   EXPECT_EQ(c.stage.collapsedAxes[0].axis, 0);

@@ -93,10 +93,13 @@ inline std::unique_ptr<Problem> read(const std::string& model, const std::string
 inline Draft microbatchByMicrobatch(int rows) {
   Draft d = draft(
       R"({"tensors": {"x": {"kind": "input"}, "s": {}, "y": {"shape": [6]}},
-          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]}, {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
+          "nodes": [{"op": "square", "in": ["x"], "out": ["s"]},
+           {"op": "sum", "in": ["s"], "out": ["y"], "attrs": {"dim": 0}}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 1]], "microbatches": 8, "programs": [],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"step": {}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]], "parts": [{"local": "y"}]}]}]})");
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"step": {},
+           "parts": [{"local": "x"}]}]},
+                      {"tensor": "y", "role": "output", "shards": [{"box": [[0, 6]],
+                       "parts": [{"local": "y"}]}]}]})");
   const Json part = {rows, 6}, whole = {8 * rows, 6};
   d.model["tensors"]["x"]["shape"] = d.model["tensors"]["s"]["shape"] = whole;
   d.plan["lineage"][0]["shards"][0]["box"] = Json::array({{0, rows}, {0, 6}});
@@ -228,21 +231,35 @@ inline std::int32_t lastEntry(const Draft& d) {
 // 5 the output s.
 inline Draft pipeline() {
   return draft(
-      R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [6, 4], "kind": "parameter"}, "y": {"shape": [8, 6]}, "s": {"shape": []}},
-    "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]}, {"op": "sum", "in": ["y"], "out": ["s"], "loc": "model.py:2"}], "outputs": ["s"]})",
+      R"({"tensors": {"x": {"shape": [8, 4], "kind": "input"},
+          "w": {"shape": [6, 4], "kind": "parameter"}, "y": {"shape": [8, 6]}, "s": {"shape": []}},
+    "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"]},
+     {"op": "sum", "in": ["y"], "out": ["s"], "loc": "model.py:2"}], "outputs": ["s"]})",
       R"({"mesh": [["pp", 2], ["tp", 2]], "microbatches": 2, "programs": [
-      {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 4], "kind": "input", "per_mb": true}, "w": {"shape": [3, 4], "kind": "parameter"}, "y": {"shape": [4, 3], "per_mb": true}},
-       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"], "mb": "*"}, {"op": "send", "in": ["y"], "out": [], "comm": "p2p", "to": {"pp": 1}, "mb": "*"}]},
-      {"at": {"pp": 1}, "tensors": {"y": {"shape": [4, 3], "per_mb": true}, "t": {"shape": [], "per_mb": true}, "s0": {"shape": []}, "s": {"shape": []}},
-       "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0}, "mb": "*"}, {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*", "loc": "plan.py:7"},
-                 {"op": "add", "in": ["t#0", "t#1"], "out": ["s0"]}, {"op": "all_reduce", "in": ["s0"], "out": ["s"], "comm": "ar", "group": ["tp"]}]}],
+      {"at": {"pp": 0}, "tensors": {"x": {"shape": [4, 4], "kind": "input", "per_mb": true},
+       "w": {"shape": [3, 4], "kind": "parameter"}, "y": {"shape": [4, 3], "per_mb": true}},
+       "nodes": [{"op": "linear", "in": ["x", "w"], "out": ["y"], "mb": "*"},
+        {"op": "send", "in": ["y"], "out": [], "comm": "p2p", "to": {"pp": 1}, "mb": "*"}]},
+      {"at": {"pp": 1}, "tensors": {"y": {"shape": [4, 3], "per_mb": true},
+       "t": {"shape": [], "per_mb": true}, "s0": {"shape": []}, "s": {"shape": []}},
+       "nodes": [{"op": "recv", "in": [], "out": ["y"], "comm": "p2p", "from": {"pp": 0},
+        "mb": "*"}, {"op": "sum", "in": ["y"], "out": ["t"], "mb": "*", "loc": "plan.py:7"},
+                 {"op": "add", "in": ["t#0", "t#1"], "out": ["s0"]},
+                  {"op": "all_reduce", "in": ["s0"], "out": ["s"], "comm": "ar",
+                  "group": ["tp"]}]}],
      "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]], "step": {"mb": [4, 0]}, "parts": [{"local": "x", "at": {"pp": 0}}]}]},
-      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 3], [0, 4]], "step": {"tp": [3, 0]}, "parts": [{"local": "w", "at": {"pp": 0}}]}]},
-      {"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 3]], "step": {"mb": [4, 0], "tp": [0, 3]}, "parts": [{"local": "y", "at": {"pp": 0}}]}]},
-      {"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 3]], "step": {"mb": [4, 0], "tp": [0, 3]}, "parts": [{"local": "y", "at": {"pp": 1}}]}]},
-      {"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "t", "at": {"pp": 1}}], "sum": ["tp", "mb"]}]},
-      {"tensor": "s", "role": "output", "shards": [{"box": [], "parts": [{"local": "s", "at": {"pp": 1}}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]], "step": {"mb": [4, 0]},
+       "parts": [{"local": "x", "at": {"pp": 0}}]}]},
+      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 3], [0, 4]], "step": {"tp": [3, 0]},
+       "parts": [{"local": "w", "at": {"pp": 0}}]}]},
+      {"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 3]],
+       "step": {"mb": [4, 0], "tp": [0, 3]}, "parts": [{"local": "y", "at": {"pp": 0}}]}]},
+      {"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 3]],
+       "step": {"mb": [4, 0], "tp": [0, 3]}, "parts": [{"local": "y", "at": {"pp": 1}}]}]},
+      {"tensor": "s", "role": "checkpoint", "shards": [{"box": [],
+       "parts": [{"local": "t", "at": {"pp": 1}}], "sum": ["tp", "mb"]}]},
+      {"tensor": "s", "role": "output", "shards": [{"box": [],
+       "parts": [{"local": "s", "at": {"pp": 1}}]}]}]})");
 }
 
 // The pipeline, whose ranks take means where the model sums. Entry 4, about what they sum up to, is
@@ -260,7 +277,9 @@ inline Draft approvedPipeline() {
 inline Draft overDetermined() {
   Draft d = pipeline();
   const Json again = Json::parse(
-      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "t", "at": {"pp": 1, "tp": 1}}, {"local": "t", "at": {"pp": 1, "tp": 0}}], "sum": ["mb"]}]})");
+      R"({"tensor": "s", "role": "checkpoint", "shards": [{"box": [],
+          "parts": [{"local": "t", "at": {"pp": 1, "tp": 1}},
+          {"local": "t", "at": {"pp": 1, "tp": 0}}], "sum": ["mb"]}]})");
   d.plan["lineage"].insert(d.plan["lineage"].begin() + 5, again);
   return d;
 }
@@ -274,8 +293,10 @@ inline Draft twoRanks() {
       {"at": {"tp": 0}, "tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": []},
       {"at": {"tp": 1}, "tensors": {"x": {"shape": [4], "kind": "input"}}, "nodes": []}],
      "lineage": [
-      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"tp": [4]}, "parts": [{"local": "x"}]}]},
-      {"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "step": {"tp": [4]}, "parts": [{"local": "x"}]}]}]})");
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"tp": [4]},
+       "parts": [{"local": "x"}]}]},
+      {"tensor": "x", "role": "output", "shards": [{"box": [[0, 4]], "step": {"tp": [4]},
+       "parts": [{"local": "x"}]}]}]})");
   return d;
 }
 

@@ -93,10 +93,10 @@ TEST_F(ConfigTest, PlansAreFilesDirectoriesAndPatternsBesideTheConfig) {
   EXPECT_EQ(
       names(R"("plans": [{"plan": "a/x.plan.json", "name": "x"}, {"plan": "a", "name": "all"}])"),
       (Names{"x", "all a/x.plan.json", "all a/y.plan.json.gz"}));
-  const auto one =
-      read(
-          R"("plans": [{"plan": "a/x.plan.json", "model": "a/y.model.json", "expect": "not-equivalent"}])")
-          .at(0);
+  const auto one = read(
+                       R"("plans": [{"plan": "a/x.plan.json", "model": "a/y.model.json",
+              "expect": "not-equivalent"}])")
+                       .at(0);
   EXPECT_EQ(one.plan, (dir_ / "a/x.plan.json").string());
   EXPECT_EQ(one.model, (dir_ / "a/y.model.json").string());
   EXPECT_EQ(one.expect, Verdict::kNotEquivalent);
@@ -112,7 +112,9 @@ TEST_F(ConfigTest, PlansAreFilesDirectoriesAndPatternsBesideTheConfig) {
 
 TEST_F(ConfigTest, BugsArePutInOneByOne) {
   const auto all = read(
-      R"("configurations": [{"name": "k", "arch": "mlp", "mutate": [{"bug": "norm_weight_not_reduced"}, {"bug": "norm_weight_not_reduced", "seed": 3}]}])");
+      R"("configurations": [{"name": "k", "arch": "mlp",
+          "mutate": [{"bug": "norm_weight_not_reduced"},
+          {"bug": "norm_weight_not_reduced", "seed": 3}]}])");
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].name, "k bug=norm_weight_not_reduced@seed3");
   EXPECT_EQ(all[1].bug->choice.seed, 3u);
@@ -150,7 +152,8 @@ TEST_F(ConfigTest, WrongConfigsAreRefusedWithTheirPlace) {
   expectRefusal(R"("configurations": [{"arch": "mlp", "mutate": {"bug": "no_such"}}])",
                 "/configurations/0/mutate/bug: there is no bug 'no_such'");
   expectRefusal(
-      R"("configurations": [{"arch": "mlp", "mutate": {"bug": "norm_weight_not_reduced", "at": "/x", "seed": 1}}])",
+      R"("configurations": [{"arch": "mlp", "mutate": {"bug": "norm_weight_not_reduced", "at": "/x",
+          "seed": 1}}])",
       "/configurations/0/mutate/seed: \"seed\" beside \"at\"");
   expectRefusal(R"("configurations": [{"arch": "mlp", "dp": 2}, {"arch": "mlp", "dp": 2}])",
                 "/configurations/1: there is another configuration of the name \"mlp dp=2\"");

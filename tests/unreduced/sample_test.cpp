@@ -40,7 +40,8 @@ Draft product(const std::string& rows, const std::string& inner, const std::stri
           R"(], "kind": "input"}, "w": {"shape": [3000, )" + inner + R"(], "kind": "parameter"})",
       o, R"({"op": "linear", "in": ["x", "w"], "out": ["o"]})",
       R"("wt": {"shape": [)" + inner + R"(, 3000]}, "p": {"shape": [)" + rows + R"(, 3000]}, )" + o,
-      R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}}, {"op": "matmul", "in": ["x", "wt"], "out": ["p"]},
+      R"({"op": "transpose", "in": ["w"], "out": ["wt"], "attrs": {"dim0": 0, "dim1": 1}},
+          {"op": "matmul", "in": ["x", "wt"], "out": ["p"]},
                     {"op": "mul", "in": ["p"], "out": ["o"], "attrs": {"scalar": )" +
           (extra.empty() ? "1" : extra) + "}}");
 }
@@ -85,18 +86,23 @@ TEST(Sample, WrongCollectivesAndWrongBoxesDiffer) {
 Draft collective(const std::string& node, const std::string& local, const std::string& modelNode,
                  const std::string& o, const std::string& shards) {
   return test::draft(
-      R"({"tensors": {"x": {"shape": [6, 9], "kind": "input"}, "v": {"shape": [3, 2, 9]}, "o": {"shape": )" +
+      R"({"tensors": {"x": {"shape": [6, 9], "kind": "input"}, "v": {"shape": [3, 2, 9]},
+          "o": {"shape": )" +
           o + R"(}}, "nodes": [)" + modelNode + R"(], "outputs": ["o"]})",
-      R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"x": {"shape": [2, 9], "kind": "input"}, "y": {"shape": )" +
+      R"({"mesh": [["tp", 3]], "programs": [{"tensors": {"x": {"shape": [2, 9], "kind": "input"},
+          "y": {"shape": )" +
           local + R"(}}, "nodes": [)" + node +
-          R"(]}], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 9]], "step": {"tp": [2, 0]}, "parts": [{"local": "x"}]}]},
+          R"(]}], "lineage": [{"tensor": "x", "role": "input",
+              "shards": [{"box": [[0, 2], [0, 9]], "step": {"tp": [2, 0]},
+              "parts": [{"local": "x"}]}]},
                         {"tensor": "o", "role": "output", "shards": )" +
           shards + "}]}");
 }
 
 TEST(Sample, EachCollective) {
   const std::string same =
-      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [3, 2, 9]}}, {"op": "identity", "in": ["x"], "out": ["o"]})";
+      R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [3, 2, 9]}},
+          {"op": "identity", "in": ["x"], "out": ["o"]})";
   const auto gathered = [&](const std::string& group) {
     return collective(R"({"op": "all_gather", "in": ["x"], "out": ["y"], "comm": "c", )" + group +
                           R"(, "attrs": {"dim": 0}})",
@@ -108,7 +114,8 @@ TEST(Sample, EachCollective) {
 
   const auto exchanged = [&](int step) {
     return collective(
-        R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"idim": 1, "odim": 0}})",
+        R"({"op": "all_to_all", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"],
+            "attrs": {"idim": 1, "odim": 0}})",
         "[6, 3]", same, "[6, 9]",
         R"([{"box": [[0, 6], [)" + std::to_string(step > 0 ? 0 : 6) + ", " +
             std::to_string(step > 0 ? 3 : 9) + R"(]], "step": {"tp": [0, )" + std::to_string(step) +
@@ -119,7 +126,8 @@ TEST(Sample, EachCollective) {
 
   const auto scattered = [&](const std::string& reduce, const std::string& op, int step) {
     return collective(
-        R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", "group": ["tp"], "attrs": {"dim": 1, "reduce": ")" +
+        R"({"op": "reduce_scatter", "in": ["x"], "out": ["y"], "comm": "c", 
+                "group": ["tp"], "attrs": {"dim": 1, "reduce": ")" +
             reduce + R"("}})",
         "[2, 3]",
         R"({"op": "view", "in": ["x"], "out": ["v"], "attrs": {"size": [3, 2, 9]}}, {"op": ")" +
@@ -161,12 +169,19 @@ TEST(Sample, MaskEntriesAreThoseOfTheirPositions) {
   const auto masks = [](int start) {
     return oneRank(
         R"("t": {"shape": [1, 8], "dtype": "int64", "kind": "input"})",
-        R"("m": {"shape": [1, 1, 8, 8]}, "r": {"shape": [1, 1, 4, 8]}, "c": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})",
-        R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["r"], "attrs": {"dim": 2, "start": )" +
+        R"("m": {"shape": [1, 1, 8, 8]}, "r": {"shape": [1, 1, 4, 8]}, "c": {"shape": [1, 1, 4, 4]},
+            "o": {"shape": [1, 1, 4, 4]})",
+        R"({"op": "create_mask", "in": ["t"], "out": ["m"]},
+            {"op": "slice", "in": ["m"], "out": ["r"], "attrs": {"dim": 2, "start": )" +
             std::to_string(start) + R"(, "stop": )" + std::to_string(start + 4) + R"(}},
-                      {"op": "slice", "in": ["r"], "out": ["c"], "attrs": {"dim": 3, "start": 0, "stop": 4}}, {"op": "exp", "in": ["c"], "out": ["o"]})",
-        R"("u": {"shape": [1, 4], "dtype": "int64"}, "m": {"shape": [1, 1, 4, 4]}, "o": {"shape": [1, 1, 4, 4]})",
-        R"({"op": "slice", "in": ["t"], "out": ["u"], "attrs": {"dim": 1, "start": 0, "stop": 4}}, {"op": "create_mask", "in": ["u"], "out": ["m"]}, {"op": "exp", "in": ["m"], "out": ["o"]})");
+                      {"op": "slice", "in": ["r"], "out": ["c"],
+                       "attrs": {"dim": 3, "start": 0, "stop": 4}},
+                       {"op": "exp", "in": ["c"], "out": ["o"]})",
+        R"("u": {"shape": [1, 4], "dtype": "int64"}, "m": {"shape": [1, 1, 4, 4]},
+            "o": {"shape": [1, 1, 4, 4]})",
+        R"({"op": "slice", "in": ["t"], "out": ["u"], "attrs": {"dim": 1, "start": 0, "stop": 4}},
+            {"op": "create_mask", "in": ["u"], "out": ["m"]},
+            {"op": "exp", "in": ["m"], "out": ["o"]})");
   };
   expectAgreement(sample(masks(0)));
   EXPECT_TRUE(sample(masks(4)).difference);
@@ -181,13 +196,19 @@ TEST(Sample, ADivisionByWhatIsAlwaysZeroIsNoValue) {
     tensors += std::string(tensors.empty() ? "" : ", ") + "\"" + name + "\": " + shape;
   const auto quotient = [&](const std::string& alpha) {
     return oneRank(
-        R"("a": {"shape": [4], "kind": "input"}, "p": {"shape": [4], "kind": "input"}, "q": {"shape": [4], "kind": "input"})",
+        R"("a": {"shape": [4], "kind": "input"}, "p": {"shape": [4], "kind": "input"},
+            "q": {"shape": [4], "kind": "input"})",
         R"("o": {"shape": [4]})", R"({"op": "identity", "in": ["a"], "out": ["o"]})", tensors,
-        R"({"op": "add", "in": ["p", "q"], "out": ["s"]}, {"op": "square", "in": ["s"], "out": ["s2"]}, {"op": "square", "in": ["p"], "out": ["p2"]},
-                      {"op": "square", "in": ["q"], "out": ["q2"]}, {"op": "mul", "in": ["p", "q"], "out": ["pq"]}, {"op": "sub", "in": ["s2", "p2"], "out": ["d"]},
-                      {"op": "sub", "in": ["d", "q2"], "out": ["e"]}, {"op": "sub", "in": ["e", "pq"], "out": ["z"], "attrs": {"alpha": )" +
+        R"({"op": "add", "in": ["p", "q"], "out": ["s"]}, {"op": "square", "in": ["s"],
+            "out": ["s2"]}, {"op": "square", "in": ["p"], "out": ["p2"]},
+                      {"op": "square", "in": ["q"], "out": ["q2"]},
+                       {"op": "mul", "in": ["p", "q"], "out": ["pq"]},
+                       {"op": "sub", "in": ["s2", "p2"], "out": ["d"]},
+                      {"op": "sub", "in": ["d", "q2"], "out": ["e"]},
+                       {"op": "sub", "in": ["e", "pq"], "out": ["z"], "attrs": {"alpha": )" +
             alpha +
-            R"(}}, {"op": "mul", "in": ["a", "z"], "out": ["az"]}, {"op": "div", "in": ["az", "z"], "out": ["o"]})");
+            R"(}}, {"op": "mul", "in": ["a", "z"], "out": ["az"]},
+                {"op": "div", "in": ["az", "z"], "out": ["o"]})");
   };
   const SampleOutcome o = sample(quotient("2"));
   ASSERT_TRUE(o.difference);
@@ -204,11 +225,15 @@ TEST(Sample, RoundingIsNoDifference) {
   const SampleOutcome o = sample(oneRank(
       R"("x": {"shape": [64], "kind": "input"}, "y": {"shape": [64], "kind": "input"})",
       R"("a": )" + t + R"(, "b": )" + t + R"(, "c": )" + t + R"(, "o": )" + t,
-      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["y"], "out": ["b"]}, {"op": "mul", "in": ["a", "b"], "out": ["c"]}, {"op": "sub", "in": ["c", "c"], "out": ["o"]})",
+      R"({"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["y"], "out": ["b"]},
+          {"op": "mul", "in": ["a", "b"], "out": ["c"]},
+          {"op": "sub", "in": ["c", "c"], "out": ["o"]})",
       R"("s": )" + t + R"(, "a": )" + t + R"(, "b": )" + t + R"(, "c": )" + t + R"(, "d": )" + t +
           R"(, "o": )" + t,
-      R"({"op": "add", "in": ["x", "y"], "out": ["s"]}, {"op": "exp", "in": ["s"], "out": ["d"]}, {"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["y"], "out": ["b"]},
-                                            {"op": "mul", "in": ["a", "b"], "out": ["c"]}, {"op": "sub", "in": ["d", "c"], "out": ["o"]})"));
+      R"({"op": "add", "in": ["x", "y"], "out": ["s"]}, {"op": "exp", "in": ["s"], "out": ["d"]},
+          {"op": "exp", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["y"], "out": ["b"]},
+                                            {"op": "mul", "in": ["a", "b"], "out": ["c"]},
+                                             {"op": "sub", "in": ["d", "c"], "out": ["o"]})"));
   EXPECT_FALSE(o.difference);
   EXPECT_EQ(o.agreed, o.asked);
   EXPECT_EQ(o.agreedInField, 0);
@@ -219,7 +244,9 @@ TEST(Sample, RoundingIsNoDifference) {
 TEST(Sample, RowsAreLookedAtWhereTokensAre) {
   const auto gradient = [](const std::string& factor) {
     return oneRank(
-        R"("ids": {"shape": [200], "dtype": "int64", "kind": "input"}, "w": {"shape": [100000, 8], "kind": "parameter"}, "g": {"shape": [200, 8], "kind": "input"})",
+        R"("ids": {"shape": [200], "dtype": "int64", "kind": "input"},
+            "w": {"shape": [100000, 8], "kind": "parameter"},
+            "g": {"shape": [200, 8], "kind": "input"})",
         R"("o": {"shape": [100000, 8]})",
         R"({"op": "embedding_backward", "in": ["g", "ids", "w"], "out": [null, "o"]})",
         R"("h": {"shape": [200, 8]}, "o": {"shape": [100000, 8]})",

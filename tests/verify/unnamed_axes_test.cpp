@@ -29,15 +29,20 @@ std::string number(int n) { return std::to_string(n); }
 Draft blocks(int dp, const std::string& modelTensors, const std::string& modelNodes,
              const std::string& planTensors, const std::string& planNodes) {
   const std::string n = number(4 * dp), m = number(dp);
-  return test::draft(
-      R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "z": {"shape": [)" + m +
-          R"(, 4]}, "o": {"shape": [)" + m + R"(, 4]})" + modelTensors + R"(}, "nodes": [)" +
-          modelNodes + R"(], "outputs": ["o"]})",
-      R"({"mesh": [["dp", )" + m +
-          R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "z": {"shape": [1, 4]}, "o": {"shape": [1, 4]})" +
-          planTensors + R"(}, "nodes": [)" + planNodes + R"(]}],
-                         "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
-                                     {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]}, "parts": [{"local": "o"}]}]}]})");
+  return test::draft(R"({"tensors": {"x": {"shape": [)" + n +
+                         R"(], "kind": "input"}, "z": {"shape": [)" + m +
+                         R"(, 4]}, "o": {"shape": [)" + m + R"(, 4]})" + modelTensors +
+                         R"(}, "nodes": [)" + modelNodes + R"(], "outputs": ["o"]})",
+                     R"({"mesh": [["dp", )" + m +
+                         R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"},
+              "z": {"shape": [1, 4]}, "o": {"shape": [1, 4]})" +
+                         planTensors + R"(}, "nodes": [)" + planNodes + R"(]}],
+                         "lineage": [{"tensor": "x", "role": "input",
+                          "shards": [{"box": [[0, 4]], "step": {"dp": [4]},
+                          "parts": [{"local": "x"}]}]},
+                                     {"tensor": "o", "role": "output",
+                                      "shards": [{"box": [[0, 1], [0, 4]], "step": {"dp": [1, 0]},
+                                      "parts": [{"local": "o"}]}]}]})");
 }
 std::string viewOf(const std::string& from, const std::string& to, int rows) {
   return R"({"op": "view", "in": [")" + from + R"("], "out": [")" + to +
@@ -83,18 +88,38 @@ TEST(UnnamedMicrobatches, APartnerThatSendsSomethingElseInOne) {
                (k == 7 ? last : "a") + R"("], "mb": )" + number(k) + "}";
     }
     const Draft d = test::draft(
-        R"({"tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}, "u": {"shape": [1, 4]}, "o": {"shape": [8, 4]}},
-                                    "nodes": [{"op": "unsqueeze", "in": ["a"], "out": ["u"], "attrs": {"dim": 0}}, {"op": "expand", "in": ["u"], "out": ["o"], "attrs": {"size": [8, 4]}}],
+        R"({"tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"},
+            "u": {"shape": [1, 4]}, "o": {"shape": [8, 4]}},
+                                    "nodes": [{"op": "unsqueeze", "in": ["a"], "out": ["u"],
+                                     "attrs": {"dim": 0}},
+                                     {"op": "expand", "in": ["u"], "out": ["o"],
+                                     "attrs": {"size": [8, 4]}}],
                                     "outputs": ["o"]})",
         R"({"mesh": [["pp", 2]], "microbatches": 8,
-                                    "programs": [{"at": {"pp": 0}, "tensors": {"r": {"shape": [4], "per_mb": true}, "o": {"shape": [1, 4], "per_mb": true}},
-                                                  "nodes": [{"op": "recv", "comm": "c", "from": {"pp": 1}, "in": [], "out": ["r"], "mb": "*"},
-                                                            {"op": "unsqueeze", "in": ["r"], "out": ["o"], "attrs": {"dim": 0}, "mb": "*"}]},
-                                                 {"at": {"pp": 1}, "tensors": {"a": {"shape": [4], "kind": "input"}, "b": {"shape": [4], "kind": "input"}}, "nodes": [)" +
+                                    "programs": [{"at": {"pp": 0},
+                                     "tensors": {"r": {"shape": [4], "per_mb": true},
+                                     "o": {"shape": [1, 4], "per_mb": true}},
+                                                  "nodes": [{"op": "recv", "comm": "c",
+                                                   "from": {"pp": 1}, "in": [], "out": ["r"],
+                                                   "mb": "*"},
+                                                            {"op": "unsqueeze", "in": ["r"],
+                                                             "out": ["o"], "attrs": {"dim": 0},
+                                                             "mb": "*"}]},
+                                                 {"at": {"pp": 1},
+                                                  "tensors": {"a": {"shape": [4], "kind": "input"},
+                                                  "b": {"shape": [4], "kind": "input"}},
+                                                   "nodes": [)" +
             sends + R"(]}],
-                                    "lineage": [{"tensor": "a", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "a", "at": {"pp": 1}}]}]},
-                                                {"tensor": "b", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "b", "at": {"pp": 1}}]}]},
-                                                {"tensor": "o", "role": "output", "shards": [{"box": [[0, 1], [0, 4]], "step": {"mb": [1, 0]}, "parts": [{"local": "o", "at": {"pp": 0}}]}]}]})");
+                                    "lineage": [{"tensor": "a", "role": "input",
+                                     "shards": [{"box": [[0, 4]],
+                                     "parts": [{"local": "a", "at": {"pp": 1}}]}]},
+                                                {"tensor": "b", "role": "input",
+                                                 "shards": [{"box": [[0, 4]],
+                                                 "parts": [{"local": "b", "at": {"pp": 1}}]}]},
+                                                {"tensor": "o", "role": "output",
+                                                 "shards": [{"box": [[0, 1], [0, 4]],
+                                                 "step": {"mb": [1, 0]},
+                                                 "parts": [{"local": "o", "at": {"pp": 0}}]}]}]})");
     EXPECT_EQ(verdictOf(d), last == "a" ? Verdict::kEquivalent : Verdict::kNotEquivalent);
   }
 }
@@ -151,8 +176,10 @@ TEST_P(UnnamedAxis, CatThatShiftsBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
   const std::string model =
-      R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 4}}, {"op": "cat", "in": ["f", "x"], "out": ["c"], "attrs": {"dim": 0}},
-                              {"op": "slice", "in": ["c"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
+      R"({"op": "slice", "in": ["x"], "out": ["f"], "attrs": {"dim": 0, "stop": 4}},
+          {"op": "cat", "in": ["f", "x"], "out": ["c"], "attrs": {"dim": 0}},
+                              {"op": "slice", "in": ["c"], "out": ["y"],
+                               "attrs": {"dim": 0, "stop": )" +
       n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
   EXPECT_EQ(
       verdictOf(blocks(dp,
@@ -168,7 +195,8 @@ TEST_P(UnnamedAxis, PadThatShiftsBlocks) {
   const int dp = GetParam();
   const std::string n = number(4 * dp), longer = number(4 * dp + 4);
   const std::string model =
-      R"({"op": "pad", "in": ["x"], "out": ["p"], "attrs": {"pad": [4, 0]}}, {"op": "slice", "in": ["p"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
+      R"({"op": "pad", "in": ["x"], "out": ["p"], "attrs": {"pad": [4, 0]}},
+          {"op": "slice", "in": ["p"], "out": ["y"], "attrs": {"dim": 0, "stop": )" +
       n + "}}, " + viewOf("y", "z", dp) + R"(, {"op": "square", "in": ["z"], "out": ["o"]})";
   EXPECT_EQ(
       verdictOf(blocks(
@@ -183,8 +211,11 @@ TEST_P(UnnamedAxis, ConstantsListedElementByElement) {
   const int dp = GetParam();
   for (const int block : {1, 4}) {
     Draft d = test::draft(
-        R"({"tensors": {"x": {"kind": "input"}, "c": {"kind": "constant"}, "o": {}}, "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
-        R"({"mesh": [], "programs": [{"tensors": {"x": {"kind": "input"}, "o": {}}, "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}], "lineage": []})");
+        R"({"tensors": {"x": {"kind": "input"}, "c": {"kind": "constant"}, "o": {}},
+            "nodes": [{"op": "add", "in": ["x", "c"], "out": ["o"]}], "outputs": ["o"]})",
+        R"({"mesh": [], "programs": [{"tensors": {"x": {"kind": "input"}, "o": {}},
+            "nodes": [{"op": "add", "in": ["x"], "out": ["o"], "attrs": {"scalar": 1}}]}],
+            "lineage": []})");
     Json value = Json::array(), same = Json::array();
     for (int i = 0; i < dp * block; ++i) value.push_back(1 + i / block), same.push_back(1);
     for (const char* name : {"x", "c", "o"}) d.model["tensors"][name]["shape"] = {dp * block};
@@ -275,20 +306,28 @@ TEST_P(UnnamedAxis, ASumToWhichOneRankAddsSomethingElse) {
     for (const char* scalar : {"1", "2"}) {
       Draft d = test::draft(
           R"({"tensors": {"x": {"shape": [)" + number(4 * dp) +
-              R"(], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+              R"(], "kind": "input"}, "o": {"shape": []}}, "nodes": [{"op": "sum", "in": ["x"],
+                  "out": ["o"]}], "outputs": ["o"]})",
           R"({"mesh": [["dp", )" + number(dp) +
-              R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"}, "t": {"shape": []}, "s": {"shape": []}, "o": {"shape": []}}, "nodes": []}],
-                                "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}]},
-                                            {"tensor": "o", "role": "output", "shards": [{"box": [], "parts": [{"local": "o"}]}]}]})");
+              R"(]], "programs": [{"tensors": {"x": {"shape": [4], "kind": "input"},
+                  "t": {"shape": []}, "s": {"shape": []}, "o": {"shape": []}}, "nodes": []}],
+                                "lineage": [{"tensor": "x", "role": "input",
+                                 "shards": [{"box": [[0, 4]], "step": {"dp": [4]},
+                                 "parts": [{"local": "x"}]}]},
+                                            {"tensor": "o", "role": "output",
+                                             "shards": [{"box": [],
+                                              "parts": [{"local": "o"}]}]}]})");
       const Json empty = d.program(0);
       for (int r = 0; r < dp; ++r) {
         const auto p = static_cast<std::size_t>(r);
         if (r > 0) d.plan["programs"].push_back(empty);
         d.program(p)["at"]["dp"] = r;
         d.program(p)["nodes"] = Json::parse(
-            R"([{"op": "sum", "in": ["x"], "out": ["t"]}, {"op": "mul", "in": ["t"], "out": ["s"], "attrs": {"scalar": )" +
+            R"([{"op": "sum", "in": ["x"], "out": ["t"]}, {"op": "mul", "in": ["t"], "out": ["s"],
+                "attrs": {"scalar": )" +
             std::string(r == other ? scalar : "1") +
-            R"(}}, {"op": "all_reduce", "in": ["s"], "out": ["o"], "comm": "r", "group": ["dp"]}])");
+            R"(}}, {"op": "all_reduce", "in": ["s"], "out": ["o"], "comm": "r",
+                "group": ["dp"]}])");
       }
       EXPECT_EQ(verdictOf(d), scalar[0] == '1' ? Verdict::kEquivalent : Verdict::kNotEquivalent)
           << other;
@@ -309,11 +348,16 @@ TEST_P(UnnamedAxis, ABoxThatHoldsAllBlocks) {
         R"({"mesh": [["dp", )" + number(dp) + R"(]], "programs": [{"tensors": {
                                       "x": {"shape": [4], "kind": "input"}, "y": {"shape": [)" +
             n + R"(], "kind": "input"}, "o": {"shape": [4]}, "p": {"shape": [)" + n + R"(]}},
-                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" +
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]},
+                                                {"op": ")" +
             op + R"(", "in": ["y"], "out": ["p"]}]}],
-                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "x"}]}, {"box": [[0, )" +
+                                    "lineage": [{"tensor": "x", "role": "input",
+                                     "shards": [{"box": [[4, 8]], "step": {"dp": [4]},
+                                     "parts": [{"local": "x"}]}, {"box": [[0, )" +
             n + R"(]], "parts": [{"local": "y"}]}]},
-                                                {"tensor": "o", "role": "output", "shards": [{"box": [[4, 8]], "step": {"dp": [4]}, "parts": [{"local": "o"}]}, {"box": [[0, )" +
+                                                {"tensor": "o", "role": "output",
+                                                 "shards": [{"box": [[4, 8]], "step": {"dp": [4]},
+                                                 "parts": [{"local": "o"}]}, {"box": [[0, )" +
             n + R"(]], "parts": [{"local": "p"}]}]}]})");
     EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
   }
@@ -328,11 +372,23 @@ TEST_P(UnnamedAxis, ABoxThatHoldsTheInnerBlocks) {
         R"({"tensors": {"x": {"shape": [)" + n + R"(], "kind": "input"}, "o": {"shape": [)" + n +
             R"(]}}, "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
         R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 4]], "programs": [{"tensors": {
-                                      "x": {"shape": [2], "kind": "input"}, "y": {"shape": [8], "kind": "input"}, "o": {"shape": [2]}, "p": {"shape": [8]}},
-                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]}, {"op": ")" +
+                                      "x": {"shape": [2], "kind": "input"},
+                                       "y": {"shape": [8], "kind": "input"}, "o": {"shape": [2]},
+                                       "p": {"shape": [8]}},
+                                      "nodes": [{"op": "square", "in": ["x"], "out": ["o"]},
+                                                {"op": ")" +
             op + R"(", "in": ["y"], "out": ["p"]}]}],
-                                    "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "x"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "y"}]}]},
-                                                {"tensor": "o", "role": "output", "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]}, "parts": [{"local": "o"}]}, {"box": [[0, 8]], "step": {"dp": [8]}, "parts": [{"local": "p"}]}]}]})");
+                                    "lineage": [{"tensor": "x", "role": "input",
+                                     "shards": [{"box": [[0, 2]], "step": {"dp": [8], "tp": [2]},
+                                     "parts": [{"local": "x"}]},
+                                     {"box": [[0, 8]], "step": {"dp": [8]},
+                                     "parts": [{"local": "y"}]}]},
+                                                {"tensor": "o", "role": "output",
+                                                 "shards": [{"box": [[0, 2]],
+                                                 "step": {"dp": [8], "tp": [2]},
+                                                 "parts": [{"local": "o"}]},
+                                                 {"box": [[0, 8]], "step": {"dp": [8]},
+                                                 "parts": [{"local": "p"}]}]}]})");
     EXPECT_EQ(verdictOf(d), op[0] == 's' ? Verdict::kEquivalent : Verdict::kNotEquivalent);
   }
 }
@@ -346,23 +402,28 @@ Draft halves(int dp, const std::string& node, const std::string& other,
   step.replace(step.find('#'), 1, half);
   const auto program = [&](const char* at, const std::string& nodes) {
     return R"({"at": {"tp": )" + std::string(at) +
-           R"(}, "tensors": {"x": {"shape": [4], "kind": "input"}, "s": {"shape": []}, "t": {"shape": []}, "o": {"shape": [4]}}, "nodes": [)" +
+           R"(}, "tensors": {"x": {"shape": [4], "kind": "input"}, "s": {"shape": []},
+               "t": {"shape": []}, "o": {"shape": [4]}}, "nodes": [)" +
            nodes + "]}";
   };
   return test::draft(
       R"({"tensors": {"x": {"shape": [)" + n +
           R"(], "kind": "input"}, "s": {"shape": []}, "o": {"shape": [)" + n +
-          R"(]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "mul", "in": ["x", "s"], "out": ["o"]}], "outputs": ["o"]})",
+          R"(]}}, "nodes": [{"op": "sum", "in": ["x"], "out": ["s"]},
+              {"op": "mul", "in": ["x", "s"], "out": ["o"]}], "outputs": ["o"]})",
       R"({"mesh": [["dp", )" + number(dp) + R"(], ["tp", 2]], "programs": [)" + program("0", node) +
           ", " + program("1", other) +
-          R"(], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "step": {"dp": [4], "tp": [)" +
+          R"(], "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+              "step": {"dp": [4], "tp": [)" +
           half +
-          R"(]}, "parts": [{"local": "x"}]}]}, {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "step": )" +
+          R"(]}, "parts": [{"local": "x"}]}]}, {"tensor": "o", "role": "output",
+              "shards": [{"box": [[0, 4]], "step": )" +
           step + R"(, "parts": [{"local": "o"}]}]}]})");
 }
 
 std::string timesSumOver(const std::string& axes, const std::string& by) {
-  return R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "all_reduce", "in": ["s"], "out": ["t"], "comm": "c", "group": [)" +
+  return R"({"op": "sum", "in": ["x"], "out": ["s"]}, {"op": "all_reduce", "in": ["s"],
+             "out": ["t"], "comm": "c", "group": [)" +
          axes + R"(]}, {"op": "mul", "in": [")" + by + R"(", "t"], "out": ["o"]})";
 }
 
@@ -375,7 +436,10 @@ TEST_P(UnnamedAxis, BlocksInsideAnotherAxis) {
   EXPECT_EQ(verdictOf(halves(dp, own, own)), Verdict::kNotEquivalent);
   // Of the other half alone: what it adds up is twice too much.
   const std::string twice =
-      R"({"op": "sum", "in": ["x"], "out": ["s"], "attrs": {}}, {"op": "add", "in": ["s", "s"], "out": ["u"]}, {"op": "all_reduce", "in": ["u"], "out": ["t"], "comm": "c", "group": ["dp", "tp"]}, {"op": "mul", "in": ["x", "t"], "out": ["o"]})";
+      R"({"op": "sum", "in": ["x"], "out": ["s"], "attrs": {}},
+          {"op": "add", "in": ["s", "s"], "out": ["u"]},
+          {"op": "all_reduce", "in": ["u"], "out": ["t"], "comm": "c", "group": ["dp", "tp"]},
+          {"op": "mul", "in": ["x", "t"], "out": ["o"]})";
   Draft d = halves(dp, all, twice);
   d.program(1)["tensors"]["u"] = Json::parse(R"({"shape": []})");
   EXPECT_EQ(verdictOf(d), Verdict::kNotEquivalent);

@@ -36,7 +36,8 @@ const StageReport& stageOf(const Report& report, std::int32_t entry) {
 
 // erf is odd, but no proof knows: neither proved nor refuted.
 const char* const kOddNodes =
-    R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
+    R"({"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]},
+        {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "square", "in": ["h"], "out": ["o"]})";
 Draft undecidable() {
   Draft d = test::oneRank(
       R"("x": {"shape": [], "kind": "input"})", R"("h": {"shape": []}, "o": {"shape": []})",
@@ -44,7 +45,8 @@ Draft undecidable() {
       R"("n": {"shape": []}, "t": {"shape": []}, "h": {"shape": []}, "o": {"shape": []})",
       kOddNodes);
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+      R"({"tensor": "h", "role": "cut_point", "shards": [{"box": [],
+          "parts": [{"local": "h"}]}]})"));
   return d;
 }
 
@@ -61,7 +63,7 @@ TEST(Verify, AnApprovedDifferenceIsTakenAsGiven) {
   EXPECT_EQ(report.approved[0].claim, "local `t` holds s[], summed over tp, summed over mb");
   Draft d = test::approvedPipeline();
   d.entry(4).erase("approved");
-  d.entry(4)["role"] = "checkpoint";
+  d.entry(4)["role"] = "cut_point";
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
   d = test::approvedPipeline();
   d.node(1, 2)["op"] = "sub";
@@ -79,11 +81,13 @@ TEST(Verify, AnApprovedDifferenceAndALemmaCannotContradictEachOther) {
       R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "add", "in": ["x", "x"], "out": ["d"]},
          {"op": "sub", "in": ["h", "d"], "out": ["o"]})",
       R"("h": {"shape": []}, "o": {"shape": []})",
-      R"({"op": "add", "in": ["x", "x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})");
+      R"({"op": "add", "in": ["x", "x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"],
+          "out": ["o"]})");
   d.plan["lineage"].push_back(Json::parse(
       R"({"tensor": "h", "role": "assumed", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "d", "role": "checkpoint", "shards": [{"box": [], "parts": [{"local": "h"}]}]})"));
+      R"({"tensor": "d", "role": "cut_point", "shards": [{"box": [],
+          "parts": [{"local": "h"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   EXPECT_EQ(report.outputsProved, 0u);
@@ -117,7 +121,8 @@ TEST(Verify, ConditionsMakeAProvedPlanConditional) {
   EXPECT_FALSE(report.assumptions[1].accepted);
 
   const Draft missing = withCapture(
-      R"({"not_compared": [{"what": "leaf[0]", "because": "why"}, {"what": "leaf[1]", "because": ""}]})");
+      R"({"not_compared": [{"what": "leaf[0]", "because": "why"},
+          {"what": "leaf[1]", "because": ""}]})");
   options = quick();
   EXPECT_EQ(verified(missing).verdict, Verdict::kConditional);
   options.allowUncompared = {"leaf[0]"};
@@ -194,7 +199,8 @@ TEST(Verify, PositionsOfAFlattenedDimensionAreToldApart) {
                          (rows == "mul" ? R"(, "attrs": {"scalar": 0})" : "") + "}"};
   };
   const std::string inputs =
-      R"("a": {"shape": [6], "kind": "input"}, "b": {"shape": [6], "kind": "input"}, "c": {"shape": [6], "kind": "input"})";
+      R"("a": {"shape": [6], "kind": "input"}, "b": {"shape": [6], "kind": "input"},
+          "c": {"shape": [6], "kind": "input"})";
   const auto [tensors, nodes] = determinant("identity");
   const auto [zeroTensors, zeroNodes] = determinant("mul");
   EXPECT_EQ(verified(test::oneRank(inputs, tensors, nodes, tensors, nodes)).verdict,
@@ -207,20 +213,35 @@ TEST(Verify, PositionsOfAFlattenedDimensionAreToldApart) {
 // another.
 TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
   Draft d = test::draft(
-      R"({"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"}, "zeros": {"shape": [98, 2], "kind": "constant", "value": 0},
-                                        "first": {"shape": [1, 2]}, "fifth": {"shape": [1, 2]}, "table": {"shape": [100, 2]}, "e": {"shape": [3, 2]}},
-                            "nodes": [{"op": "slice", "in": ["w"], "out": ["first"], "attrs": {"dim": 0, "start": 0, "stop": 1}},
-                                      {"op": "slice", "in": ["w"], "out": ["fifth"], "attrs": {"dim": 0, "start": 4, "stop": 5}},
-                                      {"op": "cat", "in": ["first", "fifth", "zeros"], "out": ["table"], "attrs": {"dim": 0}},
+      R"({"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"},
+          "w": {"shape": [100, 2], "kind": "parameter"},
+          "zeros": {"shape": [98, 2], "kind": "constant", "value": 0},
+                                        "first": {"shape": [1, 2]}, "fifth": {"shape": [1, 2]},
+                                         "table": {"shape": [100, 2]}, "e": {"shape": [3, 2]}},
+                            "nodes": [{"op": "slice", "in": ["w"], "out": ["first"],
+                             "attrs": {"dim": 0, "start": 0, "stop": 1}},
+                                      {"op": "slice", "in": ["w"], "out": ["fifth"],
+                                       "attrs": {"dim": 0, "start": 4, "stop": 5}},
+                                      {"op": "cat", "in": ["first", "fifth", "zeros"],
+                                       "out": ["table"], "attrs": {"dim": 0}},
                                       {"op": "embedding", "in": ["i", "table"], "out": ["e"]}],
                             "outputs": ["e"]})",
       R"({"mesh": [["tp", 4]],
-                            "programs": [{"tensors": {"i": {"shape": [3], "kind": "input", "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"},
-                                                      "i4": {"shape": [3], "dtype": "int64"}, "e": {"shape": [3, 2]}},
-                                          "nodes": [{"op": "all_reduce", "in": ["i"], "out": ["i4"], "comm": "c", "group": ["tp"]}, {"op": "embedding", "in": ["i4", "w"], "out": ["e"]}]}],
-                            "lineage": [{"tensor": "i", "role": "input", "shards": [{"box": [[0, 3]], "parts": [{"local": "i"}]}]},
-                                        {"tensor": "w", "role": "input", "shards": [{"box": [[0, 100], [0, 2]], "parts": [{"local": "w"}]}]},
-                                        {"tensor": "e", "role": "output", "shards": [{"box": [[0, 3], [0, 2]], "parts": [{"local": "e"}]}]}]})");
+                            "programs": [{"tensors": {"i": {"shape": [3], "kind": "input",
+                             "dtype": "int64"}, "w": {"shape": [100, 2], "kind": "parameter"},
+                                                      "i4": {"shape": [3], "dtype": "int64"},
+                                                       "e": {"shape": [3, 2]}},
+                                          "nodes": [{"op": "all_reduce", "in": ["i"], "out": ["i4"],
+                                           "comm": "c", "group": ["tp"]},
+                                           {"op": "embedding", "in": ["i4", "w"], "out": ["e"]}]}],
+                            "lineage": [{"tensor": "i", "role": "input",
+                             "shards": [{"box": [[0, 3]], "parts": [{"local": "i"}]}]},
+                                        {"tensor": "w", "role": "input",
+                                         "shards": [{"box": [[0, 100], [0, 2]],
+                                         "parts": [{"local": "w"}]}]},
+                                        {"tensor": "e", "role": "output",
+                                         "shards": [{"box": [[0, 3], [0, 2]],
+                                         "parts": [{"local": "e"}]}]}]})");
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
 }
 
@@ -228,7 +249,8 @@ TEST(Verify, SumsOfIndicesNameRowsOfTheirOwn) {
 // Rows of a table that stand for one another in a proof are none that a constant names.
 TEST(Verify, AConstantIndexNamesARowOfItsOwn) {
   const std::string inputs =
-      R"("w": {"shape": [50, 3], "kind": "parameter"}, "i": {"shape": [2], "kind": "constant", "dtype": "int64", "value": [7, 30]})";
+      R"("w": {"shape": [50, 3], "kind": "parameter"}, "i": {"shape": [2], "kind": "constant",
+          "dtype": "int64", "value": [7, 30]})";
   const std::string looked = R"({"op": "embedding", "in": ["i", "w"], "out": ["o"]})",
                     tensors = R"("o": {"shape": [2, 3]})";
   const Draft d = test::oneRank(inputs, tensors, looked, tensors, looked);
@@ -242,19 +264,26 @@ TEST(Verify, AConstantIndexNamesARowOfItsOwn) {
 
 TEST(Verify, TheLargestOfComplexNumbersHasNoMeaning) {
   const std::string inputs =
-      R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4], "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
+      R"("q": {"shape": [1, 8, 2, 4], "kind": "input"}, "k": {"shape": [1, 8, 2, 4],
+          "kind": "input"}, "f": {"shape": [8, 2], "kind": "input", "dtype": "complex64"})";
   const std::string results = R"("q2": {"shape": [1, 8, 2, 4]}, "k2": {"shape": [1, 8, 2, 4]})";
   const std::string whole = R"([{"box": [[0, 1], [0, 8], [0, 2], [0, 4]], "parts": [{"local": ")";
   const Draft d = test::draft(
       R"({"tensors": {)" + inputs + ", " + results +
-          R"(}, "nodes": [{"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["q2", "k2"]}], "outputs": ["q2"]})",
-      R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"g": {"shape": [8, 2], "dtype": "complex64"}, )" +
+          R"(}, "nodes": [{"op": "apply_rotary_emb", "in": ["q", "k", "f"], "out": ["q2", "k2"]}],
+              "outputs": ["q2"]})",
+      R"({"mesh": [["tp", 2]], "programs": [{"at": {}, "tensors": {"g": {"shape": [8, 2],
+          "dtype": "complex64"}, )" +
           inputs + ", " + results + R"(},
-                                  "nodes": [{"op": "all_reduce", "in": ["f"], "out": ["g"], "attrs": {"reduce": "max"}, "comm": "c", "group": ["tp"]},
-                                            {"op": "apply_rotary_emb", "in": ["q", "k", "g"], "out": ["q2", "k2"]}]}],
+                                  "nodes": [{"op": "all_reduce", "in": ["f"], "out": ["g"],
+                                   "attrs": {"reduce": "max"}, "comm": "c", "group": ["tp"]},
+                                            {"op": "apply_rotary_emb", "in": ["q", "k", "g"],
+                                             "out": ["q2", "k2"]}]}],
                                   "lineage": [{"tensor": "q", "role": "input", "shards": )" +
           whole + R"(q"}]}]}, {"tensor": "k", "role": "input", "shards": )" + whole + R"(k"}]}]},
-                                              {"tensor": "f", "role": "input", "shards": [{"box": [[0, 8], [0, 2]], "parts": [{"local": "f"}]}]},
+                                              {"tensor": "f", "role": "input",
+                                               "shards": [{"box": [[0, 8], [0, 2]],
+                                               "parts": [{"local": "f"}]}]},
                                               {"tensor": "q2", "role": "output", "shards": )" +
           whole + R"(q2"}]}]}]})");
   EXPECT_EQ(verified(d).verdict, Verdict::kUndecided);
@@ -263,28 +292,34 @@ TEST(Verify, TheLargestOfComplexNumbersHasNoMeaning) {
 // In the upper right block of a causal mask whole rows are minus infinity, and so is their maximum.
 TEST(Verify, TheExponentialOfAMaximumOfMaskEntriesMayBeZero) {
   const Draft d = test::oneRank(
-      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"}, "x": {"shape": [1, 1, 64], "kind": "input"})",
+      R"("t": {"shape": [1, 64], "kind": "input", "dtype": "int64"},
+          "x": {"shape": [1, 1, 64], "kind": "input"})",
       R"("o": {"shape": [1, 1, 64]})", R"({"op": "identity", "in": ["x"], "out": ["o"]})",
-      R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]}, "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
-      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"], "out": ["s"], "attrs": {"dim": 3, "start": 32}},
-                                   {"op": "amax", "in": ["s"], "out": ["a"], "attrs": {"dim": 3}}, {"op": "exp", "in": ["a"], "out": ["e"]},
-                                   {"op": "mul", "in": ["x", "e"], "out": ["z"]}, {"op": "div", "in": ["z", "e"], "out": ["o"]})");
+      R"("m": {"shape": [1, 1, 64, 64]}, "s": {"shape": [1, 1, 64, 32]}, "a": {"shape": [1, 1, 64]},
+          "e": {"shape": [1, 1, 64]}, "z": {"shape": [1, 1, 64]}, "o": {"shape": [1, 1, 64]})",
+      R"({"op": "create_mask", "in": ["t"], "out": ["m"]}, {"op": "slice", "in": ["m"],
+          "out": ["s"], "attrs": {"dim": 3, "start": 32}},
+                                   {"op": "amax", "in": ["s"], "out": ["a"], "attrs": {"dim": 3}},
+                                    {"op": "exp", "in": ["a"], "out": ["e"]},
+                                   {"op": "mul", "in": ["x", "e"], "out": ["z"]},
+                                    {"op": "div", "in": ["z", "e"], "out": ["o"]})");
   EXPECT_EQ(verified(d).verdict, Verdict::kNotEquivalent);
 }
 
 // All groups of experts restrict nothing, whatever the bias.
 TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
   const auto gate = [](const std::string& groups) {
-    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"], "attrs": {"score_func": "sigmoid", "topk": 3)" +
+    return R"({"op": "moe_gate", "in": ["x", "w", "b"], "out": ["o", "i"],
+               "attrs": {"score_func": "sigmoid", "topk": 3)" +
            groups + "}}";
   };
   const auto verdict = [&](const std::string& groups) {
     const std::string results =
         R"("o": {"shape": [4, 3]}, "i": {"shape": [4, 3], "dtype": "int64"})";
-    return verified(
-               test::oneRank(
-                   R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16], "kind": "input"}, "b": {"shape": [8], "kind": "input"})",
-                   results, gate(""), results, gate(groups)))
+    return verified(test::oneRank(
+                        R"("x": {"shape": [4, 16], "kind": "input"}, "w": {"shape": [8, 16],
+                       "kind": "input"}, "b": {"shape": [8], "kind": "input"})",
+                        results, gate(""), results, gate(groups)))
         .verdict;
   };
   EXPECT_EQ(verdict(R"(, "n_groups": 4, "topk_groups": 4)"), Verdict::kEquivalent);
@@ -294,7 +329,8 @@ TEST(Verify, AllGroupsOfExpertsAreNoRestriction) {
 TEST(Verify, ALineageThatRestrictsInputsIsAnInputError) {
   Draft d = test::twoRanks();
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "x"}]}]})"));
+      R"({"tensor": "x", "role": "input", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "x"}]}]})"));
   EXPECT_THROW(test::read(d), InputError);
 }
 
@@ -343,13 +379,16 @@ TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
   Draft d = test::oneRank(
       R"("x": {"shape": [4], "kind": "input"})",
       R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "square", "in": ["b"], "out": ["o"]})",
+      R"({"op": "neg", "in": ["x"], "out": ["a"]}, {"op": "exp", "in": ["a"], "out": ["b"]},
+          {"op": "square", "in": ["b"], "out": ["o"]})",
       R"("h": {"shape": [4]}, "a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["h"], "out": ["a"], "attrs": {"scalar": -0.5}}, {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "square", "in": ["b"], "out": ["o"]})");
+      R"({"op": "mul", "in": ["x"], "out": ["h"], "attrs": {"scalar": 2}},
+          {"op": "mul", "in": ["h"], "out": ["a"], "attrs": {"scalar": -0.5}},
+          {"op": "exp", "in": ["a"], "out": ["b"]}, {"op": "square", "in": ["b"], "out": ["o"]})");
   for (const auto& [tensor, local] : {std::pair("a", "h"), {"a", "a"}, {"b", "b"}}) {
     d.plan["lineage"].push_back(
         Json{{"tensor", tensor},
-             {"role", "checkpoint"},
+             {"role", "cut_point"},
              {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
   }
   const Report report = verified(d);
@@ -361,9 +400,9 @@ TEST(Verify, WhatRestsOnAWrongLemmaIsTriedWithoutIt) {
   EXPECT_EQ(stageOf(report, 1).verdict, StageVerdict::kProved);
 }
 
-// True checkpoints that hide how two tensors hang together, more of them than there are rounds:
+// True cut points that hide how two tensors hang together, more of them than there are rounds:
 // without any the plan is proved.
-TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
+TEST(Verify, TrueCutPointsThatMisleadAreLeftOut) {
   const int levels = 16;
   Json tensors = Json::object(), nodes = Json::array(), lineage = Json::array();
   std::string before[2] = {"x", "x"};
@@ -379,7 +418,7 @@ TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
       if (k == 0 && side == 0) nodes.back()["op"] = "identity";
       if (k > 0)
         lineage.push_back({{"tensor", name},
-                           {"role", "checkpoint"},
+                           {"role", "cut_point"},
                            {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", name}}}}}}}});
       before[side] = name;
     }
@@ -410,11 +449,14 @@ TEST(Verify, TrueCheckpointsThatMisleadAreLeftOut) {
 TEST(Verify, AWrongLemmaProvesNothing) {
   Draft d = test::oneRank(
       R"("x": {"shape": [4], "kind": "input"})", R"("y": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})",
+      R"({"op": "mul", "in": ["x"], "out": ["y"], "attrs": {"scalar": 2}},
+          {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})",
       R"("y": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"], "attrs": {"scalar": 0.5}})");
+      R"({"op": "identity", "in": ["x"], "out": ["y"]}, {"op": "mul", "in": ["y"], "out": ["o"],
+          "attrs": {"scalar": 0.5}})");
   d.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "y", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "y"}]}]})"));
+      R"({"tensor": "y", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "y"}]}]})"));
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kNotEquivalent);
   EXPECT_EQ(report.outputsProved, 0u);
@@ -425,15 +467,18 @@ TEST(Verify, AWrongLemmaProvesNothing) {
 // + 1, does, make a - b nothing.
 TEST(Verify, ContradictoryLemmasProveNothing) {
   Draft d = test::oneRank(
-      R"("x": {"shape": [4], "kind": "input"}, "c": {"shape": [4], "kind": "constant", "value": 1})",
+      R"("x": {"shape": [4], "kind": "input"}, "c": {"shape": [4], "kind": "constant",
+          "value": 1})",
       R"("h": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"], "out": ["o"]})",
+      R"({"op": "square", "in": ["x"], "out": ["h"]}, {"op": "sub", "in": ["h", "h"],
+          "out": ["o"]})",
       R"("a": {"shape": [4]}, "b": {"shape": [4]}, "o": {"shape": [4]})",
-      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "add", "in": ["a", "c"], "out": ["b"]}, {"op": "sub", "in": ["a", "b"], "out": ["o"]})");
+      R"({"op": "square", "in": ["x"], "out": ["a"]}, {"op": "add", "in": ["a", "c"], "out": ["b"]},
+          {"op": "sub", "in": ["a", "b"], "out": ["o"]})");
   for (const char* local : {"a", "b"}) {
     d.plan["lineage"].push_back(
         Json{{"tensor", "h"},
-             {"role", "checkpoint"},
+             {"role", "cut_point"},
              {"shards", {{{"box", {{0, 4}}}, {"parts", {{{"local", local}}}}}}}});
   }
   const Report report = verified(d);
@@ -447,7 +492,9 @@ TEST(Verify, ContradictoryLemmasProveNothing) {
 TEST(Verify, AnUnprovableLemmaIsPassedOver) {
   Draft d = undecidable();
   d.plan["programs"][0]["nodes"] = Json::parse(
-      R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]}, {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "erf", "in": ["x"], "out": ["g"]}, {"op": "square", "in": ["g"], "out": ["o"]}])");
+      R"([{"op": "neg", "in": ["x"], "out": ["n"]}, {"op": "erf", "in": ["n"], "out": ["t"]},
+          {"op": "neg", "in": ["t"], "out": ["h"]}, {"op": "erf", "in": ["x"], "out": ["g"]},
+          {"op": "square", "in": ["g"], "out": ["o"]}])");
   d.tensor(0, "g") = Json::parse(R"({"shape": []})");
   const Report report = verified(d);
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
@@ -465,7 +512,7 @@ TEST(Verify, AnOutputWithoutAProofIsUndecided) {
   for (const StageReport& s : report.stages) EXPECT_NE(s.verdict, StageVerdict::kRefuted);
 }
 
-// Leaving out a checkpoint that is proved does not help: what is told, and every obligation, is
+// Leaving out a cut point that is proved does not help: what is told, and every obligation, is
 // that of before.
 TEST(Verify, ALastResortThatDoesNotHelpChangesNothing) {
   Draft d = undecidable();
@@ -478,7 +525,7 @@ TEST(Verify, ALastResortThatDoesNotHelpChangesNothing) {
       nodes->push_back({{"op", "neg"}, {"in", Json::array({last})}, {"out", Json::array({name})}});
     d.plan["lineage"].push_back(
         {{"tensor", name},
-         {"role", "checkpoint"},
+         {"role", "cut_point"},
          {"shards",
           Json::array({{{"box", Json::array()}, {"parts", Json::array({{{"local", name}}})}}})}});
     last = name;
@@ -535,7 +582,8 @@ TEST(Verify, ADifferenceCountsOnlyWhereArgumentsOfUnknownFunctionsAreProved) {
     for (const Json& entry : d.plan["lineage"]) claimed = claimed || entry["tensor"] == "a";
     if (!claimed)
       d.plan["lineage"].push_back(Json::parse(
-          R"({"tensor": "a", "role": "output", "shards": [{"box": [], "parts": [{"local": "a"}]}]})"));
+          R"({"tensor": "a", "role": "output", "shards": [{"box": [],
+              "parts": [{"local": "a"}]}]})"));
     return verified(d);
   };
   EXPECT_EQ(verdict("identity", "add").verdict, Verdict::kEquivalent);
@@ -587,13 +635,15 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
   Draft lemma = test::pipeline();
   lemma.entry(4)["shards"][0]["sum"] = {"mb"};
   const char* const squares =
-      R"({"op": "square", "in": ["x"], "out": ["o"]}, {"op": "square", "in": ["y"], "out": ["p"]})";  // two equal stages: one class
+      R"({"op": "square", "in": ["x"], "out": ["o"]}, {"op": "square", "in": ["y"],
+          "out": ["p"]})";  // two equal stages: one class
   const char* const results = R"("o": {"shape": [4]}, "p": {"shape": [4]})";
   Draft twice =
       test::oneRank(R"("x": {"shape": [4], "kind": "input"}, "y": {"shape": [4], "kind": "input"})",
                     results, squares, results, squares);
   twice.plan["lineage"].push_back(Json::parse(
-      R"({"tensor": "p", "role": "checkpoint", "shards": [{"box": [[0, 4]], "parts": [{"local": "p"}]}]})"));
+      R"({"tensor": "p", "role": "cut_point", "shards": [{"box": [[0, 4]],
+          "parts": [{"local": "p"}]}]})"));
   for (const Draft& d : {test::pipeline(), wrong, lemma, twice, undecidable()}) {
     VerifyOptions each = quick();
     each.shareClasses = false;
@@ -614,8 +664,10 @@ TEST(Verify, WithoutClassesTheResultIsTheSame) {
 // relu(h) > 0 exactly where h > 0: a gradient may take its mask from either, behind several layers.
 TEST(Verify, GradientMaskFromTheResult) {
   const auto nodes = [](const std::string& mask) {
-    return R"({"op": "linear", "in": ["x", "w"], "out": ["h"]}, {"op": "relu", "in": ["h"], "out": ["a"]},
-              {"op": "linear", "in": ["a", "w"], "out": ["k"]}, {"op": "relu", "in": ["k"], "out": ["b"]},
+    return R"({"op": "linear", "in": ["x", "w"], "out": ["h"]},
+               {"op": "relu", "in": ["h"], "out": ["a"]},
+              {"op": "linear", "in": ["a", "w"], "out": ["k"]},
+               {"op": "relu", "in": ["k"], "out": ["b"]},
               {"op": "relu_backward", "in": ["b", ")" +
            std::string(mask == "h" ? "k" : "b") +
            R"("], "out": ["e"]}, {"op": "matmul", "in": ["e", "w"], "out": ["f"]},
@@ -626,7 +678,8 @@ TEST(Verify, GradientMaskFromTheResult) {
       R"("x": {"shape": [2, 3], "kind": "input"}, "w": {"shape": [3, 3], "kind": "parameter"})";
   const std::string made =
       R"("h": {"shape": [2, 3]}, "a": {"shape": [2, 3]}, "k": {"shape": [2, 3]},
-         "b": {"shape": [2, 3]}, "e": {"shape": [2, 3]}, "f": {"shape": [2, 3]}, "o": {"shape": [2, 3]})";
+         "b": {"shape": [2, 3]}, "e": {"shape": [2, 3]}, "f": {"shape": [2, 3]},
+          "o": {"shape": [2, 3]})";
   const Report report = verified(test::oneRank(inputs, made, nodes("h"), made, nodes("a")));
   EXPECT_EQ(report.verdict, Verdict::kEquivalent) << report.reason;
   // The mask of the other layer.

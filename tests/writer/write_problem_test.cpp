@@ -198,22 +198,37 @@ TEST(WriteProblem, RealPlansAreTheSameWhenReadAgain) {
 // of one microbatch, names that need escapes.
 TEST(WriteProblem, RareFields) {
   expectSameAgain(*test::read(
-      R"({"name": "n", "tensors": {"x": {"shape": [4, 2], "kind": "input"}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
-      "i": {"shape": [], "kind": "constant", "dtype": "int64", "value": 3}, "q\"\\\u0001": {"shape": [4, 2]}, "y": {"shape": [4, 2]}},
-      "nodes": [{"op": "add", "in": ["x", "x"], "out": ["q\"\\\u0001"], "attrs": {"alpha": 0.1}, "loc": "a\tb"}, {"op": "matmul", "in": ["q\"\\\u0001", "c"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"name": "n", "tensors": {"x": {"shape": [4, 2], "kind": "input"},
+          "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
+      "i": {"shape": [], "kind": "constant", "dtype": "int64", "value": 3},
+       "q\"\\\u0001": {"shape": [4, 2]}, "y": {"shape": [4, 2]}},
+      "nodes": [{"op": "add", "in": ["x", "x"], "out": ["q\"\\\u0001"], "attrs": {"alpha": 0.1},
+       "loc": "a\tb"}, {"op": "matmul", "in": ["q\"\\\u0001", "c"], "out": ["y"]}],
+       "outputs": ["y"]})",
       R"({"mesh": [["a", 2], ["b", 1]], "microbatches": 2, "programs": [
-      {"at": {"a": 0}, "tensors": {"x": {"shape": [2, 2], "kind": "input", "per_mb": true}, "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
+      {"at": {"a": 0}, "tensors": {"x": {"shape": [2, 2], "kind": "input", "per_mb": true},
+       "c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]},
         "t": {"shape": [2, 2], "per_mb": true}},
-       "nodes": [{"op": "add", "in": ["x", "x"], "out": ["t"], "attrs": {"alpha": 0.1}, "mb": "*"}, {"op": "send", "in": ["t#1"], "out": [], "comm": "s", "tag": 7, "to": {"a": 1}},
+       "nodes": [{"op": "add", "in": ["x", "x"], "out": ["t"], "attrs": {"alpha": 0.1}, "mb": "*"},
+        {"op": "send", "in": ["t#1"], "out": [], "comm": "s", "tag": 7, "to": {"a": 1}},
                  {"op": "send", "in": ["t#0"], "out": [], "comm": "s", "tag": -1, "to": {"a": 1}}]},
-      {"at": {"a": 1}, "tensors": {"c": {"shape": [2, 2], "kind": "constant", "value": [[1, -2.5], [0.125, 1e-40]]}, "r0": {"shape": [2, 2]}, "r1": {"shape": [2, 2]},
+      {"at": {"a": 1}, "tensors": {"c": {"shape": [2, 2], "kind": "constant",
+       "value": [[1, -2.5], [0.125, 1e-40]]}, "r0": {"shape": [2, 2]}, "r1": {"shape": [2, 2]},
         "y0": {"shape": [2, 2]}, "y1": {"shape": [2, 2]}},
-       "nodes": [{"op": "recv", "in": [], "out": ["r1"], "comm": "s", "tag": 7, "from": {"a": 0}}, {"op": "recv", "in": [], "out": ["r0"], "comm": "s", "tag": -1, "from": {"a": 0}},
-                 {"op": "matmul", "in": ["r0", "c"], "out": ["y0"]}, {"op": "matmul", "in": ["r1", "c"], "out": ["y1"]}]}],
-      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 2]], "parts": [{"local": "x", "at": {"a": 0}, "mb": 0}]},
-                                                              {"box": [[2, 4], [0, 2]], "parts": [{"local": "x", "at": {"a": 0}, "mb": 1}]}]},
-                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 2]], "parts": [{"local": "y0", "at": {"a": 1}}]},
-                                                               {"box": [[2, 4], [0, 2]], "parts": [{"local": "y1", "at": {"a": 1}}]}]}]})"));
+       "nodes": [{"op": "recv", "in": [], "out": ["r1"], "comm": "s", "tag": 7, "from": {"a": 0}},
+        {"op": "recv", "in": [], "out": ["r0"], "comm": "s", "tag": -1, "from": {"a": 0}},
+                 {"op": "matmul", "in": ["r0", "c"], "out": ["y0"]},
+                  {"op": "matmul", "in": ["r1", "c"], "out": ["y1"]}]}],
+      "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2], [0, 2]],
+       "parts": [{"local": "x", "at": {"a": 0}, "mb": 0}]},
+                                                              {"box": [[2, 4], [0, 2]],
+                                                               "parts": [{"local": "x",
+                                                               "at": {"a": 0}, "mb": 1}]}]},
+                  {"tensor": "y", "role": "output", "shards": [{"box": [[0, 2], [0, 2]],
+                   "parts": [{"local": "y0", "at": {"a": 1}}]},
+                                                               {"box": [[2, 4], [0, 2]],
+                                                                "parts": [{"local": "y1",
+                                                                "at": {"a": 1}}]}]}]})"));
 }
 
 TEST(WriteProblem, WhatIsKnownOfInputs) {
@@ -256,17 +271,24 @@ TEST(WriteProblem, ArgumentsAmongTheOutputs) {
 TEST(WriteProblem, SizesAndPairs) {
   const std::string
       given =
-          R"("x": {"shape": [2], "kind": "input"}, "a": {"shape": [4]}, "b": {"shape": [2]}, "o": {"shape": [4]})",
+          R"("x": {"shape": [2], "kind": "input"}, "a": {"shape": [4]}, "b": {"shape": [2]},
+              "o": {"shape": [4]})",
       nodes =
-          R"({"op": "all_gather", "in": ["x"], "out": ["a"], "comm": "a", "group": ["r"], "attrs": {"dim": 0}, "sizes": [2, 2]},
-      {"op": "all_to_all", "in": ["x"], "out": ["b"], "comm": "b", "group": ["r"], "attrs": {"idim": 0, "odim": 0}, "sizes": [[2, 0], [0, 2]]},
-      {"op": "collective_permute", "in": ["a"], "out": ["o"], "comm": "c", "group": ["r"], "pairs": [[0, 1], [1, 0]]})";
+          R"({"op": "all_gather", "in": ["x"], "out": ["a"], "comm": "a", "group": ["r"],
+              "attrs": {"dim": 0}, "sizes": [2, 2]},
+      {"op": "all_to_all", "in": ["x"], "out": ["b"], "comm": "b", "group": ["r"],
+       "attrs": {"idim": 0, "odim": 0}, "sizes": [[2, 0], [0, 2]]},
+      {"op": "collective_permute", "in": ["a"], "out": ["o"], "comm": "c", "group": ["r"],
+       "pairs": [[0, 1], [1, 0]]})";
   const auto problem = test::read(test::draft(
-      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}}, "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "o": {"shape": [4]}},
+          "nodes": [{"op": "identity", "in": ["x"], "out": ["o"]}], "outputs": ["o"]})",
       R"({"mesh": [["r", 2]], "programs": [{"tensors": {)" + given + R"(}, "nodes": [)" + nodes +
           R"(]}],
-          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]], "step": {"r": [2]}, "parts": [{"local": "x"}]}]},
-                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]], "parts": [{"local": "o"}]}]}]})"));
+          "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],
+           "step": {"r": [2]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [{"box": [[0, 4]],
+                       "parts": [{"local": "o"}]}]}]})"));
   const auto& communications = problem->plan.programs[0].communications;
   EXPECT_EQ(communications[0].sizes, (std::vector<std::int64_t>{2, 2}));
   EXPECT_EQ(communications[1].sizes, (std::vector<std::int64_t>{2, 0, 0, 2}));

@@ -26,7 +26,7 @@ struct ProofLog {
   };
   struct Entry {
     std::string tensor;
-    Role role = Role::kCheckpoint;
+    Role role = Role::kCutPoint;
     ProofRecord::Entry proof;  // nothing for role input
   };
   struct Output {

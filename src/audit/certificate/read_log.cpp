@@ -159,8 +159,8 @@ class LogClient : public StreamClient {
     ProofLog::Entry made;
     made.tensor = v.require("tensor").name();
     made.role =
-        named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCheckpoint, Role::kAssumed},
-              "\"input\", \"output\", \"checkpoint\" or \"assumed\"");
+        named(v.require("role"), {Role::kInput, Role::kOutput, Role::kCutPoint, Role::kAssumed},
+              "\"input\", \"output\", \"cut_point\" or \"assumed\"");
     if (isGiven(made.role)) {
       v.expectFields(kGiven);
     } else if (made.proof.proved = v.require("proved").boolean(); !made.proof.proved) {

@@ -153,7 +153,7 @@ class Execution {
     options.trials = kTrials;
     options.seconds = left();
     options.maxBytes = static_cast<std::int64_t>(options_.memoryMegabytes) * 1024 * 1024;
-    options.checkpoints = false;
+    options.cutPoints = false;
     const executor::Result result = executor::execute(problem, options);
     if (result.status == executor::Status::kRefused)
       return {

@@ -100,12 +100,12 @@ const char* toString(Role role) {
       return "input";
     case Role::kOutput:
       return "output";
-    case Role::kCheckpoint:
-      return "checkpoint";
+    case Role::kCutPoint:
+      return "cut_point";
     case Role::kAssumed:
       return "assumed";
   }
-  return "checkpoint";
+  return "cut_point";
 }
 
 }  // namespace shardproof

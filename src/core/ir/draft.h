@@ -78,7 +78,7 @@ struct ShardDraft {
 
 struct EntryDraft {
   NameId tensor;
-  Role role = Role::kCheckpoint;
+  Role role = Role::kCutPoint;
   std::vector<ShardDraft> shards;
   std::string approved = {};
 };

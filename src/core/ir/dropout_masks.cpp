@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why the positions may come from checkpoints, which nobody has proved yet: a plan has no other way
+// Why the positions may come from cut points, which nobody has proved yet: a plan has no other way
 // to say for which positions a rank draws. No verdict "equivalent" is given before these
-// checkpoints are proved themselves (Plan::positioning). Why the masks may be any integers: a proof
+// cut points are proved themselves (Plan::positioning). Why the masks may be any integers: a proof
 // for all masks holds for those that a generator of random numbers draws; only the value 1 keeps.
 #include "ir/dropout_masks.h"
 

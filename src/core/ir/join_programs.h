@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of a plan that are equal are one: whoever writes a program for each rank, or a mend that
+// Programs of a plan that are equal are one: whoever writes a program for each rank, or a fix that
 // makes a rank's program that of the others again, pays nothing for it.
 //
 // Sound: what a rank runs is its program's nodes, of which each means the same wherever it is

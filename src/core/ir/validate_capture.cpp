@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ir/error_list.h"
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "ir/validate.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
@@ -26,7 +26,7 @@ void validateCapture(const Problem& problem) {
       if (std::binary_search(outputs.begin(), outputs.end(), name)) continue;
       errors.add(InputError(
           plan.file, "/capture/compared/" + escapePointer(kind.kind) + "/" + std::to_string(i),
-          "found \"" + name + "\", expected an output of the model" + mendOfWord(name, outputs)));
+          "found \"" + name + "\", expected an output of the model" + suggestWord(name, outputs)));
     }
   }
   errors.throwIfAny();

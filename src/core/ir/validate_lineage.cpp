@@ -71,7 +71,7 @@ class LineageValidator {
     if (entry.role == Role::kInput && tensor.kind == TensorKind::kProduced) {
       fail(entryPointer() + "/role",
            "found \"input\" for \"" + names_.text(tensor.name) +
-               "\", which a node of the model produces, expected \"output\" or \"checkpoint\"");
+               "\", which a node of the model produces, expected \"output\" or \"cut_point\"");
     }
     if (entry.shards.empty()) fail(entryPointer(), "found no shards, expected at least one");
     for (shard_ = 0; shard_ < entry.shards.size(); ++shard_)
@@ -188,7 +188,7 @@ class LineageValidator {
   }
 
   // By which slip the box may have come to hold so many.
-  static std::string mendOfBox(const Shape& extent, const Shape& shape) {
+  static std::string suggestBox(const Shape& extent, const Shape& shape) {
     bool closed = extent.size() == shape.size();
     for (std::size_t d = 0; closed && d < extent.size(); ++d)
       closed = extent[d] == shape[d] || extent[d] == shape[d] - 1;
@@ -204,7 +204,7 @@ class LineageValidator {
     failPart(p, "/local",
              "the box holds " + ops::toText(extent) + " elements, expected the shape of \"" +
                  names_.text(local.name) + "\" in /programs/" + std::to_string(program) +
-                 ", which is " + ops::toText(local.shape) + mendOfBox(extent, local.shape));
+                 ", which is " + ops::toText(local.shape) + suggestBox(extent, local.shape));
   }
 
   // An assumption about a tensor that the plan computes could contradict the computation, and would

@@ -6,7 +6,7 @@
 
 #include "ir/error_list.h"
 #include "ir/node_error.h"
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "ir/validate.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
@@ -112,16 +112,16 @@ class NodeValidator {
       info.validate(problem_.attributes.at(attributes), node.inCount, node.outCount);
     } catch (const std::invalid_argument& error) {
       fail("operator \"" + info.name + "\": " + error.what() +
-           mendOf(info.name, node, error.what()) +
+           suggest(info.name, node, error.what()) +
            (attributes == node.attributes ? "" : "; \"step\" leads there on some ranks"));
     }
     valid_.insert(key);
   }
 
-  std::string mendOf(const std::string& op, const Node& node, const std::string& message) const {
+  std::string suggest(const std::string& op, const Node& node, const std::string& message) const {
     for (const auto& [key, value] : problem_.attributes.at(node.attributes))
       if (message.find("unknown attribute '" + key + "'") != std::string::npos)
-        return mendOfAttribute(op, key);
+        return suggestAttribute(op, key);
     return "";
   }
 

@@ -10,8 +10,9 @@ namespace shardproof {
 namespace {
 
 bool isSum(const StageNode& node, const ReducedStage& reduced) {
-  if (node.communication != Communication::kNone || !ops::Registry::instance().at(node.op).sums ||
-      node.in.size() != 2 || node.out.size() != 1)
+  if (node.communication != Communication::kNone ||
+      !ops::Registry::instance().at(node.op).traits.sums || node.in.size() != 2 ||
+      node.out.size() != 1)
     return false;
   const std::int32_t result = node.out[0];
   if (node.in[0] < 0 || node.in[1] < 0 || result < 0 || !node.attributes->empty()) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which changes of attributes may mend a plan: what the same operator has elsewhere, multiples and
+// Which changes of attributes may fix a plan: what the same operator has elsewhere, multiples and
 // neighbours of numbers.
 #include <algorithm>
 #include <iterator>
@@ -29,11 +29,11 @@ bool sameFamily(const Node& a, const Node& b) {
 
 // What the same operator has in other programs, for other microbatches and in the model.
 // `strange`: only values that no such operator of the model has, or only the others.
-void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::attributes(const Site& site, bool strange, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   if (n.communication >= 0) return;
-  const std::set<NodeRef> own(line.nodes.begin(), line.nodes.end());
+  const std::set<NodeRef> own(site.nodes.begin(), site.nodes.end());
   for (const auto& [name, value] : plan().attributes.at(n.attributes)) {
     const bool known = std::any_of(plan().model.graph.nodes.begin(), plan().model.graph.nodes.end(),
                                    [&, &key = name, &mine = value](const Node& m) {
@@ -53,13 +53,13 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
           seen.size() > 2 * kMostOfModel)
         return;
       seen.push_back(it->second);
-      Edit edit = on(line, Edit::Kind::kAttribute);
+      Edit edit = on(site, Edit::Kind::kAttribute);
       edit.attribute = key;
       edit.from = from;
       edits.push_back(edit);
     };
     // The line itself: one of it may be unlike the others.
-    for (const NodeRef other : line.nodes) propose(node(other), other);
+    for (const NodeRef other : site.nodes) propose(node(other), other);
     const auto& model = plan().model.graph.nodes;
     for (const NodeId m : firstIds<NodeId>(model.size())) propose(model[m], {ProgramId(), m});
     for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
@@ -70,14 +70,14 @@ void Search::attributes(const Line& line, bool strange, std::vector<Edit>& edits
   // On each program of the line alone as well: ranks may be meant to differ.
   const std::size_t whole = edits.size();
   std::set<ProgramId> programs;
-  for (const NodeRef r : line.nodes) programs.insert(r.program);
+  for (const NodeRef r : site.nodes) programs.insert(r.program);
   if (programs.size() < 2) return;
   for (const ProgramId p : programs) {
     for (std::size_t i = 0; i < whole; ++i) {
       Edit edit = edits[i];
       if (edit.from->program == p) continue;
       std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
-      edit.wholeLine = false;
+      edit.wholeSite = false;
       edits.push_back(edit);
     }
   }
@@ -138,10 +138,10 @@ std::vector<Edit> Search::odd(const Failing& failing) const {
     });
     if (usual->second.size() < 2 * values.at(own).size()) continue;
     Edit edit;
-    const std::vector<NodeRef> line = lineOf(plan(), ref);
-    std::copy_if(line.begin(), line.end(), std::back_inserter(edit.nodes),
+    const std::vector<NodeRef> site = siteOf(plan(), ref);
+    std::copy_if(site.begin(), site.end(), std::back_inserter(edit.nodes),
                  [&](NodeRef other) { return valueOf(other) == own; });
-    edit.wholeLine = edit.nodes.size() == line.size();
+    edit.wholeSite = edit.nodes.size() == site.size();
     taken.insert(edit.nodes.begin(), edit.nodes.end());
     const NodeRef from = usual->second.front();
     if (node(ref).communication >= 0) {
@@ -168,9 +168,9 @@ std::vector<Edit> Search::odd(const Failing& failing) const {
 }
 
 // Multiples and neighbours of numbers.
-void Search::scalars(const Line& line, const Is& found, bool strange,
+void Search::scalars(const Site& site, const Match& found, bool strange,
                      std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   if (n.communication >= 0) return;
   const auto& model = plan().model.graph.nodes;
@@ -184,7 +184,7 @@ void Search::scalars(const Line& line, const Is& found, bool strange,
     for (const auto& known : {std::pair(num, den), std::pair(den, num)})
       if (std::find(ratios.begin(), ratios.end(), known) == ratios.end()) ratios.push_back(known);
   };
-  if (found.kind == Is::Kind::kMultiple) add(found.ratio.num, found.ratio.den);
+  if (found.kind == Match::Kind::kMultiple) add(found.ratio.num, found.ratio.den);
   add(2, 1);
   std::int64_t ranks = 1;
   for (const MeshAxis& axis : plan().plan.mesh) {
@@ -194,10 +194,10 @@ void Search::scalars(const Line& line, const Is& found, bool strange,
   add(plan().plan.microbatches, 1);
   add(ranks, 1);
   std::set<ProgramId> programs;
-  for (const NodeRef r : line.nodes) programs.insert(r.program);
+  for (const NodeRef r : site.nodes) programs.insert(r.program);
   const auto propose = [&](const std::string& name, std::int64_t num, std::int64_t den,
                            std::int64_t plus) {
-    Edit edit = on(line, Edit::Kind::kAttribute);
+    Edit edit = on(site, Edit::Kind::kAttribute);
     edit.attribute = name;
     edit.num = num;
     edit.den = den;
@@ -205,9 +205,9 @@ void Search::scalars(const Line& line, const Is& found, bool strange,
     edits.push_back(edit);
     if (programs.size() < 2) return;
     for (const ProgramId p : programs) {
-      edit.nodes = line.nodes;
+      edit.nodes = site.nodes;
       std::erase_if(edit.nodes, [&](NodeRef r) { return r.program != p; });
-      edit.wholeLine = false;
+      edit.wholeSite = false;
       edits.push_back(edit);
     }
   };

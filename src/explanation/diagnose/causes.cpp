@@ -26,21 +26,21 @@ constexpr std::size_t kMostNodes = 12;     // listed for a cause
 constexpr std::size_t kMostCompared = 12;  // claims of one entry that are looked at
 constexpr double kMostElements = 1e8;      // of an image of the whole plan: else one for each cause
 constexpr double kShareOfTurning = 0.2;    // of the time, for where it may go wrong
-constexpr double kShareOfGuess = 0.25;     // for the mend of a lemma that was inferred
+constexpr double kShareOfGuess = 0.25;     // for the fix of a lemma that was inferred
 constexpr std::size_t kMostGuesses = 3;
 constexpr std::size_t kMostOutputs = 3;  // that are looked at where no guess was of use
-constexpr double kShareOfFirst = 0.6;    // of the time, for the first cause's mend
+constexpr double kShareOfFirst = 0.6;    // of the time, for the first cause's fix
 constexpr std::chrono::milliseconds kForLayout(500);  // for trying one of an input
 constexpr std::size_t kMostLayoutsTried = 24;
 
 class Collector {
  public:
-  Collector(const Problem& problem, const Report& report, Clock::time_point end)
+  Collector(const Problem& problem, const Report& report, DiagnosisClock::time_point end)
       : problem_(problem),
         report_(report),
         end_(end),
         secondsForImage_(kMostSecondsPerSecond *
-                         std::chrono::duration<double>(end - Clock::now()).count() / 3) {
+                         std::chrono::duration<double>(end - DiagnosisClock::now()).count() / 3) {
     try {
       auto image = std::make_unique<Image>(problem, secondsForImage_);
       if (image->elements() <= kMostElements) whole_ = bench(std::move(image));
@@ -54,7 +54,7 @@ class Collector {
         report_.defects.empty() ? report_.suspects : report_.defects;
     std::size_t guesses = 0;
     for (std::size_t d = 0; d < defects.size(); ++d) {
-      if (Clock::now() > end_) break;
+      if (DiagnosisClock::now() > end_) break;
       if (defects[d].entry < 0) continue;
       const bool guessed = problem_.plan.lineage[EntryId(defects[d].entry)].inferred;
       if (guessed && whole_ != nullptr && !wrongOutputs_.empty() && guesses++ >= kMostGuesses)
@@ -63,13 +63,13 @@ class Collector {
     }
     if (causes_.empty() && whole_ != nullptr) {
       for (const EntryId e : wrongOutputs_) {
-        if (Clock::now() > end_ || causes_.size() >= kMostOutputs) break;
+        if (DiagnosisClock::now() > end_ || causes_.size() >= kMostOutputs) break;
         one(*whole_, e, tensorHere(e), std::nullopt);
       }
     }
     if (!causes_.empty() && !lineageExplains(modelFile)) {
       findBehind();
-      mendAll(modelFile);
+      fixAll(modelFile);
     }
     fold();
     return std::move(result_);
@@ -78,7 +78,7 @@ class Collector {
  private:
   // An image and what it takes to look at it.
   struct Bench {
-    Bench(std::unique_ptr<Image> of, Clock::time_point end)
+    Bench(std::unique_ptr<Image> of, DiagnosisClock::time_point end)
         : image(std::move(of)), search(*image, model, end) {}
     // Once anything was looked at.
     const ModelIndex& index() {
@@ -118,7 +118,7 @@ class Collector {
   void one(Bench& bench, EntryId entry, const std::string& tensor,
            std::optional<std::size_t> index) {
     const Image& image = *bench.image;
-    // A consequence: it holds with the mend of an earlier cause.
+    // A consequence: it holds with the fix of an earlier cause.
     for (const Known& known : causes_) {
       if (!known.edit || known.bench != &bench ||
           bench.search.holdsWith(entry, *known.edit) == Search::Holds::kNot)
@@ -137,17 +137,18 @@ class Collector {
       return;
     }
     const Finder finder(image, *failing->numbers, bench.model, bench.index());
-    const Is is = claimsAre(*failing, finder);
-    const auto left = end_ - Clock::now();
+    const Match match = claimsAre(*failing, finder);
+    const auto left = end_ - DiagnosisClock::now();
     failing->turning = turningNodes(
         *failing, finder,
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(left * kShareOfTurning));
+        DiagnosisClock::now() +
+            std::chrono::duration_cast<DiagnosisClock::duration>(left * kShareOfTurning));
     std::erase_if(failing->turning, [&](NodeRef ref) { return image.isAdded(ref); });
     const auto until =
-        Clock::now() +
-        std::chrono::duration_cast<Clock::duration>(
+        DiagnosisClock::now() +
+        std::chrono::duration_cast<DiagnosisClock::duration>(
             left * (image.problem().plan.lineage[entry].inferred ? kShareOfGuess : kShareOfFirst));
-    const std::optional<Edit> edit = bench.search.mend(entry, *failing, is, until);
+    const std::optional<Edit> edit = bench.search.fix(entry, *failing, match, until);
     // What was found may be a guess, and what it is about right.
     if (bench.image->problem().plan.lineage[entry].inferred && !heals(bench, edit)) return;
     std::optional<Edit> full;
@@ -160,11 +161,11 @@ class Collector {
         microbatches.insert(m);
     cause.microbatches = image.fullMicrobatches(microbatches);
     const Described words =
-        describe(image, *failing, finder, is, cause.ranks, full ? &*full : nullptr);
+        describe(image, *failing, finder, match, cause.ranks, full ? &*full : nullptr);
     cause.kind = words.kind;
     cause.sentence = words.sentence;
     places(cause, image, *failing, full);
-    if (full) cause.mend = {mendText(problem_, *full), false};
+    if (full) cause.fix = {fixText(problem_, *full), false};
     found(cause, image, *failing, finder);
     causes_.push_back({result_.causes.size(), edit, nearest, &bench});
     result_.causes.push_back(std::move(cause));
@@ -235,9 +236,9 @@ class Collector {
     std::erase_if(*commonInputs_, [&](EntryId e) { return !inputs.contains(e); });
   }
 
-  // Several mistakes, or one that nothing mends, are one mistake in the lineage of an input where
+  // Several mistakes, or one that nothing fixes, are one mistake in the lineage of an input where
   // everything holds with another layout of it: that is the cause then. What one change of a node
-  // mends is not looked at: a plan that is wrong may agree with a layout that is, too.
+  // fixes is not looked at: a plan that is wrong may agree with a layout that is, too.
   bool lineageExplains(const std::string& modelFile) {
     if (whole_ == nullptr || !commonInputs_) return false;
     if (causes_.size() == 1 && causes_.front().edit) return false;
@@ -262,7 +263,7 @@ class Collector {
       Slice changed;
       changed.problem = cloneProblem(whole_->image->problem());
       changed.problem->plan.lineage[entry].shards = shards;
-      const Numbers numbers(changed, whole_->model, Clock::now() + kForLayout,
+      const Numbers numbers(changed, whole_->model, DiagnosisClock::now() + kForLayout,
                             Look::kRealsAtOneDraw);
       for (std::size_t c = 0; c < numbers.claims(); ++c)
         if (!numbers.holds(c) &&
@@ -279,7 +280,7 @@ class Collector {
     const LineageEntry& e = problem_.plan.lineage[entry];
     const std::string place = "/lineage/" + std::to_string(entry.value),
                       tensor = problem_.names.text(problem_.model.graph.tensors[e.tensor].name);
-    const auto [is, hasToBe] = shardTexts(problem_, e.shards, shards);
+    const auto [found, hasToBe] = shardTexts(problem_, e.shards, shards);
     Cause cause = std::move(result_.causes.front());
     for (std::size_t i = 1; i < result_.causes.size(); ++i) {
       const Cause& other = result_.causes[i];
@@ -288,19 +289,19 @@ class Collector {
     }
     cause.kind = "input-lineage";
     cause.sentence = "what is computed from `" + tensor + "` is wrong, and right with another " +
-                     "layout of it: input lineage " + place + " of `" + tensor + "` has " + is +
+                     "layout of it: input lineage " + place + " of `" + tensor + "` has " + found +
                      " where it has to have " + hasToBe;
-    cause.mend = {place + " (input lineage of `" + tensor + "`) has " + hasToBe, false};
+    cause.fix = {place + " (input lineage of `" + tensor + "`) has " + hasToBe, false};
     readersFirst(cause, e);
     result_.causes.clear();
     result_.causes.push_back(std::move(cause));
     causes_.resize(1);
     causes_.front().edit.reset();
     try {
-      const std::unique_ptr<Problem> mended = cloneToMend();
-      mended->plan.lineage[entry].shards = std::move(shards);
-      result_.mendedPlan = planText(*mended, modelFile);
-      result_.mendedModel = modelText(*mended);
+      const std::unique_ptr<Problem> fixed = cloneToFix();
+      fixed->plan.lineage[entry].shards = std::move(shards);
+      result_.fixedPlan = planText(*fixed, modelFile);
+      result_.fixedModel = modelText(*fixed);
     } catch (const Unsupported&) {  // a number that no decimal says
     }
   }
@@ -326,12 +327,12 @@ class Collector {
   }
 
   // Mistakes of which the report says nothing, as what they make wrong is computed from what is
-  // wrong already: the image is executed as a whole with the mends of the causes so far, and the
+  // wrong already: the image is executed as a whole with the fixes of the causes so far, and the
   // earliest claim that fails then has one more.
   void findBehind() {
     if (whole_ == nullptr) return;
     std::set<EntryId> seen;
-    while (causes_.size() < kMostCauses && Clock::now() < end_) {
+    while (causes_.size() < kMostCauses && DiagnosisClock::now() < end_) {
       std::vector<Edit> edits;
       for (const Known& known : causes_) {
         if (!known.edit) return;
@@ -349,7 +350,7 @@ class Collector {
 
   // With these changes of the image; none: no output fails, or it is not known.
   EntryId firstFailing(std::vector<Edit> edits) {
-    // What one draw does not show is seen by the proof with all mends.
+    // What one draw does not show is seen by the proof with all fixes.
     const auto failing = failingIn(std::move(edits));
     const auto& lineage = whole_->image->problem().plan.lineage;
     if (!failing || std::none_of(failing->begin(), failing->end(),
@@ -381,26 +382,26 @@ class Collector {
   }
 
   // What they all are in the same way; nothing known where some are this and others that.
-  static Is claimsAre(const Search::Failing& failing, const Finder& finder) {
-    const Is first = finder.claim(failing.claims.front());
+  static Match claimsAre(const Search::Failing& failing, const Finder& finder) {
+    const Match first = finder.claim(failing.claims.front());
     const std::size_t step = std::max<std::size_t>(1, failing.claims.size() / kMostCompared);
     for (std::size_t i = step; i < failing.claims.size(); i += step) {
-      const Is other = finder.claim(failing.claims[i]);
+      const Match other = finder.claim(failing.claims[i]);
       if (other.kind != first.kind || other.axes != first.axes || !(other.ratio == first.ratio) ||
           other.tensor != first.tensor) {
-        Is unknown = first;
-        unknown.kind = Is::Kind::kUnknown;
+        Match unknown = first;
+        unknown.kind = Match::Kind::kUnknown;
         return unknown;
       }
     }
     return first;
   }
 
-  // The mended nodes, collectives, then all others, the nearest first; both ends of messages.
+  // The fixed nodes, collectives, then all others, the nearest first; both ends of messages.
   void places(Cause& cause, const Image& image, const Search::Failing& failing,
               const std::optional<Edit>& edit) const {
     std::set<NodeRef> listed;
-    std::set<std::pair<std::string, std::string>> lines;
+    std::set<std::pair<std::string, std::string>> sites;
     const auto list = [&](NodeRef ref) {
       if (cause.nodes.size() >= kMostNodes || !listed.insert(ref).second) return;
       if (problem_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0) return;
@@ -455,9 +456,9 @@ class Collector {
       const bool each = g.tensors[t].perMicrobatch;
       const std::int32_t slot = layout.firstSlot[t] + (each ? std::max(claim.microbatch, 0) : 0);
       if (!numbers.local(rank, slot).known()) return;
-      const Is is = finder.local(rank, slot);
+      const Match match = finder.local(rank, slot);
       cause.found.push_back({std::move(place), nameOf(t),
-                             is.kind == Is::Kind::kUnknown ? "" : finder.text(is), wrong,
+                             match.kind == Match::Kind::kUnknown ? "" : finder.text(match), wrong,
                              std::move(from), shown.locals[slot]});
     };
     std::set<std::int32_t> told, claimed;
@@ -478,7 +479,7 @@ class Collector {
     }
   }
 
-  // What would be mended in the same way is one mistake that was made several times.
+  // What would be fixed in the same way is one mistake that was made several times.
   void fold() {
     // In the full plan: each may have an image of its own.
     std::vector<Edit> inPlan;  // of each cause; of one without an edit: any
@@ -518,7 +519,7 @@ class Collector {
       }
       Cause& into = folded[first->second];
       ++more[first->second];
-      if (into.mend && cause.mend) into.mend->text += "; " + cause.mend->text;
+      if (into.fix && cause.fix) into.fix->text += "; " + cause.fix->text;
       for (const NodePlace& node : cause.nodes)
         if (into.nodes.size() < 2 * kMostNodes) into.nodes.push_back(node);
       const auto join = [](auto& to, const auto& from) {
@@ -561,36 +562,36 @@ class Collector {
     return true;
   }
 
-  std::unique_ptr<Problem> cloneToMend() const {
-    std::unique_ptr<Problem> mended = cloneProblem(problem_);
+  std::unique_ptr<Problem> cloneToFix() const {
+    std::unique_ptr<Problem> fixed = cloneProblem(problem_);
     // Parts that were inferred are in no file, and what takes them out is not written.
-    const auto& placed = mended->plan.placed;
+    const auto& placed = fixed->plan.placed;
     if (std::any_of(placed.begin(), placed.end(), [&](const PlacedPart& part) {
-          return !mended->plan.lineage[part.entry].inferred;
+          return !fixed->plan.lineage[part.entry].inferred;
         }))
-      ir::makePartsOwn(*mended);
-    return mended;
+      ir::makePartsOwn(*fixed);
+    return fixed;
   }
 
-  // One plan with the mends of all causes.
-  void mendAll(const std::string& modelFile) {
+  // One plan with the fixes of all causes.
+  void fixAll(const std::string& modelFile) {
     std::vector<Edit> edits;
     for (const Known& known : causes_) {
       if (!known.edit) return;
       edits.push_back(inFull(*known.bench->image, *known.edit));
     }
     try {
-      const std::unique_ptr<Problem> mended = cloneToMend();
-      if (!applyAll(*mended, std::move(edits))) return;
-      result_.mendedPlan = planText(*mended, modelFile);
-      result_.mendedModel = modelText(*mended);
+      const std::unique_ptr<Problem> fixed = cloneToFix();
+      if (!applyAll(*fixed, std::move(edits))) return;
+      result_.fixedPlan = planText(*fixed, modelFile);
+      result_.fixedModel = modelText(*fixed);
     } catch (const Unsupported&) {  // a number that no decimal says
     }
   }
 
   const Problem& problem_;
   const Report& report_;
-  const Clock::time_point end_;
+  const DiagnosisClock::time_point end_;
   const double secondsForImage_;
   std::vector<std::unique_ptr<Bench>> benches_;
   Bench* whole_ = nullptr;             // of the image of the whole plan; none: that is too large
@@ -603,7 +604,7 @@ class Collector {
 }  // namespace
 
 Causes causesOf(const Problem& problem, const Report& report, const std::string& modelFile,
-                Clock::time_point end) {
+                DiagnosisClock::time_point end) {
   const std::vector<Defect>& defects = report.defects.empty() ? report.suspects : report.defects;
   if (defects.empty()) return {};
   if (std::any_of(defects.begin(), defects.end(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The causes of a report's defects (or suspects) and a plan that has all their mends.
+// The causes of a report's defects (or suspects) and a plan that has all their fixes.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ namespace shardproof::diagnose {
 
 struct Causes {
   std::vector<Cause> causes;
-  std::string mendedModel, mendedPlan;  // texts; empty: not every cause has a mend
+  std::string fixedModel, fixedPlan;  // texts; empty: not every cause has a fix
 };
 
 Causes causesOf(const Problem& problem, const Report& report, const std::string& modelFile,
-                Clock::time_point end);
+                DiagnosisClock::time_point end);
 
 }  // namespace shardproof::diagnose

@@ -8,11 +8,11 @@
 
 namespace shardproof::diagnose {
 
-struct Clock {
+struct DiagnosisClock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;
   using period = duration::period;
-  using time_point = std::chrono::time_point<Clock>;
+  using time_point = std::chrono::time_point<DiagnosisClock>;
   static constexpr bool is_steady = true;
   // Processor time of the calling thread.
   static time_point now() noexcept {
@@ -27,7 +27,7 @@ struct Clock {
 constexpr int kMostSecondsPerSecond = 10;
 
 // The time of day until which work may go on that has `left` of processor time.
-inline std::chrono::steady_clock::time_point latest(Clock::duration left) {
+inline std::chrono::steady_clock::time_point latest(DiagnosisClock::duration left) {
   return std::chrono::steady_clock::now() + kMostSecondsPerSecond * left;
 }
 

@@ -63,28 +63,29 @@ void nameOnce(std::vector<NodePlace>& nodes) {
 
 std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
                          const DiagnoseOptions& options) {
-  using diagnose::Clock, diagnose::kMostSecondsPerSecond;
+  using diagnose::DiagnosisClock, diagnose::kMostSecondsPerSecond;
   if (isProved(report.verdict) || (report.defects.empty() && report.suspects.empty())) return {};
   const auto start = std::chrono::steady_clock::now();
   const auto since = [&] { return secondsSince(start); };
   const std::string found =
       inProcess(options, kMostSecondsPerSecond * options.seconds + kSlackSeconds, [&] {
-        const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                            std::chrono::duration<double>(options.seconds * 0.7));
+        const auto end =
+            DiagnosisClock::now() + std::chrono::duration_cast<DiagnosisClock::duration>(
+                                        std::chrono::duration<double>(options.seconds * 0.7));
         const ir::FixedAttributes fixed(problem);
         diagnose::Causes causes = diagnose::causesOf(fixed.problem(), report, modelFile, end);
         for (Cause& cause : causes.causes) nameOnce(cause.nodes);
         Json json = {
-            {"causes", Json::array()}, {"model", causes.mendedModel}, {"plan", causes.mendedPlan}};
+            {"causes", Json::array()}, {"model", causes.fixedModel}, {"plan", causes.fixedPlan}};
         for (const Cause& cause : causes.causes) json["causes"].push_back(toJson(cause));
         return json.dump(-1, ' ', false, Json::error_handler_t::replace);
       });
-  std::string mended;
+  std::string fixed;
   if (!found.empty()) {
     const Json json = Json::parse(found);
     for (const Json& cause : json["causes"]) report.causes.push_back(causeFromJson(cause));
-    mended = json["plan"].get<std::string>();
-    if (!mended.empty()) {
+    fixed = json["plan"].get<std::string>();
+    if (!fixed.empty()) {
       // Not much more than the diagnosis, or than the verdict, took.
       const double mostOfProof = 2 * std::max(options.seconds, report.statistics.secondsTotal);
       const std::string verdict = inProcess(
@@ -97,18 +98,18 @@ std::string diagnosePlan(const Problem& problem, Report& report, const std::stri
             verifyOptions.stageSeconds = kMostSecondsPerSecond * options.seconds;
             // As the plan itself was: one without lemmas needs them as much as that.
             auto plan =
-                readProblemText(json["model"].get<std::string>(), mended, ir::Programs::kJoined);
+                readProblemText(json["model"].get<std::string>(), fixed, ir::Programs::kJoined);
             const Report again = verifyInferring(plan, verifyOptions, Infer::kAuto);
             return std::string(isProved(again.verdict) ? "proved" : "not proved");
           });
-      if (verdict != "proved") mended.clear();
+      if (verdict != "proved") fixed.clear();
       for (Cause& cause : report.causes)
-        if (cause.mend) cause.mend->proved = !mended.empty();
+        if (cause.fix) cause.fix->proved = !fixed.empty();
     }
   }
   report.statistics.secondsByPhase["diagnose"] = since();
   report.statistics.secondsTotal += since();
-  return mended;
+  return fixed;
 }
 
 }  // namespace shardproof

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a plan is not equivalent: causes, each narrowed to a node, in one sentence, and what would
-// mend it. It runs after the verdict, never changes it, and says nothing that was not confirmed at
-// several random inputs; a mend is called proved only when the whole mended plan is.
+// fix it. It runs after the verdict, never changes it, and says nothing that was not confirmed at
+// several random inputs; a fix is called proved only when the whole fixed plan is.
 //
 //   image       the plan that is executed: itself, or a smaller one
 //   slice       what one claim is computed by
 //   numbers     its values in the prime field
 //   finder      what tensors are
-//   edit        changes of a plan;  proposals, search: which one mends it
+//   edit        changes of a plan;  proposals, search: which one fixes it
 //   words       sentences
 //   structure   plans that cannot run
 #pragma once
@@ -26,7 +26,7 @@ struct DiagnoseOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// Sets report.causes, in processes of its own. Returns the text of the mended plan where the whole
+// Sets report.causes, in processes of its own. Returns the text of the fixed plan where the whole
 // of it was proved, else an empty text. `modelFile`: what that plan calls its model.
 std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
                          const DiagnoseOptions& options);

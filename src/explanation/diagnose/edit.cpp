@@ -32,7 +32,7 @@ bool sameNodes(const Program& a, const Program& b) {
 }
 
 // Whether two nodes of a program do the same for two microbatches.
-bool sameLine(const Program& program, const Node& a, const Node& b) {
+bool sameSite(const Program& program, const Node& a, const Node& b) {
   const Graph& g = program.graph;
   if (!sameOperator(program, a, program, b) || !a.microbatch.isOne() || !b.microbatch.isOne() ||
       a.microbatch == b.microbatch || a.inCount != b.inCount || a.outCount != b.outCount)
@@ -310,7 +310,7 @@ class Application {
     if (edit_.make == Edit::Make::kCollective) {
       CommunicationSpec spec;
       spec.kind = edit_.communication;
-      spec.comm = plan_.names.intern("mended." + std::to_string(first_.node) + "." +
+      spec.comm = plan_.names.intern("fixed." + std::to_string(first_.node) + "." +
                                      plan_.names.text(g.tensors[result].name));
       spec.groupAxes = edit_.axes;
       spec.reduction = edit_.reduction;
@@ -423,15 +423,15 @@ std::size_t fullOperand(const Image& image, NodeRef here, NodeRef there, std::si
 
 }  // namespace
 
-std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
-  std::vector<NodeRef> line;
+std::vector<NodeRef> siteOf(const Problem& plan, NodeRef node) {
+  std::vector<NodeRef> site;
   const auto add = [&](NodeRef ref) {
     const Program& program = plan.plan.programs[ref.program];
     const Node& own = program.graph.nodes[ref.node];
-    line.push_back(ref);
+    site.push_back(ref);
     if (!own.microbatch.isOne()) return;
     for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size()))
-      if (sameLine(program, own, program.graph.nodes[n])) line.push_back({ref.program, n});
+      if (sameSite(program, own, program.graph.nodes[n])) site.push_back({ref.program, n});
   };
   add(node);
   const Program& mine = plan.plan.programs[node.program];
@@ -449,7 +449,7 @@ std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node) {
       break;
     }
   }
-  return line;
+  return site;
 }
 
 TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to) {
@@ -483,7 +483,7 @@ Edit inFull(const Image& image, const Edit& edit) {
   if (edit.kind == Edit::Kind::kOperand)
     full.index = fullOperand(image, edit.nodes.front(), full.nodes.front(), edit.index);
   if (full.from) full.from = image.fullNode(*full.from);
-  if (full.wholeLine) full.nodes = lineOf(image.full(), full.nodes.front());
+  if (full.wholeSite) full.nodes = siteOf(image.full(), full.nodes.front());
   // Tensors keep their names, and not their numbers: readers number them as they come.
   if (edit.tensor >= 0 && !edit.nodes.empty()) {
     const std::string name = image.problem().names.text(

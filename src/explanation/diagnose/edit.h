@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A change of a plan that may mend it: of one line of a training script, that is of the same node
+// A change of a plan that may fix it: of one line of a training script, that is of the same node
 // in all programs and for all microbatches, or of fewer.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace shardproof::diagnose {
 
 // The nodes of one line: at the same place in programs with the same operators, and for other
 // microbatches of the same tensors. The node itself comes first.
-std::vector<NodeRef> lineOf(const Problem& plan, NodeRef node);
+std::vector<NodeRef> siteOf(const Problem& plan, NodeRef node);
 // The tensor of program `to` that stands where `tensor` stands in program `from`; -1: there is
 // none.
 TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to);
@@ -39,7 +39,7 @@ struct Edit {
 
   Kind kind = Kind::kRedefine;
   std::vector<NodeRef> nodes;  // in the image
-  bool wholeLine = false;      // in the full plan: all of lineOf()
+  bool wholeSite = false;      // in the full plan: all of siteOf()
   std::size_t index = 0, other = 0;
   Make make = Make::kIdentity;
   TensorId tensor;  // of the first node's program

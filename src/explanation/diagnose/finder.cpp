@@ -115,22 +115,22 @@ Finder::Finder(const Image& image, const Numbers& numbers, const ModelValues& mo
       scales_(infer::scalesOf(numbers.setup().problem.plan)),
       index_(index) {}
 
-bool Finder::matches(const Elements& x, const ModelIndex::Position& p, Is& is) const {
+bool Finder::matches(const Elements& x, const ModelIndex::Position& p, Match& match) const {
   const auto& whole = model_.field.values[0][p.tensor];
   if (!whole || static_cast<std::size_t>(whole.size()) < x.size()) return false;
-  is = {};
-  is.kind = Is::Kind::kBox;
-  is.tensor = p.tensor;
+  match = {};
+  match.kind = Match::Kind::kBox;
+  match.tensor = p.tensor;
   const Shape strides = executor::stridesOf(whole.shape);
   if (whole.shape.size() == x.shape.size()) {
     bool inside = true;
     for (std::size_t d = 0; d < strides.size(); ++d) {
-      is.low.push_back(p.offset / strides[d] % whole.shape[d]);
-      inside = inside && is.low[d] + x.shape[d] <= whole.shape[d];
+      match.low.push_back(p.offset / strides[d] % whole.shape[d]);
+      inside = inside && match.low[d] + x.shape[d] <= whole.shape[d];
     }
     if (inside) {
-      is.extent = x.shape;
-      const Elements box = boxOf(model_, p.tensor, is.low, is.extent);
+      match.extent = x.shape;
+      const Elements box = boxOf(model_, p.tensor, match.low, match.extent);
       if (box == x) return true;
     }
   }
@@ -139,17 +139,18 @@ bool Finder::matches(const Elements& x, const ModelIndex::Position& p, Is& is) c
     if (!std::equal(x.of[d].begin(), x.of[d].end(),
                     model_.field.values[d][p.tensor].data() + p.offset))
       return false;
-  is.low = {p.offset};
-  is.extent = {};
+  match.low = {p.offset};
+  match.extent = {};
   return true;
 }
 
-Is Finder::box(const Elements& x, std::int32_t likely) const {
-  Is is;
-  if (!x.known() || x.element != ElementKind::kReal) return is;
+Match Finder::box(const Elements& x, std::int32_t likely) const {
+  Match match;
+  if (!x.known() || x.element != ElementKind::kReal) return match;
   if (uniform(x)) {
-    is.kind = x.of[0][0].v == 0 && x.of[1][0].v == 0 ? Is::Kind::kZero : Is::Kind::kUniform;
-    if (is.kind == Is::Kind::kZero || x.size() > 1) return is;
+    match.kind =
+        x.of[0][0].v == 0 && x.of[1][0].v == 0 ? Match::Kind::kZero : Match::Kind::kUniform;
+    if (match.kind == Match::Kind::kZero || x.size() > 1) return match;
   }
   // A box begins at its first element; zeros begin too many.
   const auto all = index_.at(x.of[0][0]);
@@ -158,10 +159,10 @@ Is Finder::box(const Elements& x, std::int32_t likely) const {
   std::stable_partition(places.begin(), places.end(),
                         [&](const ModelIndex::Position& p) { return p.tensor == likely; });
   for (std::size_t i = 0; i < std::min(places.size(), kMostTried); ++i)
-    if (matches(x, places[i], is)) return is;
-  is = {};
-  if (x.size() > 1 && uniform(x)) is.kind = Is::Kind::kUniform;
-  return is;
+    if (matches(x, places[i], match)) return match;
+  match = {};
+  if (x.size() > 1 && uniform(x)) match.kind = Match::Kind::kUniform;
+  return match;
 }
 
 std::vector<std::vector<std::int32_t>> Finder::axisSets(bool microbatches) const {
@@ -222,17 +223,17 @@ std::optional<Elements> Finder::summedOver(Rank rank, std::int32_t slot,
   return sum;
 }
 
-Is Finder::local(Rank rank, std::int32_t slot) const {
+Match Finder::local(Rank rank, std::int32_t slot) const {
   const Elements& x = numbers_.local(rank, slot);
-  Is is = box(x);
-  if (is.kind != Is::Kind::kUnknown || x.element != ElementKind::kReal) return is;
+  Match match = box(x);
+  if (match.kind != Match::Kind::kUnknown || x.element != ElementKind::kReal) return match;
   std::vector<std::pair<std::vector<std::int32_t>, Elements>> sums;
   for (const auto& axes : axisSets(true)) {
     auto sum = summedOver(rank, slot, axes);
     if (!sum) continue;
-    Is whole = box(*sum);
-    if (whole.kind == Is::Kind::kBox) {
-      whole.kind = Is::Kind::kPartial;
+    Match whole = box(*sum);
+    if (whole.kind == Match::Kind::kBox) {
+      whole.kind = Match::Kind::kPartial;
       whole.axes = axes;
       return whole;
     }
@@ -246,16 +247,16 @@ Is Finder::local(Rank rank, std::int32_t slot) const {
       Elements scaled = sum;
       for (auto& draw : scaled.of)
         for (Field& f : draw) f = f * factor;
-      Is whole = box(scaled);
+      Match whole = box(scaled);
       const auto ratio = ratioOf(executor::inverse(factor));
-      if (whole.kind != Is::Kind::kBox || !ratio) continue;
-      whole.kind = axes.empty() ? Is::Kind::kMultiple : Is::Kind::kPartial;
+      if (whole.kind != Match::Kind::kBox || !ratio) continue;
+      whole.kind = axes.empty() ? Match::Kind::kMultiple : Match::Kind::kPartial;
       whole.axes = axes;
       whole.ratio = *ratio;
       return whole;
     }
   }
-  return is;
+  return match;
 }
 
 // Of the claims whose first parts differ in these axes only, added up: what they expect, or have.
@@ -287,26 +288,26 @@ std::optional<Elements> Finder::claimsOver(std::size_t c, const std::vector<std:
   return found == wanted ? std::optional(sum) : std::nullopt;
 }
 
-Is Finder::claim(std::size_t c) const {
+Match Finder::claim(std::size_t c) const {
   const Elements &wanted = numbers_.expected(c), &has = numbers_.actual(c);
   const TensorId tensor = numbers_.setup().problem.plan.lineage[numbers_.claim(c).entry].tensor;
-  Is is;
-  is.tensor = tensor;
-  is.low = numbers_.claim(c).low;
-  is.extent = numbers_.claim(c).extent;
-  const auto found = [&](Is::Kind kind) {
-    is.kind = kind;
-    return is;
+  Match match;
+  match.tensor = tensor;
+  match.low = numbers_.claim(c).low;
+  match.extent = numbers_.claim(c).extent;
+  const auto found = [&](Match::Kind kind) {
+    match.kind = kind;
+    return match;
   };
-  if (!has.known() || !wanted.known() || has.element != ElementKind::kReal) return is;
+  if (!has.known() || !wanted.known() || has.element != ElementKind::kReal) return match;
   const bool zero = uniform(has) && has.of[0][0].v == 0 && has.of[1][0].v == 0;
-  if (zero) return found(Is::Kind::kZero);
+  if (zero) return found(Match::Kind::kZero);
   auto ratio = multiple(has, wanted);
   if (const auto real = numbers_.realRatio(c); !ratio && real && wanted.size() > 1)
     ratio = ratioOf(*real);
   if (ratio && *ratio != Ratio{}) {
-    is.ratio = *ratio;
-    return found(Is::Kind::kMultiple);
+    match.ratio = *ratio;
+    return found(Match::Kind::kMultiple);
   }
   for (const auto& axes : axisSets(true)) {
     const auto sum =
@@ -314,16 +315,16 @@ Is Finder::claim(std::size_t c) const {
             ? summedOver(numbers_.claim(c).parts[0].rank, numbers_.claim(c).parts[0].slot, axes)
             : claimsOver(c, axes, false);
     if (sum && *sum == wanted) {
-      is.axes = axes;
-      return found(Is::Kind::kPartial);
+      match.axes = axes;
+      return found(Match::Kind::kPartial);
     }
   }
-  if (Is other = box(has, tensor); other.kind == Is::Kind::kBox) return other;
+  if (Match other = box(has, tensor); other.kind == Match::Kind::kBox) return other;
   for (const auto& axes : axisSets(true)) {
     const auto sum = claimsOver(c, axes, true);
     if (sum && *sum == has) {
-      is.axes = axes;
-      return found(Is::Kind::kSummed);
+      match.axes = axes;
+      return found(Match::Kind::kSummed);
     }
   }
   // One term too few or too many: some local tensor of the rank is the difference.
@@ -340,10 +341,10 @@ Is Finder::claim(std::size_t c) const {
       if (!missing && !(x == *more)) continue;
       const TensorId t = layout.tensorOfSlot[slot];
       const Graph& graph = programs.program(rank).graph;
-      is.local = numbers_.setup().problem.names.text(graph.tensors[t].name);
+      match.local = numbers_.setup().problem.names.text(graph.tensors[t].name);
       if (graph.tensors[t].perMicrobatch)
-        is.local += "#" + std::to_string(slot - layout.firstSlot[t]);
-      return found(missing ? Is::Kind::kLess : Is::Kind::kMore);
+        match.local += "#" + std::to_string(slot - layout.firstSlot[t]);
+      return found(missing ? Match::Kind::kLess : Match::Kind::kMore);
     }
   }
   if (has.size() == wanted.size() && has.size() > 1) {
@@ -353,9 +354,9 @@ Is Finder::claim(std::size_t c) const {
       std::sort(a[d].begin(), a[d].end(), less_);
       std::sort(b[d].begin(), b[d].end(), less_);
     }
-    if (a == b) return found(Is::Kind::kPermuted);
+    if (a == b) return found(Match::Kind::kPermuted);
   }
-  return is;
+  return match;
 }
 
 }  // namespace shardproof::diagnose

@@ -22,7 +22,7 @@ struct Ratio {
 std::optional<Ratio> ratioOf(Field value);        // with both at most 2^12
 std::optional<Ratio> ratioOf(long double value);  // the same, up to rounding
 
-struct Is {
+struct Match {
   enum class Kind : std::uint8_t {
     kUnknown,
     kZero,      // all elements are 0
@@ -41,7 +41,7 @@ struct Is {
   std::vector<std::int32_t> axes;  // kMicrobatchAxis for microbatches
   Ratio ratio;
   std::string local;
-  friend bool operator==(const Is&, const Is&) = default;
+  friend bool operator==(const Match&, const Match&) = default;
 };
 
 // Where the model has a number: of all tensors at the first draw, in the field.
@@ -66,23 +66,23 @@ class Finder {
          const ModelIndex& index);
 
   // A box of some tensor of the model, `likely` before all others.
-  Is box(const Elements& x, std::int32_t likely = -1) const;
+  Match box(const Elements& x, std::int32_t likely = -1) const;
   // A box, or a partial sum of one, or a multiple by numbers of ranks and microbatches.
-  Is local(Rank rank, std::int32_t slot) const;
-  Is claim(std::size_t c) const;  // of one that does not hold
+  Match local(Rank rank, std::int32_t slot) const;
+  Match claim(std::size_t c) const;  // of one that does not hold
 
   std::string tensorName(TensorId logical) const;
   // "y[0:4, 0:8]", in the sizes of the image; without a box where that is all of it or where sizes
   // are not those of the plan.
-  std::string boxText(const Is& is) const;
-  std::string text(const Is& is) const;
+  std::string boxText(const Match& match) const;
+  std::string text(const Match& match) const;
   std::string axesText(const std::vector<std::int32_t>& axes) const;  // "tp", "dp and mb"
   // "2 = size of dp or tp"; of the full plan.
   std::string ratioText(Ratio ratio) const;
   std::int64_t sizeOf(std::int32_t axis) const;
 
  private:
-  bool matches(const Elements& x, const ModelIndex::Position& at, Is& is) const;
+  bool matches(const Elements& x, const ModelIndex::Position& at, Match& match) const;
   // Nonempty subsets of the axes that have several ranks, and the microbatches where asked.
   std::vector<std::vector<std::int32_t>> axisSets(bool microbatches) const;
   std::optional<Elements> summedOver(Rank rank, std::int32_t slot,

@@ -18,20 +18,20 @@ std::string Finder::tensorName(TensorId logical) const {
   return numbers_.setup().tensorName(logical);
 }
 
-std::string Finder::boxText(const Is& is) const {
-  const std::string name = "`" + tensorName(is.tensor) + "`";
-  const Shape& whole = image_.problem().model.graph.tensors[is.tensor].shape;
-  if (is.extent == whole) return name;
+std::string Finder::boxText(const Match& match) const {
+  const std::string name = "`" + tensorName(match.tensor) + "`";
+  const Shape& whole = image_.problem().model.graph.tensors[match.tensor].shape;
+  if (match.extent == whole) return name;
   if (!image_.isFull()) return "a part of " + name;
-  if (is.extent.empty()) {
+  if (match.extent.empty()) {
     if (whole.empty()) return name;
-    return "elements of " + name + " from " + std::to_string(is.low.empty() ? 0 : is.low[0]) +
+    return "elements of " + name + " from " + std::to_string(match.low.empty() ? 0 : match.low[0]) +
            " on";
   }
   std::string text = name + "[";
-  for (std::size_t d = 0; d < is.low.size(); ++d)
-    text += (d ? ", " : "") + std::to_string(is.low[d]) + ":" +
-            std::to_string(is.low[d] + is.extent[d]);
+  for (std::size_t d = 0; d < match.low.size(); ++d)
+    text += (d ? ", " : "") + std::to_string(match.low[d]) + ":" +
+            std::to_string(match.low[d] + match.extent[d]);
   return text + "]";
 }
 
@@ -87,29 +87,30 @@ std::string Finder::ratioText(Ratio ratio) const {
   return text;
 }
 
-std::string Finder::text(const Is& is) const {
-  switch (is.kind) {
-    case Is::Kind::kUnknown:
+std::string Finder::text(const Match& match) const {
+  switch (match.kind) {
+    case Match::Kind::kUnknown:
       return "nothing that is known";
-    case Is::Kind::kZero:
+    case Match::Kind::kZero:
       return "0 everywhere";
-    case Is::Kind::kUniform:
+    case Match::Kind::kUniform:
       return "the same number everywhere";
-    case Is::Kind::kBox:
-      return boxText(is);
-    case Is::Kind::kPartial:
-      return "a partial sum over " + axesText(is.axes) + " of " + boxText(is) +
-             (is.ratio == Ratio{} ? "" : " times " + ratioText(is.ratio));
-    case Is::Kind::kMultiple:
-      return boxText(is) + " times " + ratioText(is.ratio);
-    case Is::Kind::kSummed:
-      return "the pieces of `" + tensorName(is.tensor) + "` added up over " + axesText(is.axes);
-    case Is::Kind::kLess:
-      return boxText(is) + " without `" + is.local + "`";
-    case Is::Kind::kMore:
-      return boxText(is) + " with `" + is.local + "` once more";
-    case Is::Kind::kPermuted:
-      return "the elements of " + boxText(is) + " in another order";
+    case Match::Kind::kBox:
+      return boxText(match);
+    case Match::Kind::kPartial:
+      return "a partial sum over " + axesText(match.axes) + " of " + boxText(match) +
+             (match.ratio == Ratio{} ? "" : " times " + ratioText(match.ratio));
+    case Match::Kind::kMultiple:
+      return boxText(match) + " times " + ratioText(match.ratio);
+    case Match::Kind::kSummed:
+      return "the pieces of `" + tensorName(match.tensor) + "` added up over " +
+             axesText(match.axes);
+    case Match::Kind::kLess:
+      return boxText(match) + " without `" + match.local + "`";
+    case Match::Kind::kMore:
+      return boxText(match) + " with `" + match.local + "` once more";
+    case Match::Kind::kPermuted:
+      return "the elements of " + boxText(match) + " in another order";
   }
   return "";
 }

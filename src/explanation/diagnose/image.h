@@ -48,7 +48,7 @@ class Image {
   NodeRef fullNode(NodeRef here) const;
   // Of all tensors, on all ranks; 0: of the plan itself.
   double elements() const { return shrunk_.problem ? shrunk_.elements : 0; }
-  // Whether no file has the node: it cannot be mended.
+  // Whether no file has the node: it cannot be fixed.
   bool isAdded(NodeRef here) const {
     const NodeRef ref = fullNode(here);
     return full_.plan.programs[ref.program].graph.nodes[ref.node].added >= 0;

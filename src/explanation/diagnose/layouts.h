@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Input lineage that is wrong, rather than the plan: which part of an input or a weight a rank has
 // is taken from the file, and nothing proves it. Where it is wrong every tensor that is computed
-// from it is, at once, and no change of a node mends that. So other layouts of one input are tried:
+// from it is, at once, and no change of a node fixes that. So other layouts of one input are tried:
 // its dimensions cut over other axes, or over the same in another order, and two of its shards
 // exchanged. All have the same local shapes.
 #pragma once

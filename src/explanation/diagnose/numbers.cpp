@@ -18,7 +18,7 @@ constexpr long double kSameRatio = 1e-9L;
 
 executor::Options setupOptions() {
   executor::Options options;
-  options.checkpoints = true;
+  options.cutPoints = true;
   return options;
 }
 
@@ -61,7 +61,7 @@ Elements boxOf(const ModelValues& model, TensorId tensor, const Shape& low, cons
   return box;
 }
 
-Numbers::Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, Look look)
+Numbers::Numbers(const Slice& slice, ModelValues& model, DiagnosisClock::time_point end, Look look)
     : setup_(*slice.problem, setupOptions()),
       model_(model),
       end_(end),
@@ -81,7 +81,7 @@ template <class T>
 void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, executor::Hooks<T> hooks) {
   executor::Limits limits;
   limits.maxBytes = kMostBytes;
-  limits.end = latest(end_ - Clock::now());
+  limits.end = latest(end_ - DiagnosisClock::now());
   if (model.known[draw]) {
     hooks.logical = &model.values[draw];
   } else {

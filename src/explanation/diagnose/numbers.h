@@ -60,7 +60,7 @@ enum class Look { kRealsAtOneDraw, kReals, kField, kRealsAndField };
 class Numbers {
  public:
   // Executes; throws executor::CannotRun, Stopped, TooLarge, InputError.
-  Numbers(const Slice& slice, ModelValues& model, Clock::time_point end, Look look);
+  Numbers(const Slice& slice, ModelValues& model, DiagnosisClock::time_point end, Look look);
 
   const executor::Setup& setup() const { return setup_; }
   std::size_t claims() const { return setup_.compared; }
@@ -89,7 +89,7 @@ class Numbers {
 
   executor::Setup setup_;
   ModelValues& model_;
-  Clock::time_point end_;
+  DiagnosisClock::time_point end_;
   std::vector<char> holds_;
   std::vector<std::optional<long double>> ratios_;
   std::vector<char> ratiosSeen_;

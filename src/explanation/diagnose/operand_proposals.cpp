@@ -19,15 +19,15 @@ bool alike(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 // Another microbatch of an operand: its own, or one number.
-void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
+void Search::microbatches(const Site& site, std::vector<Edit>& edits) const {
   std::set<std::size_t> own;
-  for (const NodeRef ref : line.nodes) {
+  for (const NodeRef ref : site.nodes) {
     const Node& n = node(ref);
     const Graph& g = program(ref).graph;
     for (std::size_t i = 0; i < n.inCount; ++i) {
       const Operand& o = g.in(n)[i];
       if (!o.present() || !o.microbatch.isOne() || !g.tensors[o.tensor].perMicrobatch) continue;
-      Edit edit = on(line, Edit::Kind::kOperand);
+      Edit edit = on(site, Edit::Kind::kOperand);
       edit.index = i;
       if (!n.microbatch.isNone()) {
         if (n.microbatch == o.microbatch || !own.insert(i).second) continue;
@@ -35,7 +35,7 @@ void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
         edits.push_back(edit);
         continue;
       }
-      if (ref != line.nodes.front()) continue;
+      if (ref != site.nodes.front()) continue;
       for (std::int32_t m = 0; m < std::min(plan().plan.microbatches, 32); ++m) {
         if (o.microbatch == Microbatch::of(m)) continue;
         edit.microbatch = m;
@@ -46,20 +46,20 @@ void Search::microbatches(const Line& line, std::vector<Edit>& edits) const {
 }
 
 // Two results, or two operands, of one operator.
-void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::exchanges(const Site& site, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   if (n.communication >= 0) return;
   const Graph& g = program(ref).graph;
   // On the whole line, or where it goes wrong only.
   const auto exchange = [&](Edit::Kind kind, std::size_t a, std::size_t b) {
-    Edit edit = on(line, kind);
+    Edit edit = on(site, kind);
     edit.index = a;
     edit.other = b;
-    if (!line.failing.empty() && line.failing.size() < line.nodes.size()) {
+    if (!site.failing.empty() && site.failing.size() < site.nodes.size()) {
       Edit here = edit;
-      here.nodes = line.failing;
-      here.wholeLine = false;
+      here.nodes = site.failing;
+      here.wholeSite = false;
       edits.push_back(std::move(here));
     }
     edits.push_back(std::move(edit));
@@ -82,8 +82,8 @@ void Search::exchanges(const Line& line, std::vector<Edit>& edits) const {
 
 // Another tensor of the same shape: `kUnread` results that nobody reads, which were made for some
 // reader; `kNear` what is made of the operand or next to it as well; `kAll` any.
-void Search::operands(const Line& line, Operands which, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::operands(const Site& site, Operands which, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   for (std::size_t i = 0; i < n.inCount; ++i) {
@@ -100,7 +100,7 @@ void Search::operands(const Line& line, Operands which, std::vector<Edit>& edits
         return;
       const bool each = tensor.perMicrobatch;
       if (each && n.microbatch.isNone() && !o.microbatch.isOne()) return;
-      Edit edit = on(line, Edit::Kind::kOperand);
+      Edit edit = on(site, Edit::Kind::kOperand);
       edit.index = i;
       edit.tensor = t;
       edits.push_back(edit);
@@ -130,11 +130,11 @@ void Search::operands(const Line& line, Operands which, std::vector<Edit>& edits
     }
   }
   // One node of the line may be unlike the others: it alone leaves a result unread.
-  if (which == Operands::kUnread && line.nodes.size() > 1)
-    for (const NodeRef other : line.nodes) {
+  if (which == Operands::kUnread && site.nodes.size() > 1)
+    for (const NodeRef other : site.nodes) {
       const std::size_t before = edits.size();
-      operands({{other}, line.distance, {}}, which, edits);
-      for (std::size_t i = before; i < edits.size(); ++i) edits[i].wholeLine = false;
+      operands({{other}, site.distance, {}}, which, edits);
+      for (std::size_t i = before; i < edits.size(); ++i) edits[i].wholeSite = false;
     }
 }
 

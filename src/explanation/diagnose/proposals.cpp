@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which changes may mend a plan, by kinds: operators and communication that are missing, too many
+// Which changes may fix a plan, by kinds: operators and communication that are missing, too many
 // or of another kind. Of attributes and operands: attribute_proposals.cpp, operand_proposals.cpp.
 #include <algorithm>
 #include <set>
@@ -35,16 +35,16 @@ bool serves(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Edit Search::on(const Line& line, Edit::Kind kind) const {
+Edit Search::on(const Site& site, Edit::Kind kind) const {
   Edit edit;
   edit.kind = kind;
-  edit.nodes = line.nodes;
-  edit.wholeLine = true;
+  edit.nodes = site.nodes;
+  edit.wholeSite = true;
   return edit;
 }
 
 // Axes of several ranks: those that a partial sum was found over first.
-std::vector<std::vector<std::int32_t>> Search::axisSets(const Is& found) const {
+std::vector<std::vector<std::int32_t>> Search::axisSets(const Match& found) const {
   std::vector<std::int32_t> axes;
   for (std::size_t a = 0; a < plan().plan.mesh.size(); ++a)
     if (plan().plan.mesh[a].size > 1) axes.push_back(static_cast<std::int32_t>(a));
@@ -63,8 +63,8 @@ std::vector<std::vector<std::int32_t>> Search::axisSets(const Is& found) const {
 
 // Copies that do nothing, and what stands next to a collective: in place of a chain of operators,
 // a result may be meant to be a collective of what the chain begins with.
-void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::suspicious(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   if (n.outCount == 0 || g.out(n)[0] < 0 || isCollective(program(ref), n)) return;
@@ -101,7 +101,7 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
   const Tensor& result = g.tensors[g.out(n)[0]];
   const auto propose = [&](TensorId source, Communication kind,
                            const std::vector<std::int32_t>& axes, std::int32_t dim) {
-    Edit edit = on(line, Edit::Kind::kRedefine);
+    Edit edit = on(site, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kCollective;
     edit.tensor = source;
     edit.communication = kind;
@@ -139,8 +139,8 @@ void Search::suspicious(const Line& line, const Is& found, std::vector<Edit>& ed
 }
 
 // Another group, another reduction, another collective; none at all.
-void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::collectives(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   if (!isCollective(program(ref), n)) return;
   const CommunicationSpec& spec = program(ref).communications[n.communication];
@@ -149,7 +149,7 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
     if (spec.groupAt.empty() && kind == spec.kind && axes == spec.groupAxes &&
         reduction == spec.reduction && dim == spec.dim)
       return;
-    Edit edit = on(line, Edit::Kind::kSpec);
+    Edit edit = on(site, Edit::Kind::kSpec);
     edit.communication = kind;
     edit.axes = axes;
     edit.reduction = reduction;
@@ -158,7 +158,7 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
   };
   const Graph& g = program(ref).graph;
   if (g.tensors[g.in(n)[0].tensor].shape == g.tensors[g.out(n)[0]].shape) {
-    Edit edit = on(line, Edit::Kind::kRedefine);
+    Edit edit = on(site, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kIdentity;
     edit.tensor = g.in(n)[0].tensor;
     edits.push_back(edit);
@@ -175,15 +175,15 @@ void Search::collectives(const Line& line, const Is& found, std::vector<Edit>& e
 }
 
 // The rank that a message goes to or comes from: what both ends exchanged.
-void Search::messages(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::messages(const Site& site, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   if (n.communication < 0) return;
   const CommunicationSpec& spec = program(ref).communications[n.communication];
   if (spec.kind != Communication::kSend && spec.kind != Communication::kReceive) return;
-  Edit edit = on(line, Edit::Kind::kPeer);
+  Edit edit = on(site, Edit::Kind::kPeer);
   edit.nodes = messagesOf(spec.comm);
-  edit.wholeLine = false;
+  edit.wholeSite = false;
   // What no other message names: a rank that is like the sender but for its stage.
   std::set<std::int32_t> named;
   for (const NodeRef other : edit.nodes)
@@ -212,26 +212,26 @@ std::vector<NodeRef> Search::messagesOf(NameId comm) const {
 }
 
 // Factors that the model does not have: one too many.
-void Search::strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const {
-  const Node& n = node(line.nodes.front());
+void Search::strangers(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  const Node& n = node(site.nodes.front());
   if (n.communication >= 0) return;
   const std::string& op = ops::Registry::instance().at(n.op).name;
   const auto& model = plan().model.graph.nodes;
   if (op != "mul" && op != "div" && op != "pad" && op != "slice" && op != "cat") return;
   if (std::none_of(model.begin(), model.end(),
                    [&](const Node& m) { return m.op == n.op && m.attributes == n.attributes; }))
-    skipped(line, found, edits);
+    skipped(site, found, edits);
 }
 
 // A term that was left out at a copy: one that nobody reads.
-void Search::terms(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::terms(const Site& site, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   if (!copies(n) || n.outCount != 1 || g.out(n)[0] < 0) return;
   for (const TensorId t : unread(ref.program)) {
     if (!serves(g.tensors[t], g.tensors[g.out(n)[0]])) continue;
-    Edit edit = on(line, Edit::Kind::kRedefine);
+    Edit edit = on(site, Edit::Kind::kRedefine);
     edit.make = Edit::Make::kAdd;
     edit.tensor = t;
     edits.push_back(edit);
@@ -258,15 +258,15 @@ std::vector<TensorId> Search::unread(ProgramId p) const {
 }
 
 // A collective that comes too late: before the operator that makes its operand.
-void Search::late(const Line& line, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::late(const Site& site, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
-  if (isCollective(program(ref), n)) edits.push_back(on(line, Edit::Kind::kSwap));
+  if (isCollective(program(ref), n)) edits.push_back(on(site, Edit::Kind::kSwap));
 }
 
 // A line that need not be there: its result is what it is made of, or what that is made of.
-void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::skipped(const Site& site, const Match&, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   for (std::size_t r = 0; r < n.outCount; ++r) {
@@ -286,7 +286,7 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
     }
     for (const TensorId source : sources) {
       if (source == t || !serves(g.tensors[source], g.tensors[t])) continue;
-      Edit edit = on(line, Edit::Kind::kRedefine);
+      Edit edit = on(site, Edit::Kind::kRedefine);
       edit.index = r;
       edit.make = Edit::Make::kIdentity;
       edit.tensor = source;
@@ -296,13 +296,13 @@ void Search::skipped(const Line& line, const Is&, std::vector<Edit>& edits) cons
 }
 
 // A factor that is missing where an operator does nothing.
-void Search::factors(const Line& line, const Is& found, std::vector<Edit>& edits) const {
-  const Node& n = node(line.nodes.front());
-  if (found.kind != Is::Kind::kMultiple || found.ratio.num <= 0 || n.outCount == 0 ||
-      n.communication >= 0 || program(line.nodes.front()).graph.out(n)[0] < 0)
+void Search::factors(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  const Node& n = node(site.nodes.front());
+  if (found.kind != Match::Kind::kMultiple || found.ratio.num <= 0 || n.outCount == 0 ||
+      n.communication >= 0 || program(site.nodes.front()).graph.out(n)[0] < 0)
     return;
   if (!copies(n) && ops::Registry::instance().at(n.op).name != "identity_backward") return;
-  Edit edit = on(line, Edit::Kind::kRedefine);
+  Edit edit = on(site, Edit::Kind::kRedefine);
   edit.make = Edit::Make::kScale;
   edit.num = found.ratio.den;
   edit.den = found.ratio.num;
@@ -310,16 +310,16 @@ void Search::factors(const Line& line, const Is& found, std::vector<Edit>& edits
 }
 
 // What is missing behind a line: a reduction, a factor.
-void Search::inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const {
-  const NodeRef ref = line.nodes.front();
+void Search::inserted(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
   const Graph& g = program(ref).graph;
   for (std::size_t r = 0; r < n.outCount; ++r) {
     const TensorId t = g.out(n)[r];
     if (t < 0 || g.tensors[t].element != ElementKind::kReal) continue;
-    Edit edit = on(line, Edit::Kind::kRedefine);
+    Edit edit = on(site, Edit::Kind::kRedefine);
     edit.index = r;
-    if (found.kind == Is::Kind::kMultiple) {
+    if (found.kind == Match::Kind::kMultiple) {
       edit.make = Edit::Make::kScale;
       edit.num = found.ratio.den;
       edit.den = found.ratio.num;

@@ -23,7 +23,7 @@ constexpr std::size_t kMostAfterSecond = 60;
 bool movesOrScales(const Node& node) {
   if (node.communication >= 0) return false;
   const ops::OperatorInfo& op = ops::Registry::instance().at(node.op);
-  return op.rearranges || (node.inCount == 1 && (op.name == "mul" || op.name == "div"));
+  return op.traits.rearranges || (node.inCount == 1 && (op.name == "mul" || op.name == "div"));
 }
 
 }  // namespace
@@ -113,8 +113,8 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
   return holds;
 }
 
-std::vector<Search::Line> Search::lines(const Failing& failing) const {
-  std::vector<Line> lines;
+std::vector<Search::Site> Search::sites(const Failing& failing) const {
+  std::vector<Site> sites;
   std::set<NodeRef> taken;
   const std::set<NodeRef> reaching(failing.nodes.begin(), failing.nodes.end());
   // Where it may go wrong, then the nearest.
@@ -138,38 +138,38 @@ std::vector<Search::Line> Search::lines(const Failing& failing) const {
     if (!reaching.contains(ref)) tried.emplace_back(ref, 0);
   for (const auto& [ref, distance] : tried) {
     if (taken.contains(ref) || image_.isAdded(ref)) continue;
-    if (lines.size() >= kMostLines && reaching.contains(ref) && !turning.contains(ref)) continue;
-    Line line{lineOf(plan(), ref), distance, {}, turning.contains(ref)};
+    if (sites.size() >= kMostLines && reaching.contains(ref) && !turning.contains(ref)) continue;
+    Site site{siteOf(plan(), ref), distance, {}, turning.contains(ref)};
     // All members of a collective are of its line.
-    if (node(line.nodes.front()).communication >= 0) {
-      const Program& own = program(line.nodes.front());
-      const CommunicationSpec& spec = own.communications[node(line.nodes.front()).communication];
+    if (node(site.nodes.front()).communication >= 0) {
+      const Program& own = program(site.nodes.front());
+      const CommunicationSpec& spec = own.communications[node(site.nodes.front()).communication];
       for (const NodeRef other : messagesOf(spec.comm))
         if (program(other).communications[node(other).communication].kind == spec.kind &&
-            std::find(line.nodes.begin(), line.nodes.end(), other) == line.nodes.end())
-          line.nodes.push_back(other);
+            std::find(site.nodes.begin(), site.nodes.end(), other) == site.nodes.end())
+          site.nodes.push_back(other);
     }
-    taken.insert(line.nodes.begin(), line.nodes.end());
-    std::copy_if(line.nodes.begin(), line.nodes.end(), std::back_inserter(line.failing),
+    taken.insert(site.nodes.begin(), site.nodes.end());
+    std::copy_if(site.nodes.begin(), site.nodes.end(), std::back_inserter(site.failing),
                  [&](NodeRef n) { return reaching.contains(n); });
-    lines.push_back(std::move(line));
+    sites.push_back(std::move(site));
   }
-  return lines;
+  return sites;
 }
 
-Search::Makers Search::makers() const {
-  Makers makers;
+Search::Producers Search::producers() const {
+  Producers producers;
   for (const ProgramId p : firstIds<ProgramId>(plan().plan.programs.size())) {
     const Graph& g = plan().plan.programs[p].graph;
     for (const NodeId n : firstIds<NodeId>(g.nodes.size()))
       for (const TensorId t : g.out(g.nodes[n]))
-        if (t.valid()) makers.emplace(std::pair(p, t), NodeRef{p, n});
+        if (t.valid()) producers.emplace(std::pair(p, t), NodeRef{p, n});
   }
-  return makers;
+  return producers;
 }
 
 std::vector<NodeRef> Search::upstream(const Failing& failing) const {
-  const Makers makers = this->makers();
+  const Producers producers = this->producers();
   std::vector<NodeRef> found = failing.nodes;
   std::set<NodeRef> seen(found.begin(), found.end());
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -178,8 +178,8 @@ std::vector<NodeRef> Search::upstream(const Failing& failing) const {
       if (seen.insert(other).second) found.push_back(other);
     };
     for (const Operand& o : program(ref).graph.in(node(ref))) {
-      const auto it = makers.find({ref.program, o.present() ? o.tensor : TensorId()});
-      if (it != makers.end()) reach(it->second);
+      const auto it = producers.find({ref.program, o.present() ? o.tensor : TensorId()});
+      if (it != producers.end()) reach(it->second);
     }
     if (node(ref).communication < 0) continue;
     for (const NodeRef other :
@@ -192,7 +192,7 @@ std::vector<NodeRef> Search::upstream(const Failing& failing) const {
 std::vector<NodeRef> Search::before(const Failing& failing) const {
   // Also of what lineage gives: it may say of what was moved wrongly what it is.
   std::vector<NodeRef> ends = failing.turning;
-  const Makers makers = this->makers();
+  const Producers producers = this->producers();
   std::set<std::pair<ProgramId, TensorId>> made;
   for (const NodeRef ref : failing.nodes)
     for (const TensorId t : program(ref).graph.out(node(ref))) made.emplace(ref.program, t);
@@ -208,24 +208,24 @@ std::vector<NodeRef> Search::before(const Failing& failing) const {
     const NodeRef ref = ends[i];
     for (const Operand& o : program(ref).graph.in(node(ref))) {
       if (!o.present()) continue;
-      const auto it = makers.find({ref.program, o.tensor});
-      if (it == makers.end() || !seen.insert(it->second).second) continue;
-      const Node& maker = node(it->second);
-      if (maker.added < 0) found.push_back(it->second);
-      if (maker.added >= 0 || movesOrScales(maker)) ends.push_back(it->second);
+      const auto it = producers.find({ref.program, o.tensor});
+      if (it == producers.end() || !seen.insert(it->second).second) continue;
+      const Node& producer = node(it->second);
+      if (producer.added < 0) found.push_back(it->second);
+      if (producer.added >= 0 || movesOrScales(producer)) ends.push_back(it->second);
     }
   }
   return found;
 }
 
-std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is& found,
-                                 Clock::time_point until) {
-  const std::vector<Line> all = lines(failing);
+std::optional<Edit> Search::fix(EntryId entry, const Failing& failing, const Match& found,
+                                DiagnosisClock::time_point until) {
+  const std::vector<Site> all = sites(failing);
   std::size_t most = trials_ + kMostTrials;
   std::optional<Edit> second;  // holds in the reals only: what is tried next may be better
   const auto tryAll = [&](const std::vector<Edit>& edits) -> std::optional<Edit> {
     for (const Edit& edit : edits) {
-      if (Clock::now() > until || trials_ >= most) return std::nullopt;
+      if (DiagnosisClock::now() > until || trials_ >= most) return std::nullopt;
       const Holds holds = holdsWith(entry, edit);
       if (holds == Holds::kInBoth) return edit;
       if (holds == Holds::kNot || second) continue;
@@ -236,39 +236,39 @@ std::optional<Edit> Search::mend(EntryId entry, const Failing& failing, const Is
   };
   if (auto edit = tryAll(odd(failing))) return edit;
   // A few of a kind at each line, then the next kind: what is likely and near comes first.
-  using Proposer = std::function<void(const Line&, std::vector<Edit>&)>;
+  using Proposer = std::function<void(const Site&, std::vector<Edit>&)>;
   const Proposer proposers[] = {
-      [&](const Line& l, std::vector<Edit>& e) { suspicious(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { messages(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { microbatches(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { strangers(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { exchanges(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { attributes(l, true, e); },
-      [&](const Line& l, std::vector<Edit>& e) { terms(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { late(l, e); },
-      [&](const Line& l, std::vector<Edit>& e) { collectives(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { factors(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
-      [&](const Line& l, std::vector<Edit>& e) { attributes(l, false, e); },
-      [&](const Line& l, std::vector<Edit>& e) { skipped(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kUnread, e); },
-      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kNear, e); },
-      [&](const Line& l, std::vector<Edit>& e) { scalars(l, found, false, e); },
-      [&](const Line& l, std::vector<Edit>& e) { inserted(l, found, e); },
-      [&](const Line& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
+      [&](const Site& l, std::vector<Edit>& e) { suspicious(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { messages(l, e); },
+      [&](const Site& l, std::vector<Edit>& e) { microbatches(l, e); },
+      [&](const Site& l, std::vector<Edit>& e) { strangers(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { exchanges(l, e); },
+      [&](const Site& l, std::vector<Edit>& e) { attributes(l, true, e); },
+      [&](const Site& l, std::vector<Edit>& e) { terms(l, e); },
+      [&](const Site& l, std::vector<Edit>& e) { late(l, e); },
+      [&](const Site& l, std::vector<Edit>& e) { collectives(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { factors(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { scalars(l, found, true, e); },
+      [&](const Site& l, std::vector<Edit>& e) { attributes(l, false, e); },
+      [&](const Site& l, std::vector<Edit>& e) { skipped(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { operands(l, Operands::kUnread, e); },
+      [&](const Site& l, std::vector<Edit>& e) { operands(l, Operands::kNear, e); },
+      [&](const Site& l, std::vector<Edit>& e) { scalars(l, found, false, e); },
+      [&](const Site& l, std::vector<Edit>& e) { inserted(l, found, e); },
+      [&](const Site& l, std::vector<Edit>& e) { operands(l, Operands::kAll, e); },
   };
   // All kinds where it may go wrong before any elsewhere, and before any where lineage speaks of
   // what is made.
-  std::vector<Line> turning, others, given;
-  for (const Line& line : all)
-    (line.failing.empty() ? given : line.turning ? turning : others).push_back(line);
+  std::vector<Site> turning, others, given;
+  for (const Site& site : all)
+    (site.failing.empty() ? given : site.turning ? turning : others).push_back(site);
   for (const auto* some : {&turning, &others, &given}) {
     for (const Proposer& propose : proposers) {
-      for (const Line& line : *some) {
+      for (const Site& site : *some) {
         std::vector<Edit> edits;
-        propose(line, edits);
+        propose(site, edits);
         if (auto edit = tryAll(edits)) return edit;
-        if (Clock::now() > until || trials_ >= most) return second;
+        if (DiagnosisClock::now() > until || trials_ >= most) return second;
       }
     }
   }

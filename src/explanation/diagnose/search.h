@@ -21,7 +21,7 @@ namespace shardproof::diagnose {
 
 class Search {
  public:
-  Search(const Image& image, ModelValues& model, Clock::time_point end)
+  Search(const Image& image, ModelValues& model, DiagnosisClock::time_point end)
       : image_(image),
         cutter_(image),
         model_(model),
@@ -44,8 +44,8 @@ class Search {
   // Lineage that is not to be relied on.
   void ignore(std::set<EntryId> entries) { cutter_.ignore(std::move(entries)); }
   // `found`: what the claims were found to be.
-  std::optional<Edit> mend(EntryId entry, const Failing& failing, const Is& found,
-                           Clock::time_point until);
+  std::optional<Edit> fix(EntryId entry, const Failing& failing, const Match& found,
+                          DiagnosisClock::time_point until);
   // Whether the claim of an entry holds with an edit.
   enum class Holds : std::uint8_t {
     kNot,
@@ -57,7 +57,7 @@ class Search {
   std::size_t trials() const { return trials_; }
 
  private:
-  struct Line {
+  struct Site {
     std::vector<NodeRef> nodes;
     std::size_t distance = 0;
     std::vector<NodeRef> failing = {};  // of the nodes, those that a failing claim is computed by
@@ -66,10 +66,10 @@ class Search {
   const Problem& plan() const { return image_.problem(); }
   const Node& node(NodeRef ref) const;
   const Program& program(NodeRef ref) const;
-  std::vector<Line> lines(const Failing& failing) const;
-  std::vector<std::vector<std::int32_t>> axisSets(const Is& found) const;
-  using Makers = std::map<std::pair<ProgramId, TensorId>, NodeRef>;
-  Makers makers() const;  // of all tensors of all programs
+  std::vector<Site> sites(const Failing& failing) const;
+  std::vector<std::vector<std::int32_t>> axisSets(const Match& found) const;
+  using Producers = std::map<std::pair<ProgramId, TensorId>, NodeRef>;
+  Producers producers() const;  // of all tensors of all programs
   // The nodes of the slice, then all that what it begins with is computed by, the nearest first.
   std::vector<NodeRef> upstream(const Failing& failing) const;
   // The nodes right before `failing.turning` and before lineage that the slice begins with: where
@@ -78,29 +78,29 @@ class Search {
   // Of all nodes upstream.
   std::vector<Edit> odd(const Failing& failing) const;
 
-  void suspicious(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void messages(const Line& line, std::vector<Edit>& edits) const;
-  void collectives(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void attributes(const Line& line, bool strange, std::vector<Edit>& edits) const;
-  void factors(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void terms(const Line& line, std::vector<Edit>& edits) const;
-  void late(const Line& line, std::vector<Edit>& edits) const;
+  void suspicious(const Site& site, const Match& found, std::vector<Edit>& edits) const;
+  void messages(const Site& site, std::vector<Edit>& edits) const;
+  void collectives(const Site& site, const Match& found, std::vector<Edit>& edits) const;
+  void attributes(const Site& site, bool strange, std::vector<Edit>& edits) const;
+  void factors(const Site& site, const Match& found, std::vector<Edit>& edits) const;
+  void terms(const Site& site, std::vector<Edit>& edits) const;
+  void late(const Site& site, std::vector<Edit>& edits) const;
   std::vector<TensorId> unread(ProgramId program) const;
-  void scalars(const Line& line, const Is& found, bool strange, std::vector<Edit>& edits) const;
-  void skipped(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void strangers(const Line& line, const Is& found, std::vector<Edit>& edits) const;
-  void microbatches(const Line& line, std::vector<Edit>& edits) const;
-  void exchanges(const Line& line, std::vector<Edit>& edits) const;
+  void scalars(const Site& site, const Match& found, bool strange, std::vector<Edit>& edits) const;
+  void skipped(const Site& site, const Match& found, std::vector<Edit>& edits) const;
+  void strangers(const Site& site, const Match& found, std::vector<Edit>& edits) const;
+  void microbatches(const Site& site, std::vector<Edit>& edits) const;
+  void exchanges(const Site& site, std::vector<Edit>& edits) const;
   enum class Operands : std::uint8_t { kUnread, kNear, kAll };
-  void operands(const Line& line, Operands which, std::vector<Edit>& edits) const;
-  void inserted(const Line& line, const Is& found, std::vector<Edit>& edits) const;
+  void operands(const Site& site, Operands which, std::vector<Edit>& edits) const;
+  void inserted(const Site& site, const Match& found, std::vector<Edit>& edits) const;
   std::vector<NodeRef> messagesOf(NameId comm) const;
-  Edit on(const Line& line, Edit::Kind kind) const;
+  Edit on(const Site& site, Edit::Kind kind) const;
 
   const Image& image_;
   SliceCutter cutter_;
   ModelValues& model_;
-  Clock::time_point end_;
+  DiagnosisClock::time_point end_;
   std::unique_ptr<Problem> work_;
   std::size_t trials_ = 0;
 };

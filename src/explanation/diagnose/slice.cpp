@@ -15,7 +15,7 @@ namespace shardproof::diagnose {
 namespace {
 
 using ProgramTensor = std::pair<ProgramId, TensorId>;  // program and tensor
-using Place = std::pair<EntryId, std::int32_t>;        // entry and shard
+using EntryShard = std::pair<EntryId, std::int32_t>;   // entry and shard
 using Instance = std::pair<Rank, std::int32_t>;        // rank and microbatch
 
 class Cut {
@@ -114,7 +114,7 @@ class Cut {
   }
 
   // Instances of the local tensors that a shard speaks of, by program and tensor.
-  std::map<ProgramTensor, std::set<Instance>> covers(Place place) const {
+  std::map<ProgramTensor, std::set<Instance>> covers(EntryShard place) const {
     std::map<ProgramTensor, std::set<Instance>> found;
     for (const Part& part : from_.plan.lineage[place.first].shards[place.second].parts) {
       for (const Rank r : firstIds<Rank>(mesh_.ranks())) {
@@ -147,7 +147,7 @@ class Cut {
     const auto before = given_;
     const auto chosenBefore = chosen_;
     for (const bool sums : {false, true}) {
-      for (const Place& place : it->second) {
+      for (const EntryShard& place : it->second) {
         const Shard& shard = from_.plan.lineage[place.first].shards[place.second];
         const bool isSum = shard.parts.size() > 1 || !shard.sum.empty();
         if (isSum != sums || chosen_.contains(place) || banned_.contains(place)) continue;
@@ -187,7 +187,7 @@ class Cut {
       if (needed_.insert(f).second) todo.push_back(f);
     };
     for (std::size_t s = 0; s < from_.plan.lineage[entry_].shards.size(); ++s)
-      for (const auto& [tensor, set] : covers(Place(entry_, s))) need(tensor);
+      for (const auto& [tensor, set] : covers(EntryShard(entry_, s))) need(tensor);
     const auto take = [&](NodeRef ref) {
       if (!nodes_.insert(ref).second) return;
       if (nodes_.size() > mostNodes_) throw Unsupported("the stage has too many operators");
@@ -215,7 +215,7 @@ class Cut {
       if (!needed_.contains(tensor) || set.size() == instances(tensor) ||
           graph(tensor.first).tensors[tensor.second].kind != TensorKind::kProduced)
         continue;
-      for (const Place& place : chosen_)
+      for (const EntryShard& place : chosen_)
         if (covers(place).contains(tensor)) banned_.insert(place);
       return false;
     }
@@ -264,9 +264,9 @@ class Cut {
     std::vector<std::int32_t> all;
     for (std::size_t s = 0; s < from_.plan.lineage[entry_].shards.size(); ++s)
       all.push_back(static_cast<std::int32_t>(s));
-    add(entry_, Role::kCheckpoint, all);
+    add(entry_, Role::kCutPoint, all);
     std::map<EntryId, std::vector<std::int32_t>> byEntry;
-    for (const Place& place : chosen_) byEntry[place.first].push_back(place.second);
+    for (const EntryShard& place : chosen_) byEntry[place.first].push_back(place.second);
     for (const auto& [e, shards] : byEntry) add(e, Role::kInput, shards);
     return slice;
   }
@@ -345,12 +345,12 @@ class Cut {
   std::vector<std::vector<std::vector<NodeId>>> producers_;
   std::map<NameId, std::vector<NodeRef>> byComm_;
   std::vector<ProgramId> programOf_;
-  std::map<NameId, std::vector<Place>> mentions_;
+  std::map<NameId, std::vector<EntryShard>> mentions_;
   std::set<ProgramTensor> changed_;  // what depends on changed nodes
   std::set<ProgramTensor> needed_;
   std::set<NodeRef> nodes_;
   std::map<ProgramTensor, std::set<Instance>> given_;
-  std::set<Place> chosen_, banned_;
+  std::set<EntryShard> chosen_, banned_;
   Names* spareNames_ = nullptr;
 };
 

@@ -73,7 +73,7 @@ class Messages {
 
   // The peers with which each of `ends` meets one that waits for its rank; by program, as
   // coordinates that differ from the rank's own. Nothing: there are no such.
-  std::vector<Edit> mend(const std::vector<End>& ends, const std::vector<End>& waiting) const {
+  std::vector<Edit> fix(const std::vector<End>& ends, const std::vector<End>& waiting) const {
     std::map<std::int64_t, std::set<std::int64_t>> wanted;
     for (const End& w : waiting) wanted[w.peer].insert(w.rank);
     std::map<std::int32_t, Edit> byProgram;
@@ -156,13 +156,13 @@ class Structure {
     }
     if (!edits_.empty()) {
       try {
-        const auto mended = cloneProblem(problem_);
-        ir::makePartsOwn(*mended);
+        const auto fixed = cloneProblem(problem_);
+        ir::makePartsOwn(*fixed);
         bool all = true;
-        for (const Edit& edit : edits_) all = all && apply(*mended, edit);
+        for (const Edit& edit : edits_) all = all && apply(*fixed, edit);
         if (all) {
-          result_.mendedPlan = planText(*mended, modelFile);
-          result_.mendedModel = modelText(*mended);
+          result_.fixedPlan = planText(*fixed, modelFile);
+          result_.fixedModel = modelText(*fixed);
         }
       } catch (const Unsupported&) {
       }
@@ -219,10 +219,10 @@ class Structure {
       waiting.push_back(end.rank);
       from.push_back(end.peer);
     }
-    std::vector<Edit> edits = messages.mend(sends, receives);
+    std::vector<Edit> edits = messages.fix(sends, receives);
     bool atSend = true;
     if (edits.empty()) {
-      edits = messages.mend(receives, sends);
+      edits = messages.fix(receives, sends);
       atSend = false;
     }
     const NodeRef first = sends.front().node, second = receives.front().node;
@@ -249,7 +249,7 @@ class Structure {
         text += " " + problem_.plan.mesh[axis].name + "=" + std::to_string(c);
       if (!edit.axes.empty()) text += " and else the rank's own coordinates";
     }
-    cause.mend = Cause::Mend{text, false};
+    cause.fix = Cause::Fix{text, false};
     edits_.insert(edits_.end(), edits.begin(), edits.end());
   }
 
@@ -270,7 +270,7 @@ class Structure {
     Edit edit;
     edit.kind = Edit::Kind::kTag;
     edit.nodes = Messages(problem_, *comms.begin()).nodes;
-    cause.mend = Cause::Mend{mendText(problem_, edit), false};
+    cause.fix = Cause::Fix{fixText(problem_, edit), false};
     for (const NodeRef ref : edit.nodes)
       if (cause.nodes.size() < 12) cause.nodes.insert(cause.nodes.begin(), placeOf(problem_, ref));
     cause.sentence =

@@ -19,7 +19,7 @@ using ProgramTensor = std::pair<ProgramId, TensorId>;
 
 class Turning {
  public:
-  Turning(const Search::Failing& failing, const Finder& finder, Clock::time_point end)
+  Turning(const Search::Failing& failing, const Finder& finder, DiagnosisClock::time_point end)
       : failing_(failing), finder_(finder), numbers_(*failing.numbers), end_(end) {
     const executor::Claim& claim = numbers_.claim(failing.claims.front());
     microbatch_ = std::max(claim.microbatch, 0);
@@ -54,7 +54,7 @@ class Turning {
             bool& theirs = recovers[{failing_.here[member].program, o.tensor}];
             theirs = theirs || after;
           }
-      if (after || Clock::now() > end_) continue;
+      if (after || DiagnosisClock::now() > end_) continue;
       const auto operands = in(n);
       const bool known = std::all_of(operands.begin(), operands.end(), [&](const Operand& o) {
         return !o.present() || isKnown({failing_.here[n].program, o.tensor});
@@ -65,7 +65,7 @@ class Turning {
       });
       if (known && turns) found.push_back(failing_.nodes[n]);
     }
-    if (Clock::now() > end_) return {};
+    if (DiagnosisClock::now() > end_) return {};
     std::reverse(found.begin(), found.end());
     if (found.size() > kMostTurning) found.resize(kMostTurning);
     return found;
@@ -90,7 +90,7 @@ class Turning {
     const auto all = in(n);
     if (node(n).communication >= 0) return all;
     const ops::OperatorInfo& op = ops::Registry::instance().at(node(n).op);
-    const std::size_t gradients = op.rearranges ? 1 : firstForwardOperand(op.name);
+    const std::size_t gradients = op.traits.rearranges ? 1 : firstForwardOperand(op.name);
     return gradients > 0 ? all.first(std::min(gradients, all.size())) : all;
   }
 
@@ -142,7 +142,7 @@ class Turning {
     }
   }
 
-  std::optional<Is> lookUp(ProgramTensor what) const {
+  std::optional<Match> lookUp(ProgramTensor what) const {
     const auto& [p, t] = what;
     const Tensor& tensor = graph(p).tensors[t];
     if (tensor.element != ElementKind::kReal) return std::nullopt;
@@ -165,18 +165,19 @@ class Turning {
     if (const auto it = known_.find(what); it != known_.end()) return it->second;
     known_[what] = true;
     ofModel_[what] = false;
-    if (Clock::now() > end_) return true;
-    const auto maker = makers_.find(what);
-    if (maker == makers_.end()) return true;  // lineage says what it is
-    const std::optional<Is> is = lookUp(what);
-    if (!is) return true;
-    bool known = is->kind != Is::Kind::kUnknown;
-    ofModel_[what] = is->kind == Is::Kind::kBox || is->kind == Is::Kind::kPartial ||
-                     is->kind == Is::Kind::kMultiple;
+    if (DiagnosisClock::now() > end_) return true;
+    const auto producer = makers_.find(what);
+    if (producer == makers_.end()) return true;  // lineage says what it is
+    const std::optional<Match> match = lookUp(what);
+    if (!match) return true;
+    bool known = match->kind != Match::Kind::kUnknown;
+    ofModel_[what] = match->kind == Match::Kind::kBox || match->kind == Match::Kind::kPartial ||
+                     match->kind == Match::Kind::kMultiple;
     // What is only moved is what it was.
-    const Node& made = node(maker->second);
-    if (!known && made.communication < 0 && ops::Registry::instance().at(made.op).rearranges) {
-      const auto operands = in(maker->second);
+    const Node& made = node(producer->second);
+    if (!known && made.communication < 0 &&
+        ops::Registry::instance().at(made.op).traits.rearranges) {
+      const auto operands = in(producer->second);
       known = std::all_of(operands.begin(), operands.end(), [&](const Operand& o) {
         return !o.present() || isKnown({what.first, o.tensor});
       });
@@ -188,7 +189,7 @@ class Turning {
   const Search::Failing& failing_;
   const Finder& finder_;
   const Numbers& numbers_;
-  const Clock::time_point end_;
+  const DiagnosisClock::time_point end_;
   std::int32_t microbatch_ = 0;
   std::map<ProgramId, Rank> rankOf_;
   std::map<NameId, std::vector<std::size_t>> byComm_;
@@ -200,7 +201,7 @@ class Turning {
 }  // namespace
 
 std::vector<NodeRef> turningNodes(const Search::Failing& failing, const Finder& finder,
-                                  Clock::time_point end) {
+                                  DiagnosisClock::time_point end) {
   return Turning(failing, finder, end).nodes();
 }
 

@@ -67,15 +67,15 @@ std::pair<std::string, std::string> operandTexts(const Problem& full, NodeRef re
                                                  const Edit& edit) {
   const Graph& g = programOf(full, ref).graph;
   const Operand& o = g.in(nodeOf(full, ref))[edit.index];
-  const std::string is = operandText(full, ref, o);
-  if (edit.ownMicrobatch) return {is, localName(full, ref, o.tensor) + " of its own microbatch"};
+  const std::string match = operandText(full, ref, o);
+  if (edit.ownMicrobatch) return {match, localName(full, ref, o.tensor) + " of its own microbatch"};
   Operand other = o;
   if (edit.tensor >= 0) {
     other.tensor = edit.tensor;
     if (!g.tensors[edit.tensor].perMicrobatch) other.microbatch = Microbatch::none();
   }
   if (edit.microbatch) other.microbatch = Microbatch::of(*edit.microbatch);
-  return {is, operandText(full, ref, other)};
+  return {match, operandText(full, ref, other)};
 }
 
 std::string collectiveText(const Problem& full, const Edit& edit) {
@@ -162,8 +162,8 @@ std::string faultText(const Problem& full, const Edit& edit) {
         return localName(full, edit.nodes.front(), edit.tensor) + " is not added at " + node;
       return node + " is one too many";
     case Edit::Kind::kOperand: {
-      const auto [is, wanted] = operandTexts(full, ref, edit);
-      return node + " reads " + is + " where it has to read " + wanted;
+      const auto [match, wanted] = operandTexts(full, ref, edit);
+      return node + " reads " + match + " where it has to read " + wanted;
     }
     case Edit::Kind::kExchangeOperands:
     case Edit::Kind::kExchangeResults:
@@ -175,8 +175,8 @@ std::string faultText(const Problem& full, const Edit& edit) {
                         localName(full, ref, g.out(n)[edit.other])) +
              " in the wrong order";
     case Edit::Kind::kAttribute: {
-      const auto [is, wanted] = attributeTexts(full, edit);
-      return node + " has " + edit.attribute + " " + is + " where it has to have " + wanted;
+      const auto [match, wanted] = attributeTexts(full, edit);
+      return node + " has " + edit.attribute + " " + match + " where it has to have " + wanted;
     }
     case Edit::Kind::kSpec: {
       const CommunicationSpec& spec = programOf(full, ref).communications[n.communication];
@@ -203,7 +203,7 @@ std::string faultText(const Problem& full, const Edit& edit) {
   return {};
 }
 
-std::string mendText(const Problem& full, const Edit& edit) {
+std::string fixText(const Problem& full, const Edit& edit) {
   const NodeRef ref = changed(full, edit);
   const std::string node = nodeText(full, ref);
   const Graph& g = programOf(full, ref).graph;
@@ -226,8 +226,8 @@ std::string mendText(const Problem& full, const Edit& edit) {
              " itself, without " + node;
     }
     case Edit::Kind::kOperand: {
-      const auto [is, wanted] = operandTexts(full, ref, edit);
-      return node + " reads " + wanted + " instead of " + is;
+      const auto [match, wanted] = operandTexts(full, ref, edit);
+      return node + " reads " + wanted + " instead of " + match;
     }
     case Edit::Kind::kExchangeOperands:
       return "the operands " + operandText(full, ref, g.in(n)[edit.index]) + " and " +
@@ -278,7 +278,7 @@ std::string mendText(const Problem& full, const Edit& edit) {
 }
 
 Described describe(const Image& image, const Search::Failing& failing, const Finder& finder,
-                   const Is& is, const std::vector<std::int64_t>& ranks, const Edit* edit) {
+                   const Match& match, const std::vector<std::int64_t>& ranks, const Edit* edit) {
   const Problem& full = image.full();
   const Numbers& numbers = *failing.numbers;
   const std::size_t c = failing.claims.front();
@@ -289,8 +289,8 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   const std::string local =
       "`" + numbers.setup().problem.names.text(programs.program(part.rank).graph.tensors[t].name) +
       "`";
-  Is expected;
-  expected.kind = Is::Kind::kBox;
+  Match expected;
+  expected.kind = Match::Kind::kBox;
   expected.tensor = numbers.setup().problem.plan.lineage[claim.entry].tensor;
   expected.low = claim.low;
   expected.extent = claim.extent;
@@ -305,7 +305,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
       several ? parts + "`" + finder.tensorName(expected.tensor) + "`" : finder.boxText(expected);
   const std::string who = (ranks.size() == 1 ? "rank " : "ranks ") + formatRanks(ranks);
   const std::string hold = one ? " holds " : " hold ";
-  // After which node: the one that a mend is at, or that makes the local tensor.
+  // After which node: the one that a fix is at, or that makes the local tensor.
   std::string after;
   const NodeRef near = edit                    ? edit->nodes.front()
                        : failing.nodes.empty() ? NodeRef{}
@@ -315,30 +315,30 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   const auto with = [&](const std::string& sentence) {
     return fault.empty() ? sentence : sentence + ": " + fault;
   };
-  switch (is.kind) {
-    case Is::Kind::kPartial: {
+  switch (match.kind) {
+    case Match::Kind::kPartial: {
       const std::string sentence = who + (one ? " uses " : " use ") + local + " as complete" +
                                    after + ", but it is a partial sum over " +
-                                   finder.axesText(is.axes) + " of " + wanted;
+                                   finder.axesText(match.axes) + " of " + wanted;
       if (!edit)
         return {"partial-sum",
-                sentence + ": a reduction over " + finder.axesText(is.axes) + " is missing"};
+                sentence + ": a reduction over " + finder.axesText(match.axes) + " is missing"};
       if (edit->kind == Edit::Kind::kRedefine && edit->make == Edit::Make::kCollective)
         return {"partial-sum", sentence + ": " + collectiveText(full, *edit) + " is missing"};
       return {"partial-sum", with(sentence)};
     }
-    case Is::Kind::kMultiple:
-      return {"scaled", with(who + hold + wanted + " scaled by " + finder.ratioText(is.ratio) +
+    case Match::Kind::kMultiple:
+      return {"scaled", with(who + hold + wanted + " scaled by " + finder.ratioText(match.ratio) +
                              (claim.parts.size() > 1 ? " as the sum of their parts " : " as ") +
                              local + (fault.empty() ? after : ""))};
-    case Is::Kind::kZero:
+    case Match::Kind::kZero:
       return {"zero", with(who + hold + "0 as " + local + " where " + wanted + " belongs")};
-    case Is::Kind::kBox: {
-      if (is.tensor != expected.tensor)
+    case Match::Kind::kBox: {
+      if (match.tensor != expected.tensor)
         return {"other-tensor",
                 with(who + hold +
-                     (several ? "parts of `" + finder.tensorName(is.tensor) + "`"
-                              : finder.boxText(is)) +
+                     (several ? "parts of `" + finder.tensorName(match.tensor) + "`"
+                              : finder.boxText(match)) +
                      " as " + local + " where " + wanted + (several ? " belong" : " belongs"))};
       const MeshView mesh(full.plan.mesh);
       const std::int64_t own = image.fullRanks({part.rank}).front();
@@ -356,32 +356,32 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
                    std::to_string(image.fullMicrobatch(numbers.claim(o).microbatch));
       }
       const std::string place =
-          finder.boxText(is) + (whose.empty() ? "" : ", which is the part of " + whose + ",") +
+          finder.boxText(match) + (whose.empty() ? "" : ", which is the part of " + whose + ",") +
           " where " + (image.isFull() ? finder.boxText(expected) : "another part") + " belongs";
       if (!several) return {"other-place", with(who + hold + place + " as " + local)};
       return {
           "other-place",
-          with(who + hold + "other parts of `" + finder.tensorName(is.tensor) + "` as " + local +
+          with(who + hold + "other parts of `" + finder.tensorName(match.tensor) + "` as " + local +
                " than they have to; rank " + std::to_string(own) +
                (claim.microbatch >= 0
                     ? " for microbatch " + std::to_string(image.fullMicrobatch(claim.microbatch))
                     : "") +
                " has " + place)};
     }
-    case Is::Kind::kSummed:
-      return {"summed", with(who + hold + finder.text(is) + " as " + local + " where " + wanted +
+    case Match::Kind::kSummed:
+      return {"summed", with(who + hold + finder.text(match) + " as " + local + " where " + wanted +
                              " belongs")};
-    case Is::Kind::kLess:
+    case Match::Kind::kLess:
       return {"term-missing",
-              with(who + hold + wanted + " without the term `" + is.local + "` as " + local)};
-    case Is::Kind::kMore:
-      return {"term-twice", with(who + hold + wanted + " with the term `" + is.local +
+              with(who + hold + wanted + " without the term `" + match.local + "` as " + local)};
+    case Match::Kind::kMore:
+      return {"term-twice", with(who + hold + wanted + " with the term `" + match.local +
                                  "` once too often as " + local)};
-    case Is::Kind::kPermuted:
+    case Match::Kind::kPermuted:
       return {"order",
               with(who + hold + "the elements of " + wanted + " in another order as " + local)};
-    case Is::Kind::kUniform:
-    case Is::Kind::kUnknown:
+    case Match::Kind::kUniform:
+    case Match::Kind::kUnknown:
       break;
   }
   std::string sentence = local + " on " + who + " is not " + wanted;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was found, as a sentence, and a mend, as what would have to be.
+// What was found, as a sentence, and a fix, as what would have to be.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ NodePlace placeOf(const Problem& full, NodeRef node);
 std::string nodeText(const Problem& full, NodeRef node);
 
 // "an all_reduce over tp of `y.part`"; `edit` in the full plan.
-std::string mendText(const Problem& full, const Edit& edit);
+std::string fixText(const Problem& full, const Edit& edit);
 // What is wrong, if the edit is right: "an all_reduce over tp is missing after ...".
 std::string faultText(const Problem& full, const Edit& edit);
 
@@ -24,6 +24,6 @@ struct Described {
 };
 // `failing` and what its claims were found to be; `edit`, in the full plan, may be absent.
 Described describe(const Image& image, const Search::Failing& failing, const Finder& finder,
-                   const Is& is, const std::vector<std::int64_t>& ranks, const Edit* edit);
+                   const Match& match, const std::vector<std::int64_t>& ranks, const Edit* edit);
 
 }  // namespace shardproof::diagnose

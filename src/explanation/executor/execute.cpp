@@ -213,7 +213,7 @@ Result execute(const Problem& problem, const Options& options) {
     if (result.entries.empty()) {
       for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
         const Role role = problem.plan.lineage[e].role;
-        if (isGiven(role) || (role == Role::kCheckpoint && !options.checkpoints)) continue;
+        if (isGiven(role) || (role == Role::kCutPoint && !options.cutPoints)) continue;
         result.entries.emplace_back();
         result.entries.back().entry = EntryId(e);
       }

@@ -42,7 +42,7 @@ struct Options {
   std::int64_t maxBytes =
       std::int64_t{8}
       << 30;  // of all arrays that are alive at once; more is refused before anything runs
-  bool checkpoints = true;  // compare entries of role checkpoint too
+  bool cutPoints = true;  // compare entries of role cut point too
   // Local tensors of approved differences (Role::kAssumed) are what the model has, wherever they
   // are read: the plan that a proof is about. False: what the nodes compute.
   bool approved = true;
@@ -91,7 +91,7 @@ struct Result {
   Status status = Status::kRefused;
   std::string reason;
   int trials = 0;                    // that were completed
-  std::vector<EntryResult> entries;  // one for each entry of role output, and of checkpoints where
+  std::vector<EntryResult> entries;  // one for each entry of role output, and of cut points where
                                      // asked; in the order of the plan
   std::int64_t saturated = 0;     // values of sigmoid and tanh so near to 1 in size that agreement
                                   // behind them says little of their arguments

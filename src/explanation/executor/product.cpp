@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "executor/product.h"
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -11,22 +12,6 @@
 
 namespace shardproof::executor {
 namespace {
-
-using One = void (*)(const Product<double>&);
-
-One chosen() {
-#ifdef SHARDPROOF_PRODUCT_X86
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512cd"))
-    return avx512::multiplyOne;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("bmi2"))
-    return avx2::multiplyOne;
-#endif
-  return baseline::multiplyOne;
-}
 
 int threads() {
 #ifdef _OPENMP
@@ -113,6 +98,21 @@ void byLoops(const Product<T>& p) {
   }
 }
 
+void byEigen(const Product<double>& p) {
+  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Read = Eigen::Map<const Matrix>;
+  Eigen::Map<Matrix> c(p.c, p.m, p.n);
+  if (p.transposeA) {
+    const Read a(p.a, p.k, p.m);
+    if (p.transposeB) c.noalias() = a.transpose() * Read(p.b, p.n, p.k).transpose();
+    else c.noalias() = a.transpose() * Read(p.b, p.k, p.n);
+  } else {
+    const Read a(p.a, p.m, p.k);
+    if (p.transposeB) c.noalias() = a * Read(p.b, p.n, p.k).transpose();
+    else c.noalias() = a * Read(p.b, p.k, p.n);
+  }
+}
+
 template <class T>
 void inBatches(const Product<T>& p, const auto& one) {
   const double work =
@@ -135,10 +135,7 @@ void inBatches(const Product<T>& p, const auto& one) {
 
 }  // namespace
 
-void multiply(const Product<double>& p) {
-  static const One one = chosen();
-  inBatches(p, one);
-}
+void multiply(const Product<double>& p) { inBatches(p, byEigen); }
 void multiply(const Product<long double>& p) { inBatches(p, byLoops<long double>); }
 void multiply(const Product<Field>& p) { inBatches(p, byLoops<Field>); }
 

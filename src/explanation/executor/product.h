@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of matrices, in batches: what nearly all arithmetic of a model is. In doubles by Eigen,
-// compiled for each generation of vector instructions and chosen when the program runs; in the
-// other arithmetics by plain loops in blocks.
+// in the other arithmetics by plain loops in blocks.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +24,5 @@ struct Product {
 void multiply(const Product<double>&);
 void multiply(const Product<long double>&);
 void multiply(const Product<Field>&);
-
-// One batch, in doubles, by as many threads as OpenMP has where it is large: the same source
-// compiled for several processors.
-namespace baseline {
-void multiplyOne(const Product<double>&);
-}
-namespace avx2 {
-void multiplyOne(const Product<double>&);
-}
-namespace avx512 {
-void multiplyOne(const Product<double>&);
-}
 
 }  // namespace shardproof::executor

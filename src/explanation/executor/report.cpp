@@ -106,9 +106,9 @@ void writeText(std::ostream& out, const Problem& problem, const Result& result,
                const Options& options) {
   const Words words(problem);
   const Plan& plan = problem.plan;
-  Counts outputs, checkpoints;
+  Counts outputs, cutPoints;
   for (const EntryResult& e : result.entries)
-    (words.role(e) == Role::kOutput ? outputs : checkpoints).add(e);
+    (words.role(e) == Role::kOutput ? outputs : cutPoints).add(e);
   const std::string planFile = printable(plan.file), modelFile = printable(problem.model.file);
   const std::string ran =
       result.trials == 1 ? "" : " in " + std::to_string(result.trials) + " trials";
@@ -165,8 +165,8 @@ void writeText(std::ostream& out, const Problem& problem, const Result& result,
   };
   list("Outputs that differ:", Agreement::kDiffers, true);
   list("Outputs that could not be compared:", Agreement::kUnknown, true);
-  list("Checkpoints that do not hold:", Agreement::kDiffers, false);
-  list("Checkpoints that could not be compared:", Agreement::kUnknown, false);
+  list("Cut points that do not hold:", Agreement::kDiffers, false);
+  list("Cut points that could not be compared:", Agreement::kUnknown, false);
 
   out << "\nExecuted: " << grouped(at(plan.ranks())) << (plan.ranks() == 1 ? " rank, " : " ranks, ")
       << plan.microbatches << (plan.microbatches == 1 ? " microbatch; " : " microbatches; ")
@@ -174,9 +174,9 @@ void writeText(std::ostream& out, const Problem& problem, const Result& result,
       << (field ? " modulo 2^61 - 1" : " in doubles") << ", seed " << options.seed << "\n";
   out << "Compared: " << grouped(outputs.elements) << " elements of "
       << counted(outputs.all, "output entry", "output entries");
-  if (checkpoints.all > 0)
-    out << ", " << grouped(checkpoints.elements) << " of "
-        << counted(checkpoints.all, "checkpoint", "checkpoints");
+  if (cutPoints.all > 0)
+    out << ", " << grouped(cutPoints.elements) << " of "
+        << counted(cutPoints.all, "cut point", "cut points");
   out << "\nTime:     " << seconds(result.seconds);
   if (result.flops >= 1e7)
     out << ", " << number(std::round(result.flops / 1e7) / 100) << " GFLOP in contractions";
@@ -192,7 +192,7 @@ std::string jsonText(const Problem& problem, const Result& result, const Options
   for (const EntryResult& e : result.entries) {
     Json entry{{"entry", e.entry},
                {"tensor", words.tensor(e)},
-               {"role", words.role(e) == Role::kOutput ? "output" : "checkpoint"},
+               {"role", words.role(e) == Role::kOutput ? "output" : "cut_point"},
                {"agreement", nameOf(e.agreement)},
                {"compared", e.compared},
                {"undefined", e.undefined},

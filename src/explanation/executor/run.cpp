@@ -8,80 +8,88 @@
 #include <utility>
 
 #include "executor/collectives.h"
-#include "executor/given_values.h"
-#include "executor/meaning.h"
-#include "executor/run_operator.h"
+#include "executor/model_run.h"
+#include "executor/run_state.h"
 #include "executor/schedule.h"
 #include "util/index.h"
 
 namespace shardproof::executor {
 namespace {
 
+// The plan, rank by rank, as its schedule goes.
 template <class T>
-class PlainRun {
+class PlanRun {
  public:
-  PlainRun(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
-           const Arrays& keep, const Hooks<T>& hooks)
-      : setup_(setup),
-        problem_(setup.problem),
-        programs_(setup.programs),
-        draw_(draw),
-        tolerance_(tolerance),
-        limits_(limits),
-        keep_(keep),
-        hooks_(hooks),
-        context_{memory_} {
-    memory_.limit = limits.maxBytes;
+  PlanRun(RunState<T>& state, ModelRun<T>& model, double tolerance)
+      : state_(state),
+        problem_(state.setup.problem),
+        programs_(state.setup.programs),
+        model_(model),
+        tolerance_(tolerance) {}
+
+  void run() {
+    const std::int64_t ranks = programs_.mesh().ranks();
+    for (const std::int32_t e : state_.setup.entries) entries_[e];
+    local_.resize(at(ranks));
+    reads_.resize(at(ranks));
+    remaining_.assign(state_.setup.compared, 0);
+    sums_.resize(state_.setup.compared);
+    for (std::size_t c = 0; c < state_.setup.compared; ++c)
+      remaining_[c] = static_cast<std::int32_t>(state_.setup.claims[c].parts.size());
+    for (const Rank r : firstIds<Rank>(ranks)) {
+      local_[r].resize(at(programs_.layout(r).slots()));
+      reads_[r] = programs_.layout(r).reads;
+    }
+    constants_.resize(problem_.plan.programs.size());
+    kinds_.resize(problem_.plan.programs.size());
+    divided_.assign(state_.setup.claims.size(), 0);
+    for (const Rank r : firstIds<Rank>(ranks)) give(r);
+    pieces_.clear();
+    constants_.clear();
+    // Those of approved differences are still to be read.
+    for (std::size_t c = state_.setup.compared; c < state_.setup.claims.size(); ++c)
+      if (const LineageEntry& entry = problem_.plan.lineage[state_.setup.claims[c].entry];
+          entry.role == Role::kInput)
+        model_.release(entry.tensor);
+    runSchedule(programs_, *this);
   }
 
-  RunResult go() {
-    // Only where rounding has to be told from a difference: not in the first run.
-    meaning_.measures = std::is_same_v<T, long double> || (!kIsField<T> && draw_.moved != 0);
-    for (const std::int32_t e : setup_.entries) result_.entries[e];
-    if (hooks_.logical != nullptr) takeModel();
-    else runModel();
-    runPlan();
-    result_.flops = context_.flops;
-    result_.peakBytes = memory_.peak;
-    result_.closeDecisions = context_.closeDecisions;
-    result_.saturated = context_.saturated;
-    return std::move(result_);
-  }
+  std::map<std::int32_t, Comparison>&& entries() { return std::move(entries_); }
 
   // --- the schedule's host ---
 
   void compute(Rank rank, std::int32_t instance) {
-    checkLimits();
+    state_.checkLimits();
     const ProgramLayout& layout = programs_.layout(rank);
     const Graph& graph = programs_.program(rank).graph;
     const Instance& i = layout.instances[instance];
-    const NodeView& view = setup_.plans[programs_.programOf(rank)].nodes[i.node];
+    const NodeView& view = state_.setup.plans[programs_.programOf(rank)].nodes[i.node];
     const Node& node = graph.nodes[i.node];
     std::vector<Value<T>>& values = local_[rank];
-    operators_.in.clear();
+    state_.operators.in.clear();
     for (const Operand& o : view.in) {
       if (!o.present()) {
-        operators_.in.push_back(nullptr);
+        state_.operators.in.push_back(nullptr);
         continue;
       }
       const std::int32_t slot = programs_.slotOf(
           layout, graph, o.tensor, o.microbatch.isOne() ? o.microbatch.number() : i.microbatch);
-      operators_.in.push_back(&values[slot]);
+      state_.operators.in.push_back(&values[slot]);
     }
     Value<T> mask;
     try {
       if (view.draws) mask = localMask(rank, instance, view);
-      operators_.apply(graph, node, view, mask ? &mask : nullptr);
+      state_.operators.apply(graph, node, view, mask ? &mask : nullptr);
       for (std::size_t r = 0; r < view.out.size(); ++r)
         if (view.out[r] >= 0) {
-          operators_.checkDeclared(node, graph.tensors[view.out[r]], operators_.out[r]);
-          checkKind(rank, view.out[r], operators_.out[r]);
+          state_.operators.checkDeclared(node, graph.tensors[view.out[r]], state_.operators.out[r]);
+          checkKind(rank, view.out[r], state_.operators.out[r]);
         }
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(rank, instance) + ": " + misfit.what());
     }
-    std::vector<Value<T>> results = std::move(operators_.out);
-    operators_.out.clear();
+    std::vector<Value<T>> results = std::move(state_.operators.out);
+    state_.operators.out.clear();
     for (std::size_t r = 0; r < view.out.size(); ++r)
       if (view.out[r] >= 0)
         result(rank, programs_.slotOf(layout, graph, view.out[r], i.microbatch),
@@ -94,7 +102,7 @@ class PlainRun {
   }
 
   void communicate(const Rendezvous& rendezvous) {
-    checkLimits();
+    state_.checkLimits();
     std::vector<const Value<T>*> operands;
     for (const Member& m : rendezvous.members) {
       const bool gives = programs_.node(m.rank, m.instance).inCount == 1;
@@ -104,8 +112,8 @@ class PlainRun {
     const Member& first = rendezvous.members.front();
     std::vector<Value<T>> results;
     try {
-      results =
-          communicated(context_, *programs_.communication(first.rank, first.instance), operands);
+      results = communicated(state_.context, *programs_.communication(first.rank, first.instance),
+                             operands);
     } catch (const Misfit& misfit) {
       throw CannotRun(programs_.place(first.rank, first.instance) + ": " + misfit.what());
     } catch (const NoMeaning& nothing) {
@@ -113,7 +121,7 @@ class PlainRun {
       for (std::size_t m = 0; m < rendezvous.members.size(); ++m) {
         const Member& member = rendezvous.members[m];
         if (programs_.node(member.rank, member.instance).outCount > 0)
-          results[m] = operators_.meaningless(declared(member), nothing.what());
+          results[m] = state_.operators.meaningless(declared(member), nothing.what());
       }
     }
     double reach = 0;
@@ -143,7 +151,7 @@ class PlainRun {
         throw CannotRun(programs_.place(member.rank, member.instance) + ": " + misfit.what());
       }
       results[m].masked = masked;
-      meaning_.measure(results[m], reach);
+      state_.guard.measure(results[m], reach);
       result(member.rank, programs_.resultSlot(member.rank, member.instance, 0),
              std::move(results[m]));
     }
@@ -153,15 +161,6 @@ class PlainRun {
   }
 
  private:
-  void checkLimits() {
-    if (limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed))
-      throw Stopped("cancelled");
-    if (limits_.threads != nullptr) limits_.threads->adapt();
-    if ((++steps_ & 15) == 0 && limits_.end != std::chrono::steady_clock::time_point::max() &&
-        std::chrono::steady_clock::now() > limits_.end)
-      throw Stopped("out of time");
-  }
-
   const Tensor& declared(const Member& m) const {
     const Graph& graph = programs_.program(m.rank).graph;
     const Node& node = programs_.node(m.rank, m.instance);
@@ -179,11 +178,6 @@ class PlainRun {
                    "' holds another kind of element than what else is produced under that name");
   }
 
-  static std::uint64_t maskKey(const Attributes& attributes, const Shape& shape) {
-    return keyOf("mask " + std::to_string(integerOf(attributes, "seed")) + " " +
-                 numberOf(attributes, "p").toString() + " " + text(shape));
-  }
-
   // The piece of a logical mask that belongs where what is dropped out lies, or the result.
   Value<T> localMask(Rank rank, std::int32_t instance, const NodeView& view) {
     const ProgramLayout& layout = programs_.layout(rank);
@@ -192,7 +186,7 @@ class PlainRun {
     const Placement* placement = nullptr;
     const auto look = [&](TensorId tensor, std::int32_t microbatch) {
       if (placement == nullptr && tensor >= 0)
-        placement = setup_.placementOf(
+        placement = state_.setup.placementOf(
             programs_.slot(rank, programs_.slotOf(layout, graph, tensor, microbatch)));
     };
     const Operand& dropped = view.in.back();
@@ -200,7 +194,8 @@ class PlainRun {
     if (view.in.size() == 1) {
       look(view.out[0], i.microbatch);
     } else if (!dropped.microbatch.isOne()) {  // backward: what the dropout gave that read the same
-      const std::vector<NodeView>& views = setup_.plans.at(at(programs_.programOf(rank))).nodes;
+      const std::vector<NodeView>& views =
+          state_.setup.plans.at(at(programs_.programOf(rank))).nodes;
       const Node& own = graph.nodes[&view - views.data()];
       for (std::size_t n = 0; n < views.size(); ++n) {
         const NodeView& forward = views[n];
@@ -213,126 +208,22 @@ class PlainRun {
           look(forward.out[0], i.microbatch);
       }
     }
-    const Shape& extent = operators_.in.back() != nullptr ? operators_.in.back()->shape
-                                                          : operators_.in.front()->shape;
+    const Shape& extent = state_.operators.in.back() != nullptr
+                              ? state_.operators.in.back()->shape
+                              : state_.operators.in.front()->shape;
     if (placement != nullptr && placement->tensor >= 0) {
       const Shape& whole = problem_.model.graph.tensors[placement->tensor].shape;
       if (whole.size() == extent.size())
-        return drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole), whole,
-                            placement->low, extent, draw_);
+        return drawnMask<T>(state_.memory, maskKey(problem_.attributes.at(view.attributes), whole),
+                            whole, placement->low, extent, state_.draw);
     }
-    Value<T> mask = drawnMask<T>(memory_, mixed(static_cast<std::uint64_t>(rank) + 1), extent,
-                                 Shape(extent.size(), 0), extent, draw_);
+    Value<T> mask = drawnMask<T>(state_.memory, mixed(static_cast<std::uint64_t>(rank) + 1), extent,
+                                 Shape(extent.size(), 0), extent, state_.draw);
     mask.unknown = std::make_shared<const std::string>(
         programs_.place(rank, instance) +
         ": no lineage says for which positions the mask is drawn" +
         (placement != nullptr ? ", or it says two things" : ""));
     return mask;
-  }
-
-  // --- the model ---
-
-  void takeModel() {
-    logical_ = *hooks_.logical;
-    logicalReads_.assign(logical_.size(), std::numeric_limits<std::int32_t>::max());
-  }
-
-  void runModel() {
-    const Graph& graph = problem_.model.graph;
-    logical_.resize(graph.tensors.size());
-    logicalReads_.assign(graph.tensors.size(), 0);
-    for (const NodeView& view : setup_.model.nodes)
-      for (const Operand& o : view.in)
-        if (o.present()) ++logicalReads_[o.tensor];
-    // Needed by the plan: once for each claim.
-    for (const Claim& claim : setup_.claims)
-      ++logicalReads_[problem_.plan.lineage[claim.entry].tensor];
-    for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
-      const Tensor& tensor = graph.tensors[t];
-      if (tensor.kind == TensorKind::kProduced || setup_.model.added[t]) continue;
-      logical_[t] = tensor.kind == TensorKind::kConstant ? given_.constant(graph, tensor)
-                                                         : given_.input(TensorId(t), tensor);
-      meaning_.measure(logical_[t]);
-      stored(TensorId(t));
-    }
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-      checkLimits();
-      const NodeView& view = setup_.model.nodes[n];
-      operators_.in.clear();
-      for (const Operand& o : view.in)
-        operators_.in.push_back(o.present() ? &logical_[o.tensor] : nullptr);
-      Value<T> mask;
-      try {
-        if (view.draws) {
-          const Shape& whole = operators_.in.back() != nullptr ? operators_.in.back()->shape
-                                                               : operators_.in.front()->shape;
-          mask = drawnMask<T>(memory_, maskKey(problem_.attributes.at(view.attributes), whole),
-                              whole, Shape(whole.size(), 0), whole, draw_);
-        }
-        operators_.apply(graph, graph.nodes[n], view, mask ? &mask : nullptr);
-        for (std::size_t r = 0; r < view.out.size(); ++r)
-          if (view.out[r] >= 0)
-            operators_.checkDeclared(graph.nodes[n], graph.tensors[view.out[r]], operators_.out[r]);
-      } catch (const Misfit& misfit) {
-        throw std::logic_error("the model's " + Model::nodePointer(NodeId(n)) + ": " +
-                               misfit.what());
-      }
-      for (std::size_t r = 0; r < view.out.size(); ++r) {
-        if (view.out[r] < 0) continue;
-        logical_[view.out[r]] = std::move(operators_.out[r]);
-        stored(view.out[r]);
-      }
-      operators_.out.clear();
-      for (const Operand& o : view.in)
-        if (o.present()) releaseLogical(o.tensor);
-    }
-  }
-
-  void stored(TensorId t) {
-    if (hooks_.ofModel) hooks_.ofModel(t, logical_[t]);
-    if (keep_.model != nullptr) (*keep_.model)[setup_.tensorName(t)] = arrayOf(logical_[t]);
-    if (logicalReads_[t] == 0) logical_[t] = {};
-  }
-
-  void releaseLogical(TensorId t) {
-    if (--logicalReads_[t] == 0) logical_[t] = {};
-  }
-
-  static Array arrayOf(const Value<T>& v) {
-    Array a;
-    a.shape = v.shape;
-    a.element = v.element;
-    a.data.resize(at(v.size()));
-    std::transform(v.data(), v.data() + v.size(), a.data.begin(), [](T x) { return toDouble(x); });
-    return a;
-  }
-
-  // --- the plan ---
-
-  void runPlan() {
-    const std::int64_t ranks = programs_.mesh().ranks();
-    local_.resize(at(ranks));
-    reads_.resize(at(ranks));
-    remaining_.assign(setup_.compared, 0);
-    sums_.resize(setup_.compared);
-    for (std::size_t c = 0; c < setup_.compared; ++c)
-      remaining_[c] = static_cast<std::int32_t>(setup_.claims[c].parts.size());
-    for (const Rank r : firstIds<Rank>(ranks)) {
-      local_[r].resize(at(programs_.layout(r).slots()));
-      reads_[r] = programs_.layout(r).reads;
-    }
-    constants_.resize(problem_.plan.programs.size());
-    kinds_.resize(problem_.plan.programs.size());
-    divided_.assign(setup_.claims.size(), 0);
-    for (const Rank r : firstIds<Rank>(ranks)) give(r);
-    pieces_.clear();
-    constants_.clear();
-    // Those of approved differences are still to be read.
-    for (std::size_t c = setup_.compared; c < setup_.claims.size(); ++c)
-      if (const LineageEntry& entry = problem_.plan.lineage[setup_.claims[c].entry];
-          entry.role == Role::kInput)
-        releaseLogical(entry.tensor);
-    runSchedule(programs_, *this);
   }
 
   // What no node of a rank produces.
@@ -343,24 +234,24 @@ class PlainRun {
     for (std::int32_t slot = 0; slot < layout.slots(); ++slot) {
       const TensorId t = layout.tensorOfSlot[slot];
       const Tensor& tensor = program.graph.tensors[t];
-      if (tensor.kind == TensorKind::kProduced || setup_.plans[p].added[t]) continue;
+      if (tensor.kind == TensorKind::kProduced || state_.setup.plans[p].added[t]) continue;
       const std::int64_t number = programs_.slot(rank, slot);
-      const std::int32_t source = setup_.sourceOf(number);
-      const bool needed = layout.reads[slot] > 0 || !setup_.claimsOfSlot(number).empty() ||
-                          keep_.local != nullptr || hooks_.ofPlan;
+      const std::int32_t source = state_.setup.sourceOf(number);
+      const bool needed = layout.reads[slot] > 0 || !state_.setup.claimsOfSlot(number).empty() ||
+                          state_.keep.local != nullptr || state_.hooks.ofPlan;
       if (tensor.kind == TensorKind::kConstant) {
         if (!needed) continue;
         Value<T>& value = constants_[p][t];
-        if (!value) value = given_.constant(program.graph, tensor);
-        meaning_.measure(value);
+        if (!value) value = state_.given.constant(program.graph, tensor);
+        state_.guard.measure(value);
         produce(rank, slot, value);
       } else if (source < 0) {
         if (needed) produce(rank, slot, own(rank, slot, tensor, t));
-      } else if (setup_.claims[source].parts.size() == 1) {
-        if (needed) produce(rank, slot, piece(setup_.claims[source]));
+      } else if (state_.setup.claims[source].parts.size() == 1) {
+        if (needed) produce(rank, slot, piece(state_.setup.claims[source]));
       } else if (!divided_[source]) {
         divided_[source] = 1;
-        divide(setup_.claims[source], [&](const Claim::Part& part, Value<T> value) {
+        divide(state_.setup.claims[source], [&](const Claim::Part& part, Value<T> value) {
           produce(part.rank, part.slot, std::move(value));
         });
       }
@@ -372,31 +263,31 @@ class PlainRun {
     const std::uint64_t key =
         mixed(keyOf(problem_.names.text(tensor.name)) + static_cast<std::uint64_t>(rank) * 1000003 +
               static_cast<std::uint64_t>(slot));
-    Value<T> value =
-        drawn<T>(memory_,
-                 {tensor.shape, tensor.element, setup_.uses.ofLocal(programs_.programOf(rank), t),
-                  tensor.kind == TensorKind::kParameter, key},
-                 draw_);
-    meaning_.measure(value);
+    Value<T> value = drawn<T>(
+        state_.memory,
+        {tensor.shape, tensor.element, state_.setup.uses.ofLocal(programs_.programOf(rank), t),
+         tensor.kind == TensorKind::kParameter, key},
+        state_.draw);
+    state_.guard.measure(value);
     return value;
   }
 
   // The box of the logical tensor; ranks that have the same piece share it.
   Value<T> piece(const Claim& claim) {
     const TensorId tensor = problem_.plan.lineage[claim.entry].tensor;
-    const Value<T>& whole = logical_[tensor];
+    const Value<T>& whole = model_[tensor];
     if (claim.extent == whole.shape) return whole;
     Value<T>& shared = pieces_[{tensor, claim.low, claim.extent}];
     if (!shared) {
       std::vector<Value<T>> result(1);
       static const Attributes none;
-      const Call<T> call{context_, none, {}, {}, result};
+      const Call<T> call{state_.context, none, {}, {}, result};
       const Shape strides = stridesOf(whole.shape);
       std::int64_t offset = 0;
       for (std::size_t d = 0; d < strides.size(); ++d) offset += claim.low[d] * strides[d];
       shared = strided(call, whole, claim.extent, strides, offset);
       shared.masked = whole.masked;
-      meaning_.measure(shared);
+      state_.guard.measure(shared);
     }
     return shared;
   }
@@ -414,11 +305,11 @@ class PlainRun {
         break;
       }
       Value<T> value = own(part.rank, part.slot, tensor, t);
-      Value<T> less(memory_, rest.shape, rest.element);
+      Value<T> less(state_.memory, rest.shape, rest.element);
       for (std::int64_t i = 0; i < rest.size(); ++i)
         less.writable()[i] = rest.data()[i] - value.data()[i];
       less.masked = rest.masked;
-      meaning_.measure(less, std::max(rest.reach, value.reach));
+      state_.guard.measure(less, std::max(rest.reach, value.reach));
       rest = std::move(less);
       take(part, std::move(value));
     }
@@ -427,9 +318,9 @@ class PlainRun {
   // What a node made, or what an approved difference puts in its place.
   void result(Rank rank, std::int32_t slot, Value<T> value) {
     const std::int64_t number = programs_.slot(rank, slot);
-    const std::int32_t source = setup_.sourceOf(number);
+    const std::int32_t source = state_.setup.sourceOf(number);
     if (source < 0) return produce(rank, slot, std::move(value));
-    const Claim& claim = setup_.claims[source];
+    const Claim& claim = state_.setup.claims[source];
     if (claim.parts.size() == 1) return produce(rank, slot, piece(claim));
     if (!std::exchange(divided_[source], 1))
       divide(claim, [&](const Claim::Part& part, Value<T> share) {
@@ -443,9 +334,9 @@ class PlainRun {
 
   void produce(Rank rank, std::int32_t slot, Value<T> value) {
     const std::int64_t number = programs_.slot(rank, slot);
-    if (hooks_.ofPlan) hooks_.ofPlan(rank, slot, value);
-    if (keep_.local != nullptr) keepLocal(rank, slot, value);
-    for (const std::int32_t c : setup_.claimsOfSlot(number)) claimed(c, value);
+    if (state_.hooks.ofPlan) state_.hooks.ofPlan(rank, slot, value);
+    if (state_.keep.local != nullptr) keepLocal(rank, slot, value);
+    for (const std::int32_t c : state_.setup.claimsOfSlot(number)) claimed(c, value);
     local_[rank][slot] = std::move(value);
     if (reads_[rank][slot] == 0) drop(rank, slot);
   }
@@ -462,50 +353,39 @@ class PlainRun {
     const Tensor& tensor = programs_.program(rank).graph.tensors[t];
     std::string name = problem_.names.text(tensor.name) + "@" + std::to_string(rank);
     if (tensor.perMicrobatch) name += "#" + std::to_string(slot - layout.firstSlot[t]);
-    (*keep_.local)[name] = arrayOf(value);
+    (*state_.keep.local)[name] = arrayOf(value);
   }
 
   // A part of a claim is there.
   void claimed(std::int32_t c, const Value<T>& value) {
-    const Claim& claim = setup_.claims[c];
+    const Claim& claim = state_.setup.claims[c];
     Value<T>& sum = sums_[c];
     if (!sum) {
       sum = value;
     } else {
-      Value<T> more(memory_, sum.shape, sum.element);
+      Value<T> more(state_.memory, sum.shape, sum.element);
       const T *a = sum.data(), *b = value.data();
       T* to = more.writable();
       forEach(more.size(), [=](std::int64_t i) { to[i] = a[i] + b[i]; });
       more.unknown = sum.unknown ? sum.unknown : value.unknown;
       more.masked = sum.masked || value.masked;
-      meaning_.measure(more, std::max(sum.reach, value.reach));
+      state_.guard.measure(more, std::max(sum.reach, value.reach));
       sum = std::move(more);
     }
     if (--remaining_[c] > 0) return;
     const TensorId tensor = problem_.plan.lineage[claim.entry].tensor;
-    if (hooks_.ofClaim) hooks_.ofClaim(at(c), logical_[tensor], sum);
-    else compare(claim, logical_[tensor], sum, tolerance_, result_.entries[claim.entry]);
+    if (state_.hooks.ofClaim) state_.hooks.ofClaim(at(c), model_[tensor], sum);
+    else compare(claim, model_[tensor], sum, tolerance_, entries_[claim.entry]);
     sum = {};
-    releaseLogical(tensor);
+    model_.release(tensor);
   }
 
-  const Setup& setup_;
+  RunState<T>& state_;
   const Problem& problem_;
   const Programs& programs_;
-  const Draw draw_;
+  ModelRun<T>& model_;
   const double tolerance_;
-  const Limits& limits_;
-  const Arrays keep_;
-  const Hooks<T>& hooks_;
-  Memory memory_;
-  Context context_;
-  RunResult result_;
-  std::uint64_t steps_ = 0;
-  Meaning<T> meaning_{memory_, context_};
-  GivenValues<T> given_{setup_, draw_, memory_};
-  OperatorRun<T> operators_{problem_, memory_, context_, meaning_};
-  std::vector<Value<T>> logical_;
-  std::vector<std::int32_t> logicalReads_;
+  std::map<std::int32_t, Comparison> entries_;
   std::vector<std::vector<Value<T>>> local_;  // by rank and slot
   std::vector<std::map<std::int32_t, ElementKind>>
       kinds_;  // of what was produced, by program and tensor
@@ -523,7 +403,20 @@ class PlainRun {
 template <class T>
 RunResult run(const Setup& setup, const Draw& draw, double tolerance, const Limits& limits,
               const Arrays& keep, const Hooks<T>& hooks) {
-  return PlainRun<T>(setup, draw, tolerance, limits, keep, hooks).go();
+  RunState<T> state(setup, draw, limits, keep, hooks);
+  RunResult result;
+  ModelRun<T> model(state);
+  model.run();
+  if (!hooks.afterModel || hooks.afterModel()) {
+    PlanRun<T> plan(state, model, tolerance);
+    plan.run();
+    result.entries = plan.entries();
+  }
+  result.flops = state.context.flops;
+  result.peakBytes = state.memory.peak;
+  result.closeDecisions = state.context.closeDecisions;
+  result.saturated = state.context.saturated;
+  return result;
 }
 
 template RunResult run<double>(const Setup&, const Draw&, double, const Limits&, const Arrays&,

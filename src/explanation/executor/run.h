@@ -47,6 +47,8 @@ struct Hooks {
   // soon as it has its value.
   std::function<void(TensorId tensor, const Value<T>&)> ofModel;
   std::function<void(Rank rank, std::int32_t slot, const Value<T>&)> ofPlan;
+  // Called once all of the model has its values. False: the run ends there, with nothing compared.
+  std::function<bool()> afterModel;
   // Called with every claim that is compared (Setup::claims), instead of comparing it: what the
   // model has of the claim's tensor, all of it, and what the ranks hold, which lies in the claim's
   // box. `entries` of the result stays empty.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "executor/call.h"
-#include "executor/meaning.h"
+#include "executor/floating_point_guard.h"
 #include "executor/setup.h"
 #include "ops/registry.h"
 
@@ -30,18 +30,12 @@ const std::vector<Kernel<T>>& kernels() {
   return table;
 }
 
-// Reductions to one number may be declared [1] where they yield [].
-inline bool mayBeOne(std::string_view op) {
-  constexpr std::string_view list[] = {"sum",       "mean",          "amax",     "amin",
-                                       "logsumexp", "cross_entropy", "grad_norm"};
-  return std::find(std::begin(list), std::end(list), op) != std::end(list);
-}
-
 template <class T>
 class OperatorRun {
  public:
-  OperatorRun(const Problem& problem, Memory& memory, Context& context, Meaning<T>& meaning)
-      : problem_(problem), memory_(memory), context_(context), meaning_(meaning) {}
+  OperatorRun(const Problem& problem, Memory& memory, Context& context,
+              FloatingPointGuard<T>& guard)
+      : problem_(problem), memory_(memory), context_(context), guard_(guard) {}
 
   // What apply() reads and yields.
   std::vector<const Value<T>*> in;
@@ -77,22 +71,22 @@ class OperatorRun {
     if (std::any_of(in.begin(), in.end(),
                     [](const Value<T>* v) { return v != nullptr && v->masked; }) ||
         name == "create_mask")
-      meaning_.refusePlusInfinity(out);
-    if (name == "sigmoid" || name == "tanh") meaning_.countSaturated(out[0]);
-    if (!meaning_.measures) return;
-    meaning_.refuseSingularity(name, call.attributes, in, out);
-    meaning_.measureResults(in, out);
-    if (name == "exp" || name == "sigmoid" || name == "softmax") meaning_.refuseZero(in, out);
-    if (name == "exp") meaning_.refuseOne(*in[0], out[0]);
+      guard_.refusePlusInfinity(out);
+    if (name == "sigmoid" || name == "tanh") guard_.countSaturated(out[0]);
+    if (!guard_.measures) return;
+    guard_.refuseSingularity(name, call.attributes, in, out);
+    guard_.measureResults(in, out);
+    if (name == "exp" || name == "sigmoid" || name == "softmax") guard_.refuseZero(in, out);
+    if (name == "exp") guard_.refuseOne(*in[0], out[0]);
   }
 
   // Throws Misfit.
   void checkDeclared(const Node& node, const Tensor& tensor, Value<T>& value) const {
-    const std::string_view op = ops::Registry::instance().at(node.op).name;
     if (!value)
       throw Misfit("there is no such result as '" + problem_.names.text(tensor.name) + "'");
     if (value.shape != tensor.shape) {
-      if (!(value.shape.empty() && tensor.shape == Shape{1} && mayBeOne(op)))
+      if (!(value.shape.empty() && tensor.shape == Shape{1} &&
+            ops::Registry::instance().at(node.op).scalarMayBeOne))
         throw Misfit("the result '" + problem_.names.text(tensor.name) +
                      "' is declared with shape " + text(tensor.shape) +
                      ", but the operator gives " + text(value.shape));
@@ -119,7 +113,7 @@ class OperatorRun {
   const Problem& problem_;
   Memory& memory_;
   Context& context_;
-  Meaning<T>& meaning_;
+  FloatingPointGuard<T>& guard_;
   std::vector<char> wanted_;
 };
 

@@ -45,7 +45,7 @@ Setup::Setup(const Problem& p, const Options& options)
   for (std::size_t e = 0; e < problem.plan.lineage.size(); ++e) {
     const Role role = problem.plan.lineage[e].role;
     if (isGiven(role)) continue;
-    if (role == Role::kCheckpoint && !options.checkpoints) {
+    if (role == Role::kCutPoint && !options.cutPoints) {
       claimsOf(programs, EntryId(e));  // whether its parts are produced is asked all the same
       continue;
     }

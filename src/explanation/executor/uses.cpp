@@ -2,25 +2,14 @@
 #include "executor/uses.h"
 
 #include <algorithm>
-#include <string_view>
 #include <unordered_map>
 
 #include "executor/call.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 #include "util/index.h"
 
 namespace shardproof::executor {
-namespace {
-
-bool moves(std::string_view op) {
-  constexpr std::string_view list[] = {
-      "identity", "to",     "contiguous", "float",   "multiref", "view",   "reshape", "transpose",
-      "permute",  "expand", "unsqueeze",  "squeeze", "slice",    "select", "cat",     "chunk"};
-  return std::find(std::begin(list), std::end(list), op) != std::end(list);
-}
-
-}  // namespace
-
 Uses::Uses(const Problem& problem) {
   std::size_t all = problem.model.graph.tensors.size();
   for (const Program& p : problem.plan.programs) {
@@ -63,7 +52,7 @@ void Uses::unite(std::size_t a, std::size_t b) { parent_[find(a)] = find(b); }
 void Uses::connect(const Problem& problem) {
   const auto graph = [&](const Graph& g, std::size_t first) {
     for (const Node& node : g.nodes) {
-      if (node.communication >= 0 || !moves(ops::Registry::instance().at(node.op).name)) continue;
+      if (node.communication >= 0 || !ops::Registry::instance().at(node.op).traits.moves) continue;
       for (const Operand& o : g.in(node))
         for (const TensorId t : g.out(node))
           if (o.present() && t >= 0) unite(first + at(o.tensor), first + at(t));
@@ -78,9 +67,7 @@ void Uses::connect(const Problem& problem) {
     for (const Node& node : program.graph.nodes) {
       if (node.communication < 0) continue;
       const CommunicationSpec& spec = program.communications[node.communication];
-      if (spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter ||
-          spec.kind == Communication::kReduce)
-        continue;
+      if (ops::collectiveOf(spec.kind).reduces) continue;
       const auto join = [&](TensorId t) {
         if (t < 0) return;
         const auto [it, added] = carried.emplace(spec.comm, first_[p] + at(t));

@@ -3,7 +3,7 @@
 // inputs, the plan from what is proved of it, to the outputs.
 //
 // A stage is refuted for values of its own inputs, which the plan may never produce, and a wrong
-// checkpoint is not a wrong plan: this tells. It proves nothing, and what it refutes rests on
+// cut point is not a wrong plan: this tells. It proves nothing, and what it refutes rests on
 // numbers (docs/soundness.md, "What "not equivalent" rests on"). Of a large plan the output that is
 // nearest to the first failed lemma is tried first; with causal masks reduced at first, and whole
 // ones to confirm what they show.

@@ -95,8 +95,8 @@ Json toJson(const Cause& cause) {
                      {"wrong", f.wrong},
                      {"from", f.from},
                      {"numbers", toJson(f.numbers)}});
-  Json mend = nullptr;
-  if (cause.mend) mend = {{"text", cause.mend->text}, {"proved", cause.mend->proved}};
+  Json fix = nullptr;
+  if (cause.fix) fix = {{"text", cause.fix->text}, {"proved", cause.fix->proved}};
   return {{"kind", cause.kind},
           {"sentence", cause.sentence},
           {"nodes", std::move(nodes)},
@@ -104,7 +104,7 @@ Json toJson(const Cause& cause) {
           {"microbatches", cause.microbatches},
           {"tensors", cause.tensors},
           {"defects", cause.defects},
-          {"mend", std::move(mend)},
+          {"fix", std::move(fix)},
           {"found", std::move(found)},
           {"compared", cause.compared ? toJson(*cause.compared) : Json(nullptr)}};
 }
@@ -118,8 +118,8 @@ Cause causeFromJson(const Json& json) {
   cause.microbatches = json.at("microbatches").get<std::vector<std::int64_t>>();
   cause.tensors = json.at("tensors").get<std::vector<std::string>>();
   cause.defects = json.at("defects").get<std::vector<std::size_t>>();
-  if (const Json& mend = json.at("mend"); !mend.is_null())
-    cause.mend = {mend.at("text").get<std::string>(), mend.at("proved").get<bool>()};
+  if (const Json& fix = json.at("fix"); !fix.is_null())
+    cause.fix = {fix.at("text").get<std::string>(), fix.at("proved").get<bool>()};
   for (const Json& f : json.at("found"))
     cause.found.push_back({placeFromJson(f.at("node")), f.at("tensor").get<std::string>(),
                            f.at("is").get<std::string>(), f.at("wrong").get<bool>(),

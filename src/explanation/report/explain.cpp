@@ -24,9 +24,9 @@ std::string made(const Cause::Found& found) {
 
 void explainText(std::ostream& out, const Cause& cause, std::size_t number) {
   out << "Cause " << number << ": " << printable(cause.sentence) << "\n";
-  if (cause.mend)
-    out << (cause.mend->proved ? "Equivalent if: " : "Mend (not proved): ")
-        << printable(cause.mend->text) << "\n";
+  if (cause.fix)
+    out << (cause.fix->proved ? "Proved fix: " : "Fix (not proved): ") << printable(cause.fix->text)
+        << "\n";
   if (cause.found.empty()) {
     out << "\nNothing of this cause was executed.\n";
     return;

@@ -29,8 +29,8 @@ void setPlace(Finding& finding, const Report& report, const std::vector<NodePlac
 std::string sentenceOf(const Cause& cause) {
   std::string text = cause.sentence;
   if (!cause.ranks.empty()) text += ". Ranks: " + formatRanks(cause.ranks);
-  if (cause.mend)
-    text += (cause.mend->proved ? ". Equivalent if: " : ". Mend (not proved): ") + cause.mend->text;
+  if (cause.fix)
+    text += (cause.fix->proved ? ". Proved fix: " : ". Fix (not proved): ") + cause.fix->text;
   return text;
 }
 
@@ -39,7 +39,7 @@ void addStages(std::vector<Finding>& findings, const Report& report) {
   for (const StageReport& stage : report.stages) {
     if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred)
       findings.push_back({Finding::Level::kWarning, "wrong-lineage",
-                          "the checkpoint `" + stage.tensor +
+                          "the cut point `" + stage.tensor +
                               "` does not hold although the outputs do: the lineage is wrong "
                               "there, not the plan",
                           report.plan, "/lineage/" + std::to_string(stage.entry), ""});

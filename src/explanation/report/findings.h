@@ -19,7 +19,7 @@ struct Finding {
   std::string location;  // the node's `loc`; may be empty
 };
 
-// Causes; defects (or suspects) that no cause explains; checkpoints that are wrong; reasons for
+// Causes; defects (or suspects) that no cause explains; cut points that are wrong; reasons for
 // which stages are undecided, the most frequent first; errors of the input.
 std::vector<Finding> findingsOf(const PlanResult& result);
 

@@ -2,7 +2,6 @@
 #include "report/layout.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "report/format.h"
@@ -14,83 +13,55 @@ namespace {
 constexpr std::size_t kLeastWidth = 30;
 constexpr std::string_view kReset = "\x1b[0m";
 
-struct Rule {
-  std::string_view begin, colour;
-  bool whole;  // the line up to its end, not the label only
-};
-constexpr std::string_view kBad = "\x1b[1;31m", kGood = "\x1b[1;32m", kOpen = "\x1b[1;33m",
-                           kHead = "\x1b[1m", kLabel = "\x1b[36m", kAdvice = "\x1b[32m";
-// The first that fits counts. Lines begin with our own words, whatever names the files have.
-constexpr std::array kRules = {
-    Rule{"NOT EQUIVALENT:", kBad, false},
-    Rule{"EQUIVALENT:", kGood, false},
-    Rule{"UNDECIDED:", kOpen, false},
-    Rule{"CONDITIONAL:", kOpen, false},
-    Rule{"INPUT ERROR:", kBad, false},
-    Rule{"ERROR:", kBad, false},
-    Rule{"Cause ", kBad, false},
-    Rule{"Suspected cause ", kOpen, false},
-    Rule{"Defect ", kHead, false},
-    Rule{"Suspect ", kHead, false},
-    Rule{"Suspects:", kHead, false},
-    Rule{"Approved difference:", kOpen, false},
-    Rule{"Compared:", kHead, false},
-    Rule{"Not compared:", kOpen, false},
-    Rule{"Not compared (allowed):", kHead, false},
-    Rule{"Assumed (risk, not accepted):", kOpen, false},
-    Rule{"Assumed (", kHead, false},
-    Rule{"Proved:", kHead, false},
-    Rule{"Undecided:", kOpen, false},
-    Rule{"Wrong lineage:", kOpen, false},
-    Rule{"Plan:", kHead, false},
-    Rule{"Time:", kHead, false},
-    Rule{"Memory:", kHead, false},
-    Rule{"Lost:", kOpen, false},
-    Rule{"Run:", kHead, false},
-    Rule{"Plans:", kHead, false},
-    Rule{"  equivalent if:", kAdvice, false},
-    Rule{"  mend:", kAdvice, false},
-    Rule{"== ", kHead, true},
-};
-// Of the blocks of causes and defects.
-constexpr std::array<std::string_view, 11> kLabels = {
-    "  shows in:", "  rank:",       "  ranks:", "  microbatch:", "  microbatches:", "  look at:",
-    "  claim:",    "  differs at:", "  when:",  "  tensor:",     "  explains:"};
+constexpr char kLabelBegins = '\x0e', kLabelEnds = '\x0f';
 
-// Where the label that a line begins with ends, behind its colon; 0: there is none.
-std::size_t labelEnd(std::string_view line) {
-  const auto behind = [&](std::string_view begin) {
-    const std::size_t colon = line.find(':', begin.size() - 1);
-    return colon == std::string_view::npos ? std::size_t{0} : colon + 1;
-  };
-  for (const Rule& rule : kRules)
-    if (line.starts_with(rule.begin)) return rule.whole ? line.size() : behind(rule.begin);
-  for (const std::string_view label : kLabels)
-    if (line.starts_with(label)) return label.size();
-  return 0;
+std::string_view colourOf(Tone tone) {
+  switch (tone) {
+    case Tone::kBad:
+      return "\x1b[1;31m";
+    case Tone::kGood:
+      return "\x1b[1;32m";
+    case Tone::kOpen:
+      return "\x1b[1;33m";
+    case Tone::kHead:
+      return "\x1b[1m";
+    case Tone::kAdvice:
+      return "\x1b[32m";
+    case Tone::kLabel:
+      break;
+  }
+  return "\x1b[36m";
 }
 
-std::string_view colourOf(std::string_view line) {
-  for (const Rule& rule : kRules)
-    if (line.starts_with(rule.begin)) return rule.colour;
-  return kLabel;
+struct Line {
+  std::string text;
+  std::size_t label = 0;  // its first so many bytes
+  Tone tone = Tone::kLabel;
+};
+
+Line lineOf(std::string_view marked) {
+  Line line;
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    if (marked[i] == kLabelBegins && i + 1 < marked.size())
+      line.tone = static_cast<Tone>(marked[++i] - '0');
+    else if (marked[i] == kLabelEnds) line.label = line.text.size();
+    else line.text += marked[i];
+  }
+  return line;
 }
 
 // Where lines that go on begin: below the value, or a step behind the line's own indentation.
-std::size_t hanging(std::string_view line, std::size_t width) {
-  const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+std::size_t hanging(const Line& line, std::size_t width) {
+  const std::size_t indent = std::min(line.text.find_first_not_of(' '), line.text.size());
   std::size_t column = indent + 2;
-  if (indent > 0) {
-    // "  look at:     plan ...", "     14  plan and model ...": two columns of blanks and more
-    // divide.
-    const std::size_t gap = line.find("  ", indent);
-    const std::size_t label = labelEnd(line);
-    if (label > 0) column = std::min(line.find_first_not_of(' ', label), line.size());
-    else if (gap != std::string_view::npos && gap < 12)
-      column = std::min(line.find_first_not_of(' ', gap), line.size());
-    else column = indent;
-  } else if (const std::size_t label = labelEnd(line); label > 0 && label < 9) {
-    column = std::min(line.find_first_not_of(' ', label), line.size());  // "Plan:   4 ranks"
+  if (line.label > 0 && (indent > 0 || line.label < 10)) {
+    column = std::min(line.text.find_first_not_of(' ', line.label), line.text.size());
+  } else if (indent > 0) {
+    // "     14  plan and model ...": two blanks divide.
+    const std::size_t gap = line.text.find("  ", indent);
+    column = gap != std::string::npos && gap < 12
+                 ? std::min(line.text.find_first_not_of(' ', gap), line.text.size())
+                 : indent;
   }
   return column <= width / 2 ? column : indent + 2;
 }
@@ -108,9 +79,10 @@ std::size_t bytesOf(std::string_view text, std::size_t columnsWanted) {
 }
 
 // A line as several, without line ends.
-std::vector<std::string> wrapped(std::string_view line, std::size_t width) {
+std::vector<std::string> wrapped(const Line& whole, std::size_t width) {
   std::vector<std::string> lines;
-  const std::size_t hang = hanging(line, width);
+  const std::size_t hang = hanging(whole, width);
+  std::string_view line = whole.text;
   std::string prefix;
   while (columns(line) + prefix.size() > width) {
     const std::size_t room = bytesOf(line, width - prefix.size());
@@ -131,24 +103,28 @@ std::vector<std::string> wrapped(std::string_view line, std::size_t width) {
   return lines;
 }
 
-std::string coloured(const std::string& line, std::string_view whole) {
-  const std::size_t label = std::min(labelEnd(whole), line.size());
-  if (label == 0) return line;
-  return std::string(colourOf(whole)) + line.substr(0, label) + std::string(kReset) +
-         line.substr(label);
+std::string coloured(const std::string& text, const Line& line) {
+  const std::size_t label = std::min(line.label, text.size());
+  if (label == 0) return text;
+  return std::string(colourOf(line.tone)) + text.substr(0, label) + std::string(kReset) +
+         text.substr(label);
 }
 
 }  // namespace
 
+std::string label(std::string_view text, Tone tone) {
+  return std::string{kLabelBegins, static_cast<char>('0' + static_cast<int>(tone))} +
+         std::string(text) + kLabelEnds;
+}
+
 std::string laidOut(std::string_view text, const TextStyle& style) {
-  if (!style.colour && style.width == 0) return std::string(text);
   const std::size_t width = std::max(style.width, kLeastWidth);
   std::string out;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
+    const Line line = lineOf(text.substr(0, end));
     std::vector<std::string> lines =
-        style.width > 0 ? wrapped(line, width) : std::vector{std::string(line)};
+        style.width > 0 ? wrapped(line, width) : std::vector{line.text};
     if (style.colour) lines.front() = coloured(lines.front(), line);
     for (std::size_t i = 0; i < lines.size(); ++i) out += (i > 0 ? "\n" : "") + lines[i];
     if (end < text.size()) out += '\n';

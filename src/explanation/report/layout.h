@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,9 +21,16 @@ struct TextStyle {
   }
 };
 
-// `text` with each line wrapped between words to `style.width`, what goes on below where its value
-// begins, and coloured by the labels that lines begin with. A word that is longer than a line is
-// cut. Nothing is coloured or wrapped that `style` does not ask for.
+// What the label of a line is about: its colour.
+enum class Tone : std::uint8_t { kBad, kGood, kOpen, kHead, kLabel, kAdvice };
+
+// The label that a line begins with, colon and blanks included: laidOut() colours it, and continues
+// a wrapped value below where it begins. In text that laidOut() has not seen, it stands between two
+// control characters (printable() leaves none in names of files).
+std::string label(std::string_view text, Tone tone);
+
+// `text` with each line wrapped between words to `style.width`, and its labels coloured. A word
+// that is longer than a line is cut. Nothing is coloured or wrapped that `style` does not ask for.
 std::string laidOut(std::string_view text, const TextStyle& style);
 
 }  // namespace shardproof

@@ -45,11 +45,13 @@ void writeAssumptions(std::ostream& out, const Report& report, const TextStyle& 
     std::set<std::string> folded;
     for (const Assumption& a : report.assumptions) {
       if (a.kind != kind || (fold && !folded.insert(a.name).second)) continue;
-      out << "Assumed (" << toString(kind)
-          << (kind != AssumptionClass::kRisk ? ""
-              : a.accepted                   ? ", accepted"
-                                             : ", not accepted")
-          << "): " << asName(a.name, style);
+      const bool open = kind == AssumptionClass::kRisk && !a.accepted;
+      const char* accepted = kind != AssumptionClass::kRisk ? ""
+                             : a.accepted                   ? ", accepted"
+                                                            : ", not accepted";
+      out << label("Assumed (" + std::string(toString(kind)) + accepted + "):",
+                   open ? Tone::kOpen : Tone::kHead)
+          << " " << asName(a.name, style);
       const auto same = std::count_if(
           report.assumptions.begin(), report.assumptions.end(),
           [&](const Assumption& other) { return other.kind == kind && other.name == a.name; });
@@ -96,21 +98,24 @@ std::string acceptingOptions(const Report& report, const TextStyle& style) {
 
 void writeApproved(std::ostream& out, const Report& report, const TextStyle& style) {
   for (const ApprovedDifference& difference : report.approved)
-    out << "Approved difference: " << asName(difference.name, style) << ": "
-        << asLine(difference.claim, style) << " (taken as given)\n";
+    out << label("Approved difference:", Tone::kOpen) << " " << asName(difference.name, style)
+        << ": " << asLine(difference.claim, style) << " (taken as given)\n";
 }
 
 void writeLedger(std::ostream& out, const Report& report, const TextStyle& style) {
-  out << "\nCompared: " << comparedText(report, style) << "\n";
+  out << "\n" << label("Compared:", Tone::kHead) << " " << comparedText(report, style) << "\n";
   const std::size_t shown = std::min(report.notCompared.size(), style.atMost(kMostNotCompared));
   for (std::size_t i = 0; i < shown; ++i) {
     const NotCompared& item = report.notCompared[i];
-    out << "Not compared" << (item.allowed ? " (allowed): " : ": ") << asName(item.what, style);
+    out << label(item.allowed ? "Not compared (allowed):" : "Not compared:",
+                 item.allowed ? Tone::kHead : Tone::kOpen)
+        << " " << asName(item.what, style);
     if (!item.because.empty()) out << " because " << asLine(item.because, style);
     out << "\n";
   }
   if (shown < report.notCompared.size())
-    out << "Not compared: " << grouped(report.notCompared.size() - shown) << " more\n";
+    out << label("Not compared:", Tone::kOpen) << " " << grouped(report.notCompared.size() - shown)
+        << " more\n";
   writeAssumptions(out, report, style);
 }
 

@@ -66,7 +66,7 @@ const std::map<std::string, std::string>& ruleTexts() {
       {"conditional", "The proof rests on an assumption that could hide a bug and is not accepted"},
       {"not-compared", "Something is not compared, and that is not allowed"},
       {"undecided", "Whether the plan is equivalent could not be settled"},
-      {"wrong-lineage", "A checkpoint of the lineage does not hold although the outputs do"},
+      {"wrong-lineage", "A cut point of the lineage does not hold although the outputs do"},
       {"input-error", "Model or plan cannot be read"},
       {"internal-error", "The program failed"},
   };
@@ -85,12 +85,12 @@ std::string sarifText(const std::vector<PlanResult>& results, int exitCode) {
       const auto [rule, added] = ruleIndex.emplace(finding.rule, ruleIndex.size());
       if (added) {
         const auto text = ruleTexts().find(finding.rule);
-        rules.push_back(
-            {{"id", finding.rule},
-             {"shortDescription",
-              {{"text", text == ruleTexts().end()
-                            ? "The plan does not compute what the model says (" + finding.rule + ")"
-                            : text->second}}}});
+        rules.push_back({{"id", finding.rule},
+                         {"shortDescription",
+                          {{"text", text == ruleTexts().end()
+                                        ? "The plan does not compute what the model computes (" +
+                                              finding.rule + ")"
+                                        : text->second}}}});
       }
       findings.push_back({{"ruleId", finding.rule},
                           {"ruleIndex", rule->second},

@@ -30,22 +30,22 @@ void writeVerdict(std::ostream& out, const Report& report, const TextStyle& styl
            : ", " + counted(report.approved.size(), "approved difference", "approved differences"));
   switch (report.verdict) {
     case Verdict::kEquivalent:
-      out << "EQUIVALENT: plan " << plan << " computes what model " << model
-          << " says, for every input (" << proved << ")";
+      out << label("EQUIVALENT:", Tone::kGood) << " plan " << plan << " computes what model "
+          << model << " computes, for every input (" << proved << ")";
       break;
     case Verdict::kNotEquivalent:
-      out << "NOT EQUIVALENT: plan " << plan << " does not compute what model " << model
-          << " says (" << counted(report.defects.size(), "defect", "defects") << ", " << proved
-          << ")";
+      out << label("NOT EQUIVALENT:", Tone::kBad) << " plan " << plan
+          << " does not compute what model " << model << " computes ("
+          << counted(report.defects.size(), "defect", "defects") << ", " << proved << ")";
       break;
     case Verdict::kUndecided:
-      out << "UNDECIDED: whether plan " << plan << " computes what model " << model
-          << " says could not be settled (" << proved << ")";
+      out << label("UNDECIDED:", Tone::kOpen) << " whether plan " << plan << " computes what model "
+          << model << " computes could not be settled (" << proved << ")";
       if (!report.reason.empty()) out << ": " << asLine(report.reason, style);
       break;
     case Verdict::kConditional:
-      out << "CONDITIONAL: plan " << plan << " computes what model " << model << " says (" << proved
-          << ") if: " << conditionNames(report, style)
+      out << label("CONDITIONAL:", Tone::kOpen) << " plan " << plan << " computes what model "
+          << model << " computes (" << proved << ") if: " << conditionNames(report, style)
           << "; to accept: " << acceptingOptions(report, style);
       break;
   }
@@ -87,7 +87,8 @@ void writeProof(std::ostream& out, const Report& report) {
     classes.insert(id);
   }
   if (report.stages.empty()) return;
-  out << "\nProved: " << grouped(proved) << " of "
+  out << "\n"
+      << label("Proved:", Tone::kHead) << " " << grouped(proved) << " of "
       << counted(report.stages.size(), "stage", "stages");
   if (proved > 0) {
     out << ", by " << counted(classes.size(), "proof", "proofs");
@@ -116,7 +117,9 @@ void writeWrongLineage(std::ostream& out, const Report& report, const TextStyle&
       names.push_back(stage.tensor + " (/lineage/" + std::to_string(stage.entry) + ")");
   }
   if (names.empty()) return;
-  out << "\nWrong lineage: " << counted(names.size(), "checkpoint does", "checkpoints do")
+  out << "\n"
+      << label("Wrong lineage:", Tone::kOpen) << " "
+      << counted(names.size(), "cut point does", "cut points do")
       << " not hold although the outputs do; the lineage is wrong there, not the plan:\n  "
       << nameList(names, style) << "\n";
   if (!report.inference || report.inference->replaced.empty()) return;
@@ -141,7 +144,8 @@ void writeUndecided(std::ostream& out, const Report& report, const TextStyle& st
                                                                         byReason.end());
   std::stable_sort(reasons.begin(), reasons.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
-  out << "\nUndecided: " << counted(undecided, "stage", "stages") << "\n";
+  out << "\n"
+      << label("Undecided:", Tone::kOpen) << " " << counted(undecided, "stage", "stages") << "\n";
   for (std::size_t i = 0; i < std::min(reasons.size(), style.atMost(kMaxReasons)); ++i) {
     const auto& [reason, names] = reasons[i];
     out << "  " << grouped(names.size()) << "  " << asLine(reason, style) << ": "
@@ -157,19 +161,23 @@ void writeInference(std::ostream& out, const Report& report, const TextStyle& st
   if (!report.inference) return;
   if (report.inference->lemmas == 0 && !report.inference->replaced.empty()) return;
   if (report.inference->lemmas > 0)
-    out << "\nLemmas: " << grouped(report.inference->lemmas)
+    out << "\n"
+        << label("Lemmas:", Tone::kHead) << " " << grouped(report.inference->lemmas)
         << " of them are in no file: found by executing a small image of the plan, and proved as "
            "all others (--infer)"
         << (report.inference->reason.empty()
                 ? ""
                 : ", as far as there was time: " + asLine(report.inference->reason, style));
-  else out << "\nLemmas: none was found: " << asLine(report.inference->reason, style);
+  else
+    out << "\n"
+        << label("Lemmas:", Tone::kHead)
+        << " none was found: " << asLine(report.inference->reason, style);
 }
 
 // Only where more than one was made: the others say nothing that the verdict does not.
 void writeAttempts(std::ostream& out, const Report& report) {
   if (report.attempts.size() < 2) return;
-  out << "\nTried:  ";
+  out << "\n" << label("Tried:  ", Tone::kHead);
   for (std::size_t i = 0; i < report.attempts.size(); ++i) {
     const AttemptReport& a = report.attempts[i];
     out << (i == 0 ? "" : ", then ") << a.name << " (" << seconds(a.seconds) << ": "
@@ -178,12 +186,13 @@ void writeAttempts(std::ostream& out, const Report& report) {
 }
 
 void writeStatistics(std::ostream& out, const Statistics& statistics) {
-  out << "\nPlan:   " << counted(statistics.ranks, "rank", "ranks") << ", "
+  out << "\n"
+      << label("Plan:   ", Tone::kHead) << counted(statistics.ranks, "rank", "ranks") << ", "
       << counted(statistics.microbatches, "microbatch", "microbatches") << "; "
       << counted(statistics.programNodes, "program node stands", "program nodes stand") << " for "
       << grouped(statistics.operatorInstances) << " operator instances; "
       << counted(statistics.lineageEntries, "lineage entry", "lineage entries") << "\n";
-  out << "Time:   " << seconds(statistics.secondsTotal);
+  out << label("Time:   ", Tone::kHead) << seconds(statistics.secondsTotal);
   std::vector<std::pair<std::string, double>> phases(statistics.secondsByPhase.begin(),
                                                      statistics.secondsByPhase.end());
   std::stable_sort(phases.begin(), phases.end(),
@@ -193,16 +202,19 @@ void writeStatistics(std::ostream& out, const Statistics& statistics) {
     if (time >= 0.005) list += (list.empty() ? "" : ", ") + printable(phase) + " " + seconds(time);
   }
   if (!list.empty()) out << " (" << list << ")";
-  out << "\nMemory: " << megabytes(statistics.peakMemoryBytes) << " at most\n";
+  out << "\n"
+      << label("Memory: ", Tone::kHead) << megabytes(statistics.peakMemoryBytes) << " at most\n";
   if (statistics.workersLost > 0) {
-    out << "Lost:   " << counted(statistics.workersLost, "worker process", "worker processes")
+    out << label("Lost:   ", Tone::kOpen)
+        << counted(statistics.workersLost, "worker process", "worker processes")
         << " crashed or overran the limits\n";
   }
 }
 
 void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
                    const TextStyle& style) {
-  for (const std::string& warning : warnings) out << "Warning: " << asLine(warning, style) << "\n";
+  for (const std::string& warning : warnings)
+    out << label("Warning:", Tone::kOpen) << " " << asLine(warning, style) << "\n";
 }
 
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
@@ -219,7 +231,8 @@ void writeDetails(std::ostream& out, const Report& report, const TextStyle& styl
   writeInference(out, report, style);
   writeAttempts(out, report);
   writeStatistics(out, report.statistics);
-  if (report.confirmation) out << "Run:    " << asLine(report.confirmation->text, style) << "\n";
+  if (report.confirmation)
+    out << label("Run:    ", Tone::kHead) << asLine(report.confirmation->text, style) << "\n";
 }
 
 }  // namespace
@@ -302,7 +315,8 @@ void writeVerdictLine(std::ostream& out, const PlanResult& result, const TextSty
   std::ostringstream line;
   if (result.report) writeVerdict(line, *result.report, style);
   else {
-    line << (result.inputError ? "INPUT ERROR: " : "ERROR: ") << printable(result.error);
+    line << label(result.inputError ? "INPUT ERROR:" : "ERROR:", Tone::kBad) << " "
+         << printable(result.error);
     if (const std::size_t more = result.errors.size(); more > 1)
       line << " (and " << counted(more - 1, "more error", "more errors") << ")";
     line << "\n";
@@ -318,13 +332,13 @@ void writeSummary(std::ostream& out, const std::vector<PlanResult>& results,
     totals.add(result);
     const bool right = result.report && result.report->verdict == Verdict::kEquivalent;
     if (style.quiet || right || (!result.report && result.errors.size() < 2)) continue;
-    text << "\n== " << printable(result.plan) << "\n";
+    text << "\n" << label("== " + printable(result.plan), Tone::kHead) << "\n";
     if (result.report) writeDetails(text, *result.report, style);
     else writeInputErrors(text, result.errors, result.moreErrors);
   }
   if (!style.quiet) text << "\n";
-  text << "Plans:  " << grouped(results.size()) << ": " << grouped(totals.equivalent)
-       << " equivalent, ";
+  text << label("Plans:  ", Tone::kHead) << grouped(results.size()) << ": "
+       << grouped(totals.equivalent) << " equivalent, ";
   if (totals.conditional > 0) text << grouped(totals.conditional) << " conditional, ";
   text << grouped(totals.notEquivalent) << " not equivalent, " << grouped(totals.undecided)
        << " undecided";

@@ -48,7 +48,7 @@ std::string exact(double value) {
   return {text.data(), end};
 }
 
-void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const std::string& label,
+void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const std::string& first,
                 const std::string& indent, const TextStyle& style) {
   const std::size_t shown = std::min(nodes.size(), style.atMost(kMaxNodes));
   std::size_t place = 0, op = 0;
@@ -58,7 +58,7 @@ void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const st
   }
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& node = nodes[i];
-    out << (i == 0 ? label : indent) << (node.inPlan ? "plan   " : "model  ")
+    out << (i == 0 ? label(first, Tone::kLabel) : indent) << (node.inPlan ? "plan   " : "model  ")
         << padded(asName(node.pointer, style), place) << "  ";
     if (node.location.empty()) out << asName(node.op, style);
     else out << padded(asName(node.op, style), op) << "  " << asName(node.location, style);
@@ -68,11 +68,11 @@ void writeNodes(std::ostream& out, const std::vector<NodePlace>& nodes, const st
 }
 
 void writeCounterexample(std::ostream& out, const Counterexample& example, const TextStyle& style) {
-  out << "  differs at:  " << asName(example.element, style) << " is " << exact(example.logical)
-      << " in the model, " << exact(example.parallel) << " in the plan\n";
+  out << label("  differs at:  ", Tone::kLabel) << asName(example.element, style) << " is "
+      << exact(example.logical) << " in the model, " << exact(example.parallel) << " in the plan\n";
   const std::size_t shown = std::min(example.assignment.size(), style.atMost(kMaxAssignments));
   if (shown == 0) return;
-  out << "  when:        "
+  out << label("  when:        ", Tone::kLabel)
       << (example.endToEnd ? "(values of the plan's own inputs)"
                            : "(values of the tensors that this stage starts from)")
       << "\n";
@@ -91,34 +91,38 @@ void writeCounterexample(std::ostream& out, const Counterexample& example, const
 
 void writeDefect(std::ostream& out, const Defect& defect, const TextStyle& style) {
   const std::string indent(15, ' ');
-  if (!defect.lineage.empty()) out << "  claim:       " << asLine(defect.lineage, style) << "\n";
-  else if (!defect.tensor.empty()) out << "  tensor:      " << asName(defect.tensor, style) << "\n";
+  if (!defect.lineage.empty())
+    out << label("  claim:       ", Tone::kLabel) << asLine(defect.lineage, style) << "\n";
+  else if (!defect.tensor.empty())
+    out << label("  tensor:      ", Tone::kLabel) << asName(defect.tensor, style) << "\n";
   if (!defect.ranks.empty())
-    out << (defect.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
+    out << label(defect.ranks.size() == 1 ? "  rank:        " : "  ranks:       ", Tone::kLabel)
         << formatRanks(defect.ranks) << "\n";
-  if (defect.microbatch) out << "  microbatch:  " << *defect.microbatch << "\n";
+  if (defect.microbatch)
+    out << label("  microbatch:  ", Tone::kLabel) << *defect.microbatch << "\n";
   writeNodes(out, defect.nodes, "  look at:     ", indent, style);
   if (defect.counterexample) writeCounterexample(out, *defect.counterexample, style);
 }
 
 // "norm.weight, y in 9 places": where a cause shows.
 void writeCause(std::ostream& out, const Cause& cause, const TextStyle& style) {
-  if (cause.mend) {
-    out << (cause.mend->proved ? "  equivalent if: " : "  mend:        ")
-        << asLine(cause.mend->text, style);
-    out << (cause.mend->proved ? "" : " (not proved: what fails here agrees then at random inputs)")
+  if (cause.fix) {
+    out << label(cause.fix->proved ? "  proved fix:  " : "  fix:         ", Tone::kAdvice)
+        << asLine(cause.fix->text, style);
+    out << (cause.fix->proved ? "" : " (not proved: what fails here agrees then at random inputs)")
         << "\n";
   }
   if (!cause.tensors.empty()) {
-    out << "  shows in:    " << nameList(cause.tensors, style);
+    out << label("  shows in:    ", Tone::kLabel) << nameList(cause.tensors, style);
     if (cause.defects.size() > 1) out << " (" << grouped(cause.defects.size()) << " places)";
     out << "\n";
   }
   if (!cause.ranks.empty())
-    out << (cause.ranks.size() == 1 ? "  rank:        " : "  ranks:       ")
+    out << label(cause.ranks.size() == 1 ? "  rank:        " : "  ranks:       ", Tone::kLabel)
         << formatRanks(cause.ranks) << "\n";
   if (!cause.microbatches.empty())
-    out << (cause.microbatches.size() == 1 ? "  microbatch:  " : "  microbatches: ")
+    out << label(cause.microbatches.size() == 1 ? "  microbatch:  " : "  microbatches: ",
+                 Tone::kLabel)
         << formatRanks(cause.microbatches) << "\n";
   writeNodes(out, cause.nodes, "  look at:     ", std::string(15, ' '), style);
 }
@@ -128,9 +132,12 @@ void writeCause(std::ostream& out, const Cause& cause, const TextStyle& style) {
 void writeCauses(std::ostream& out, const Report& report, const TextStyle& style) {
   for (std::size_t i = 0; i < std::min(report.causes.size(), style.atMost(style.maxCauses)); ++i) {
     // Of an undecided plan whether it is one of a wrong output is what was not settled.
-    out << (report.verdict == Verdict::kNotEquivalent ? "\nCause " : "\nSuspected cause ") << i + 1
-        << " of " << report.causes.size() << ": " << asLine(report.causes[i].sentence, style)
-        << "\n";
+    const bool wrong = report.verdict == Verdict::kNotEquivalent;
+    out << "\n"
+        << label((wrong ? "Cause " : "Suspected cause ") + std::to_string(i + 1) + " of " +
+                     std::to_string(report.causes.size()) + ":",
+                 wrong ? Tone::kBad : Tone::kOpen)
+        << " " << asLine(report.causes[i].sentence, style) << "\n";
     writeCause(out, report.causes[i], style);
   }
   if (report.causes.size() > style.atMost(style.maxCauses))
@@ -162,8 +169,11 @@ void writeDefects(std::ostream& out, const Report& report, const TextStyle& styl
     }
     ++shown;
     const Defect& defect = report.defects[i];
-    out << "\nDefect " << i + 1 << " of " << report.defects.size() << " (" << toString(defect.kind)
-        << "): " << asLine(defect.message, style) << "\n";
+    out << "\n"
+        << label("Defect " + std::to_string(i + 1) + " of " +
+                     std::to_string(report.defects.size()) + " (" + toString(defect.kind) + "):",
+                 Tone::kHead)
+        << " " << asLine(defect.message, style) << "\n";
     writeDefect(out, defect, style);
   }
   if (more > 0)
@@ -172,11 +182,16 @@ void writeDefects(std::ostream& out, const Report& report, const TextStyle& styl
 
 void writeSuspects(std::ostream& out, const Report& report, const TextStyle& style) {
   if (report.suspects.empty()) return;
-  out << "\nSuspects: statements that do not hold where they stand, the earliest first. Whether "
+  out << "\n"
+      << label("Suspects:", Tone::kHead)
+      << " statements that do not hold where they stand, the earliest first. Whether "
          "they make an output wrong could not be settled.\n";
   for (std::size_t i = 0; i < std::min(report.suspects.size(), style.atMost(kMaxSuspects)); ++i) {
-    out << "\nSuspect " << i + 1 << " of " << report.suspects.size() << ": "
-        << asLine(report.suspects[i].message, style) << "\n";
+    out << "\n"
+        << label("Suspect " + std::to_string(i + 1) + " of " +
+                     std::to_string(report.suspects.size()) + ":",
+                 Tone::kHead)
+        << " " << asLine(report.suspects[i].message, style) << "\n";
     writeDefect(out, report.suspects[i], style);
   }
   if (report.suspects.size() > style.atMost(kMaxSuspects)) {

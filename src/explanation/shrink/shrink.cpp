@@ -83,7 +83,8 @@ Attempt attempt(const Problem& problem, const std::vector<std::int32_t>& perClas
   const auto positions = [&](const PlanLines::Class& c) {
     if (c.telling == PlanLines::Telling::kNo) return options.positions;
     const bool rows = c.telling == PlanLines::Telling::kRows && !experts[free.size()];
-    return std::max(options.positions, rows ? options.lookedUpPositions : options.tellingPositions);
+    return std::max(options.positions,
+                    rows ? options.lookedUpPositions : options.distinctPositions);
   };
   for (const PlanLines::Class& c : lines.classes()) {
     const std::int64_t least = c.dropped                         ? 0

@@ -24,7 +24,8 @@ namespace shardproof {
 struct ShrinkOptions {
   std::int64_t positions =
       2;  // left of a piece of a dimension; those with at most three keep them all
-  std::int64_t tellingPositions = 3;  // the same where order is seen (a mask) or rows are looked up
+  std::int64_t distinctPositions =
+      3;  // the same where order is seen (a mask) or rows are looked up
   std::int64_t lookedUpPositions = 3;  // the same where rows are looked up that are no experts
   std::int32_t ranks = 2;              // left of a symmetry class, where there are more than three;
                                        // one more where two axes would become equal

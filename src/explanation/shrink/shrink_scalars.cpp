@@ -196,7 +196,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
   };
   for (const auto& [n, use] : uses) {
     const bool oneSided = use.model != use.plan;
-    Meaning meaning;
+    SizeProduct product;
     const std::set<Lines>* candidates = products.of(n);
     // What differs between the sides is most often how many samples or tokens there are, also where
     // a layer happens to be as wide.
@@ -235,7 +235,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
           sum.constant -= *values.begin();
           program.zero.push_back(std::move(sum));
         }
-        meaning_[n] = {*values.begin(), {}};
+        products_[n] = {*values.begin(), {}};
         continue;
       }
     }
@@ -243,13 +243,13 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
       if (oneSided) unexplained_.push_back(std::to_string(n));
       continue;
     }
-    meaning.lines = *candidates->begin();
+    product.lines = *candidates->begin();
     if (oneSided && candidates->size() > 1) {
       for (const Lines& other : *candidates) {
-        if (other == meaning.lines) continue;
-        if (other.size() == 1 && meaning.lines.size() == 1) {
+        if (other == product.lines) continue;
+        if (other.size() == 1 && product.lines.size() == 1) {
           LinearSum difference = lines.total(other[0]);
-          program.zero.push_back(difference.add(lines.total(meaning.lines[0]), -1));
+          program.zero.push_back(difference.add(lines.total(product.lines[0]), -1));
           continue;
         }
         for (const Lines& all : *candidates) std::for_each(all.begin(), all.end(), keepLine);
@@ -258,7 +258,7 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
     }
     if (use.asDecimal) {
       // Sizes of which 1/n' has a decimal: whole powers of 2 and 5, line by line.
-      for (const std::int32_t line : meaning.lines) {
+      for (const std::int32_t line : product.lines) {
         std::vector<std::int64_t> values;
         for (std::int64_t twos = 1; twos <= lines.fullSizeOfLine(line); twos *= 2) {
           for (std::int64_t v = twos; v <= lines.fullSizeOfLine(line); v *= 5) values.push_back(v);
@@ -266,14 +266,14 @@ SizeFactors::SizeFactors(const Problem& problem, const KeptRanks& kept,
         program.among.emplace_back(lines.total(line), std::move(values));
       }
     }
-    meaning_[n] = std::move(meaning);
+    products_[n] = std::move(product);
   }
 }
 
 Rational SizeFactors::mapped(const Rational& factor, const PlanLines& lines) const {
   const auto n = wholeNumber(factor);
-  const auto it = n ? meaning_.find(*n) : meaning_.end();
-  if (it == meaning_.end()) return factor;
+  const auto it = n ? products_.find(*n) : products_.end();
+  if (it == products_.end()) return factor;
   std::int64_t value = it->second.factor;
   for (const std::int32_t line : it->second.lines) value *= lines.newSizeOfLine(line);
   return factor.isInteger() ? factor / Rational(*n) * Rational(value)

@@ -37,11 +37,11 @@ class SizeFactors {
   const std::vector<std::string>& unexplained() const { return unexplained_; }
 
  private:
-  struct Meaning {
+  struct SizeProduct {
     std::int64_t factor = 1;  // times the new sizes of these lines
     std::vector<std::int32_t> lines;
   };
-  std::map<std::int64_t, Meaning> meaning_;
+  std::map<std::int64_t, SizeProduct> products_;
   std::vector<std::string> unexplained_;
 };
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "ops/attributes.h"
 #include "ops/collectives.h"
 #include "ops/registry.h"
@@ -198,9 +198,9 @@ Microbatch readMicrobatch(const Value& value) {
 }
 
 std::string unknownOperator(std::string_view op) {
-  const std::string mend = ir::mendOfOperator(op);
+  const std::string suggestion = ir::suggestOperator(op);
   return "unknown operator \"" + std::string(op) + "\"" +
-         (mend.empty() ? ", expected one of docs/operators.md" : mend);
+         (suggestion.empty() ? ", expected one of docs/operators.md" : suggestion);
 }
 
 // Both lists grow past 32-bit ids only in a file of some hundred GB, but an id that wrapped round

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ir/error_list.h"
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "reader/text_source.h"
 
 namespace shardproof::reader {
@@ -56,7 +56,7 @@ class Handler {
     if (const std::size_t cut = reason.find("] "); cut != std::string_view::npos)
       reason.remove_prefix(cut + 2);  // its own error number
     place_.fail("not valid JSON at byte " + std::to_string(position) + ": " + std::string(reason) +
-                ir::mendOfText(reason));
+                ir::suggestText(reason));
   }
 
   ir::ErrorList& errors() { return errors_; }

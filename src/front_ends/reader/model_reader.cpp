@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reader/model_reader.h"
 
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "reader/file_header.h"
 #include "reader/graph_reader.h"
 #include "reader/json_stream.h"
@@ -76,8 +76,8 @@ class ModelClient : public StreamClient {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"tensors\", "
              "\"nodes\", \"outputs\" and \"arguments\"" +
-             ir::mendOfField(key, {"format", "version", "name", "source", "tensors", "nodes",
-                                   "outputs", "arguments"}));
+             ir::suggestField(key, {"format", "version", "name", "source", "tensors", "nodes",
+                                    "outputs", "arguments"}));
     }
   }
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "reader/capture_reader.h"
 #include "reader/communication_reader.h"
 #include "reader/file_header.h"
@@ -38,10 +38,11 @@ Role readRole(const Value& value) {
   const std::string_view text = value.string();
   if (text == "input") return Role::kInput;
   if (text == "output") return Role::kOutput;
-  if (text == "checkpoint") return Role::kCheckpoint;
+  if (text == "cut_point") return Role::kCutPoint;
+  if (text == "checkpoint") return Role::kCutPoint;  // its older name
   if (text == "assumed") return Role::kAssumed;
-  value.expectedOneOf("\"input\", \"output\", \"checkpoint\" or \"assumed\"",
-                      {"input", "output", "checkpoint", "assumed"});
+  value.expectedOneOf("\"input\", \"output\", \"cut_point\" or \"assumed\"",
+                      {"input", "output", "cut_point", "assumed"});
 }
 
 // Told of each field that version 1 does not have.
@@ -284,8 +285,8 @@ class PlanClient : public StreamClient {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"format\", \"version\", \"name\", \"source\", \"model\", "
              "\"mesh\", \"microbatches\", \"programs\", \"lineage\" and \"capture\"" +
-             ir::mendOfField(key, {"format", "version", "name", "source", "model", "mesh",
-                                   "microbatches", "programs", "lineage", "capture"}));
+             ir::suggestField(key, {"format", "version", "name", "source", "model", "mesh",
+                                    "microbatches", "programs", "lineage", "capture"}));
     }
   }
 
@@ -308,7 +309,7 @@ class PlanClient : public StreamClient {
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"at\", \"order\", \"tensors\", \"nodes\" and \"waits\"" +
-             ir::mendOfField(key, {"at", "order", "tensors", "nodes", "waits"}));
+             ir::suggestField(key, {"at", "order", "tensors", "nodes", "waits"}));
     }
   }
 
@@ -327,7 +328,7 @@ class PlanClient : public StreamClient {
     } else {
       v.fail("unknown field \"" + std::string(key) +
              "\", expected only \"tensor\", \"role\", \"approved\" and \"shards\"" +
-             ir::mendOfField(key, {"tensor", "role", "approved", "shards"}));
+             ir::suggestField(key, {"tensor", "role", "approved", "shards"}));
     }
   }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
 
@@ -109,10 +109,10 @@ void Value::failAt(const std::string& pointer, const std::string& message) const
 void Value::expectedOneOf(const std::string& what, const std::vector<std::string>& words) const {
   const bool word = kind() == ValueKind::kString;
   fail("found " + describe() + ", expected " + what +
-       (word ? ir::mendOfWord(string(), words) : std::string()));
+       (word ? ir::suggestWord(string(), words) : std::string()));
 }
-void Value::expectedAs(const std::string& what, const std::string& mend) const {
-  fail("found " + describe() + ", expected " + what + ": " + mend);
+void Value::expectedAs(const std::string& what, const std::string& suggestion) const {
+  fail("found " + describe() + ", expected " + what + ": " + suggestion);
 }
 void Value::expected(const std::string& what) const {
   fail("found " + describe() + ", expected " + what);
@@ -210,7 +210,7 @@ Value Value::expectFields(std::span<const std::string_view> known) const {
   for (const Value member : *this) {
     if (std::find(known.begin(), known.end(), member.key()) == known.end()) {
       member.fail("unknown field \"" + std::string(member.key()) + "\", expected only " +
-                  listNames(known) + ir::mendOfField(member.key(), {known.begin(), known.end()}));
+                  listNames(known) + ir::suggestField(member.key(), {known.begin(), known.end()}));
     }
   }
   return *this;

@@ -54,7 +54,7 @@ class Value {
   // The same, with which of `words` may have been meant; with how to write it.
   [[noreturn]] void expectedOneOf(const std::string& what,
                                   const std::vector<std::string>& words) const;
-  [[noreturn]] void expectedAs(const std::string& what, const std::string& mend) const;
+  [[noreturn]] void expectedAs(const std::string& what, const std::string& suggestion) const;
 
   class Iterator {
    public:

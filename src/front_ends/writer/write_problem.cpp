@@ -57,10 +57,10 @@ const char* roleOf(Role role) {
       return "output";
     case Role::kAssumed:
       return "assumed";
-    case Role::kCheckpoint:
+    case Role::kCutPoint:
       break;
   }
-  return "checkpoint";
+  return "cut_point";
 }
 
 class ProblemWriter {

@@ -17,7 +17,7 @@ namespace shardproof {
 
 namespace {
 
-// Checkpoints of a plan speak of this share of its local tensors, or of more.
+// Cut points of a plan speak of this share of its local tensors, or of more.
 enum class Lineage : std::uint8_t { kThin, kModest, kDense };
 // Plans that list each layer's input and output list an eighth. Of a thinner one more is inferred
 // before it is tried; of a modest one it is tried first, within limits.
@@ -198,7 +198,7 @@ class Attempts {
     if (found.problem) problem_ = std::move(found.problem);
   }
 
-  // Of checkpoints of the file that are reported as wrong: what they should be.
+  // Of cut points of the file that are reported as wrong: what they should be.
   static void listReplaced(const Problem& problem, const std::vector<Inferred::Replaced>& replaced,
                            const Report& report, Inference& inference, bool verified) {
     const auto verdictOf = [&](EntryId entry) {
@@ -222,7 +222,7 @@ class Attempts {
 
   void finish() {
     if (found_) listReplaced(*problem_, replaced_, report_, *found_, true);
-    // The verdict stands; what the checkpoints should be is looked up for the report alone.
+    // The verdict stands; what the cut points should be is looked up for the report alone.
     if (infer_ != Infer::kNever && hasWrongLineage(report_) && !report_.interrupted &&
         (!found_ || found_->replaced.empty()))
       lookUpWrongLineage();

@@ -25,7 +25,7 @@ Report verifyInferring(std::unique_ptr<Problem>& problem, const VerifyOptions& o
 // Whether some input holds integers of which not all values are looked at: an index.
 bool hasIndices(const Problem& problem);
 
-// A first look at what is read from HLO programs, whose own checkpoints are often enough: little
+// A first look at what is read from HLO programs, whose own cut points are often enough: little
 // time for each stage, and in all. `read` reads the programs again, with all values of indices or
 // without. Nothing where it does not settle the verdict; `problem` is then what it was, and
 // `tried` has these attempts. `seconds`: what reading took.

@@ -31,8 +31,8 @@ std::vector<std::vector<std::int64_t>> permutationsOf(const Shape& shape) {
   return all;
 }
 
-std::vector<Lying> pieces(std::int32_t dim, std::int64_t count, const Lying& like) {
-  std::vector<Lying> all;
+std::vector<Arrangement> pieces(std::int32_t dim, std::int64_t count, const Arrangement& like) {
+  std::vector<Arrangement> all;
   for (std::int64_t i = 0; i < count; ++i) {
     all.push_back(like);
     all.back().dim = dim;
@@ -43,18 +43,18 @@ std::vector<Lying> pieces(std::int32_t dim, std::int64_t count, const Lying& lik
 }
 
 // Of rows that were one dimension also the other order: [s b, h] for [b, s, h].
-std::vector<Lying> regroupings(const Shape& shape, const std::set<std::int64_t>& extents) {
-  std::vector<Lying> all;
+std::vector<Arrangement> regroupings(const Shape& shape, const std::set<std::int64_t>& extents) {
+  std::vector<Arrangement> all;
   const auto add = [&](std::size_t d, std::int64_t inner, bool swapped) {
-    Lying lying;
-    lying.regrouped = static_cast<std::int32_t>(d);
-    lying.inner = inner;
+    Arrangement arrangement;
+    arrangement.regrouped = static_cast<std::int32_t>(d);
+    arrangement.inner = inner;
     if (swapped) {
-      lying.permute.resize(shape.size() + 1);
-      std::iota(lying.permute.begin(), lying.permute.end(), 0);
-      std::swap(lying.permute[d], lying.permute[d + 1]);
+      arrangement.permute.resize(shape.size() + 1);
+      std::iota(arrangement.permute.begin(), arrangement.permute.end(), 0);
+      std::swap(arrangement.permute[d], arrangement.permute[d + 1]);
     }
-    if (all.size() < kMostRegroupings) all.push_back(std::move(lying));
+    if (all.size() < kMostRegroupings) all.push_back(std::move(arrangement));
   };
   for (std::size_t d = 0; d + 1 < shape.size(); ++d)
     if (shape[d] > 1 && shape[d + 1] > 1) add(d, 0, false);
@@ -73,7 +73,7 @@ std::vector<Lying> regroupings(const Shape& shape, const std::set<std::int64_t>&
 
 }  // namespace
 
-Shape Lying::viewOf(const Shape& whole) const {
+Shape Arrangement::viewOf(const Shape& whole) const {
   Shape view = whole;
   if (regrouped < 0) return view;
   const std::size_t d = at(regrouped);
@@ -87,7 +87,7 @@ Shape Lying::viewOf(const Shape& whole) const {
   return view;
 }
 
-Shape Lying::shapeOf(const Shape& whole) const {
+Shape Arrangement::shapeOf(const Shape& whole) const {
   Shape cut = viewOf(whole);
   if (dim >= 0) cut[at(dim)] /= count;
   if (permute.empty()) return cut;
@@ -96,7 +96,7 @@ Shape Lying::shapeOf(const Shape& whole) const {
   return result;
 }
 
-LocalPart Lying::partOf(const Shape& whole) const {
+LocalPart Arrangement::partOf(const Shape& whole) const {
   LocalPart part;
   part.permute = permute;
   part.scale = scale;
@@ -110,51 +110,52 @@ LocalPart Lying::partOf(const Shape& whole) const {
   return part;
 }
 
-std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
-                                               const std::vector<Rational>& scales,
-                                               const std::set<std::int64_t>& extents,
-                                               bool multiplesOnly) {
-  std::vector<std::vector<Lying>> all;
+std::vector<std::vector<Arrangement>> arrangementsOf(const Shape& shape,
+                                                     const std::vector<Rational>& scales,
+                                                     const std::set<std::int64_t>& extents,
+                                                     bool multiplesOnly) {
+  std::vector<std::vector<Arrangement>> all;
   for (const Rational& scale : scales) {
-    Lying lying;
-    lying.scale = scale;
-    all.push_back({lying});
+    Arrangement arrangement;
+    arrangement.scale = scale;
+    all.push_back({arrangement});
   }
   if (multiplesOnly) return all;
   const auto permutations = permutationsOf(shape);
   for (const auto& permute : permutations) {
-    Lying lying;
-    lying.permute = permute;
-    all.push_back({lying});
+    Arrangement arrangement;
+    arrangement.permute = permute;
+    all.push_back({arrangement});
   }
-  for (const Lying& lying : regroupings(shape, extents)) all.push_back({lying});
+  for (const Arrangement& arrangement : regroupings(shape, extents)) all.push_back({arrangement});
   for (std::size_t d = 0; d < shape.size(); ++d)
     for (std::int64_t count = 2; count <= kMostPieces; ++count)
       if (shape[d] % count == 0 && shape[d] > 1)
         all.push_back(pieces(static_cast<std::int32_t>(d), count, {}));
   // Zigzag sequences before batches.
   for (const auto& permute : permutations) {
-    Lying lying;
-    lying.permute = permute;
+    Arrangement arrangement;
+    arrangement.permute = permute;
     for (std::size_t d = 0; d < shape.size(); ++d)
-      if (shape[d] % 2 == 0) all.push_back(pieces(static_cast<std::int32_t>(d), 2, lying));
+      if (shape[d] % 2 == 0) all.push_back(pieces(static_cast<std::int32_t>(d), 2, arrangement));
   }
   return all;
 }
 
 template <class Real>
-std::vector<Real> elementsOf(const Real* whole, const Shape& all, const Lying& lying) {
-  const Shape shape = lying.viewOf(all);
+std::vector<Real> elementsOf(const Real* whole, const Shape& all, const Arrangement& arrangement) {
+  const Shape shape = arrangement.viewOf(all);
   Shape strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   std::int64_t offset = 0;
-  if (lying.dim >= 0)
-    offset = strides[at(lying.dim)] * lying.index * (shape[at(lying.dim)] / lying.count);
-  const Shape result = lying.shapeOf(all);
+  if (arrangement.dim >= 0)
+    offset = strides[at(arrangement.dim)] * arrangement.index *
+             (shape[at(arrangement.dim)] / arrangement.count);
+  const Shape result = arrangement.shapeOf(all);
   Shape steps = strides;
-  if (!lying.permute.empty())
-    for (std::size_t d = 0; d < steps.size(); ++d) steps[d] = strides[at(lying.permute[d])];
-  const auto factor = static_cast<Real>(lying.scale.toDouble());
+  if (!arrangement.permute.empty())
+    for (std::size_t d = 0; d < steps.size(); ++d) steps[d] = strides[at(arrangement.permute[d])];
+  const auto factor = static_cast<Real>(arrangement.scale.toDouble());
   std::vector<Real> elements;
   Shape position(shape.size(), 0);
   while (true) {
@@ -170,8 +171,8 @@ std::vector<Real> elementsOf(const Real* whole, const Shape& all, const Lying& l
   }
 }
 
-template std::vector<double> elementsOf(const double*, const Shape&, const Lying&);
-template std::vector<long double> elementsOf(const long double*, const Shape&, const Lying&);
+template std::vector<double> elementsOf(const double*, const Shape&, const Arrangement&);
+template std::vector<long double> elementsOf(const long double*, const Shape&, const Arrangement&);
 
 std::set<std::int64_t> extentsOf(const Problem& problem) {
   std::set<std::int64_t> whole;

@@ -12,7 +12,7 @@
 
 namespace shardproof::infer {
 
-struct Lying {
+struct Arrangement {
   std::int32_t dim = -1;              // along which the tensor is cut; -1: all of it is meant
   std::int64_t count = 1, index = 0;  // piece `index` of `count` equal ones
   // Of all of the tensor, before it is permuted: dimension `regrouped` becomes two, the second of
@@ -30,14 +30,14 @@ struct Lying {
 
 // Each is all pieces of a tensor of this shape. The likeliest first. `extents`: into which
 // dimensions may be taken apart.
-std::vector<std::vector<Lying>> arrangementsOf(const Shape& shape,
-                                               const std::vector<Rational>& scales,
-                                               const std::set<std::int64_t>& extents,
-                                               bool multiplesOnly);
+std::vector<std::vector<Arrangement>> arrangementsOf(const Shape& shape,
+                                                     const std::vector<Rational>& scales,
+                                                     const std::set<std::int64_t>& extents,
+                                                     bool multiplesOnly);
 
 // The elements of the piece, permuted and multiplied, row-major.
 template <class Real>
-std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Lying& lying);
+std::vector<Real> elementsOf(const Real* whole, const Shape& shape, const Arrangement& arrangement);
 
 // The extents of the model's dimensions, and their shares along an axis of the mesh.
 std::set<std::int64_t> extentsOf(const Problem& problem);

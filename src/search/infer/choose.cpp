@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "infer/extrapolate.h"
-#include "infer/makers.h"
+#include "infer/producers.h"
 #include "shrink/kept_ranks.h"
 #include "util/index.h"
 
@@ -31,11 +31,11 @@ class Choice {
          const std::set<EntryId>& wrong, const std::set<EntryId>& doubtful)
       : problem_(problem),
         model_(problem.model.graph),
-        modelMakers_(makersOf(model_)),
+        modelProducers_(producersOf(model_)),
         executedCoordinates_(lift.executedCoordinates()) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
-      makers_.push_back(makersOf(program.graph));
+      producers_.push_back(producersOf(program.graph));
       chosen_.emplace_back(program.graph.tensors.size());
       for (const Node& node : program.graph.nodes)
         if (node.communication >= 0)
@@ -57,22 +57,22 @@ class Choice {
       const Tensor& tensor = local(p, relation.tensor);
       if (tensor.added || given_.contains(tensor.name) || partial[p].contains(relation.tensor))
         continue;
-      auto said = lift.said(relation);
-      if (said.empty()) continue;
-      if (!relation.lying.asItIs()) {
+      auto proposal = lift.proposal(relation);
+      if (proposal.empty()) continue;
+      if (!relation.arrangement.asItIs()) {
         // Said of it already, as a part of a sum: a stage can rely on one of the two only.
         if (!speaker_.contains({p, relation.tensor}))
-          pieces_[{p, relation.tensor}].push_back(std::move(said));
+          pieces_[{p, relation.tensor}].push_back(std::move(proposal));
         continue;
       }
-      candidates_[{p, relation.tensor}] = std::move(said);
+      candidates_[{p, relation.tensor}] = std::move(proposal);
       for (const auto& [q, t] : relation.others)
         speaker_[{lift.fullProgram(q), t}] = {p, relation.tensor};
     }
-    for (const auto& [program, t] : found.silent) {
+    for (const auto& [program, t] : found.uninformative) {
       const ProgramId p = lift.fullProgram(program);
       if (at(t) >= problem.plan.programs[p].graph.tensors.size()) continue;
-      silent_.emplace(local(p, t).name, problem.plan.programs[p].at);
+      uninformative_.emplace(local(p, t).name, problem.plan.programs[p].at);
     }
     differs_ = !found.differing.empty();
   }
@@ -96,40 +96,40 @@ class Choice {
     for (auto& [tensor, all] : candidates_) {
       const TensorId chosen = choose(tensor.first, tensor.second);
       if (differs_ && restsOnMany(tensor)) continue;
-      for (Lift::Said& said : all) {
-        if (said.tensor != chosen) continue;
-        entries.push_back({said.tensor, Role::kCheckpoint, {std::move(said.shard)}});
+      for (Lift::ShardProposal& proposal : all) {
+        if (proposal.tensor != chosen) continue;
+        entries.push_back({proposal.tensor, Role::kCutPoint, {std::move(proposal.shard)}});
         break;
       }
     }
-    extrapolate(problem_, executedCoordinates_, silent_, entries);
+    extrapolate(problem_, executedCoordinates_, uninformative_, entries);
     if (differs_) expect(entries);
     return entries;
   }
 
   // An entry for each. Of the tensors of the model that a piece may be, the one that most of is
   // covered, then what the same operator makes, then the first.
-  void addPieces(const Local& here, std::vector<std::vector<Lift::Said>>& pieces,
+  void addPieces(const Local& here, std::vector<std::vector<Lift::ShardProposal>>& pieces,
                  Chosen& chosen) const {
     // Operators that take parts out have no place among what is under way (ir/local_parts.cpp).
     for (const Program& program : problem_.plan.programs)
       if (!program.asynchrony.empty()) return;
-    const NodeId made = makers_[here.first][here.second].node;
+    const NodeId made = producers_[here.first][here.second].node;
     const auto& nodes = problem_.plan.programs[here.first].graph.nodes;
-    for (std::vector<Lift::Said>& piece : pieces) {
-      const auto rank = [&](const Lift::Said& said) {
-        const NodeId model = modelMakers_[said.tensor].node;
+    for (std::vector<Lift::ShardProposal>& piece : pieces) {
+      const auto rank = [&](const Lift::ShardProposal& proposal) {
+        const NodeId model = modelProducers_[proposal.tensor].node;
         const bool alike = made.valid() && model.valid() && nodes[made].communication < 0 &&
                            nodes[made].op == model_.nodes[model].op;
-        return std::tuple(-said.covered, !alike, said.tensor);
+        return std::tuple(-proposal.covered, !alike, proposal.tensor);
       };
-      Lift::Said& best =
+      Lift::ShardProposal& best =
           *std::min_element(piece.begin(), piece.end(),
                             [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
       for (std::uint32_t i = 0; i < best.shard.parts.size(); ++i)
         chosen.placed.push_back(
             {EntryId(chosen.entries.size()), 0, i, best.shard.parts[i].local, best.where});
-      chosen.entries.push_back({best.tensor, Role::kCheckpoint, {std::move(best.shard)}});
+      chosen.entries.push_back({best.tensor, Role::kCutPoint, {std::move(best.shard)}});
     }
   }
 
@@ -182,7 +182,7 @@ class Choice {
       const Local next = stack.back();
       stack.pop_back();
       for (const Local& o : operandsOf(next)) {
-        if (choose(o.first, o.second).valid() || !makers_[o.first][o.second].node.valid() ||
+        if (choose(o.first, o.second).valid() || !producers_[o.first][o.second].node.valid() ||
             !unknown.insert(o).second)
           continue;
         if (unknown.size() > kMostUnknown) return true;
@@ -202,13 +202,13 @@ class Choice {
       nodeOf.emplace(std::pair(model_.nodes[n].op, std::move(operands)), n);
     }
     std::vector<LineageEntry> expectedEntries;
-    for (const ProgramId p : firstIds<ProgramId>(makers_.size())) {
+    for (const ProgramId p : firstIds<ProgramId>(producers_.size())) {
       const Program& program = problem_.plan.programs[p];
       const auto boxes = commonBoxes(program, entries);
-      for (const TensorId t : firstIds<TensorId>(makers_[p].size())) {
-        const Maker& maker = makers_[p][t];
-        if (!maker.node.valid() || choose(p, t).valid() || pieces_.contains({p, t})) continue;
-        const Node& node = program.graph.nodes[maker.node];
+      for (const TensorId t : firstIds<TensorId>(producers_[p].size())) {
+        const Producer& producer = producers_[p][t];
+        if (!producer.node.valid() || choose(p, t).valid() || pieces_.contains({p, t})) continue;
+        const Node& node = program.graph.nodes[producer.node];
         std::vector<TensorId> operands;
         for (const Operand& o : program.graph.in(node))
           operands.push_back(o.present() ? choose(p, o.tensor) : TensorId::none());
@@ -217,7 +217,7 @@ class Choice {
           if (operands.size() == 1) expected = operands[0];
         } else if (const auto it = nodeOf.find({node.op, operands}); it != nodeOf.end()) {
           const auto out = model_.out(model_.nodes[it->second]);
-          if (maker.result < out.size()) expected = out[maker.result];
+          if (producer.result < out.size()) expected = out[producer.result];
         }
         if (!expected.valid() || expectedEntries.size() == kMostExpected) continue;
         const auto box =
@@ -227,7 +227,7 @@ class Choice {
         shard.parts = {{program.graph.tensors[t].name, program.at, Microbatch::none()}};
         if (!program.graph.tensors[t].perMicrobatch)
           std::erase_if(shard.step, [](const auto& step) { return step.first == kMicrobatchAxis; });
-        expectedEntries.push_back({expected, Role::kCheckpoint, {std::move(shard)}});
+        expectedEntries.push_back({expected, Role::kCutPoint, {std::move(shard)}});
       }
     }
     std::move(expectedEntries.begin(), expectedEntries.end(), std::back_inserter(entries));
@@ -243,7 +243,7 @@ class Choice {
       return part;
     };
     const Program& program = problem_.plan.programs[here.first];
-    const Node& node = program.graph.nodes[makers_[here.first][here.second].node];
+    const Node& node = program.graph.nodes[producers_[here.first][here.second].node];
     const double own = share(here, expected);
     if (node.communication >= 0) return false;
     const auto in = program.graph.in(node);
@@ -279,10 +279,10 @@ class Choice {
 
   // Of a communication those of all members.
   std::vector<Local> operandsOf(const Local& here) const {
-    const Maker& maker = makers_[here.first][here.second];
-    if (maker.node < 0) return {};
+    const Producer& producer = producers_[here.first][here.second];
+    if (producer.node < 0) return {};
     const Program& program = problem_.plan.programs[here.first];
-    const Node& node = program.graph.nodes[maker.node];
+    const Node& node = program.graph.nodes[producer.node];
     if (node.communication >= 0) {
       const auto it = sent_.find(program.communications[node.communication].comm);
       return it == sent_.end() ? std::vector<Local>() : it->second;
@@ -305,29 +305,30 @@ class Choice {
       return;
     }
     std::optional<Rank> best;
-    for (const Lift::Said& said : candidates->second) {
-      const Rank rank = rankOf(here, said);
+    for (const Lift::ShardProposal& proposal : candidates->second) {
+      const Rank rank = rankOf(here, proposal);
       if (best && !(rank < *best)) continue;
       best = rank;
-      state.tensor = said.tensor;
+      state.tensor = proposal.tensor;
     }
   }
 
   // The least is the best.
   using Rank = std::tuple<double, int, std::int64_t, bool, std::int32_t>;
-  Rank rankOf(const Local& here, const Lift::Said& said) const {
+  Rank rankOf(const Local& here, const Lift::ShardProposal& proposal) const {
     // An operator of the same name that was given nothing of the same says less than that the value
     // is that of an operand.
     enum Kind { kSameOperator, kOperand, kSameName, kOther };
     Kind kind = kOther;
     std::int64_t alike = 0;
     bool attributes = false;
-    const Maker &maker = makers_[here.first][here.second], &model = modelMakers_[said.tensor];
-    if (maker.node >= 0) {
+    const Producer &producer = producers_[here.first][here.second],
+                   &model = modelProducers_[proposal.tensor];
+    if (producer.node >= 0) {
       const Graph& graph = problem_.plan.programs[here.first].graph;
-      const Node& node = graph.nodes[maker.node];
+      const Node& node = graph.nodes[producer.node];
       const auto in = graph.in(node);
-      if (node.communication < 0 && model.node >= 0 && maker.result == model.result &&
+      if (node.communication < 0 && model.node >= 0 && producer.result == model.result &&
           model_.nodes[model.node].op == node.op) {
         attributes = model_.nodes[model.node].attributes == node.attributes;
         const auto there = model_.in(model_.nodes[model.node]);
@@ -338,25 +339,26 @@ class Choice {
       }
       if (kind > kOperand) {
         for (const Local& o : operandsOf(here))
-          if (chosen_[o.first][o.second].tensor == said.tensor) kind = kOperand;
+          if (chosen_[o.first][o.second].tensor == proposal.tensor) kind = kOperand;
       }
     }
-    return {-said.covered, kind, -alike, !attributes, said.tensor};
+    return {-proposal.covered, kind, -alike, !attributes, proposal.tensor};
   }
 
   const Problem& problem_;
   const Graph& model_;
-  const std::vector<Maker> modelMakers_;
+  const std::vector<Producer> modelProducers_;
   const std::vector<std::vector<std::int32_t>>& executedCoordinates_;
-  std::vector<std::vector<Maker>> makers_;  // by program and tensor
+  std::vector<std::vector<Producer>> producers_;  // by program and tensor
   std::unordered_map<NameId, std::vector<Local>> sent_;
   // By name of a local tensor: what the file says it is; none of a doubtful one.
   std::unordered_map<NameId, TensorId> given_;
-  std::map<Local, std::vector<Lift::Said>> candidates_;
-  std::map<Local, std::vector<std::vector<Lift::Said>>> pieces_;  // of what does not lie as it is
+  std::map<Local, std::vector<Lift::ShardProposal>> candidates_;
+  std::map<Local, std::vector<std::vector<Lift::ShardProposal>>>
+      pieces_;                      // of what does not lie as it is
   std::map<Local, Local> speaker_;  // whose relation says what a part of the same sum is
   std::vector<std::vector<State>> chosen_;
-  Locals silent_;
+  Locals uninformative_;
   bool differs_ = false;  // the plan is probably wrong
 };
 

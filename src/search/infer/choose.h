@@ -10,7 +10,7 @@
 
 namespace shardproof::infer {
 
-// Checkpoints of the full plan, one for each local tensor of a program, without what its lineage
+// Cut points of the full plan, one for each local tensor of a program, without what its lineage
 // mentions already. (One for several programs would be as late as the last of them, and nothing
 // before it could rest on it.)
 //

@@ -69,11 +69,11 @@ decltype(Shard::box) boxAt(const Problem& problem, TensorId tensor, const Shard&
 }  // namespace
 
 void extrapolate(const Problem& problem,
-                 const std::vector<std::vector<std::int32_t>>& coordinatesOf, const Locals& silent,
-                 std::vector<LineageEntry>& entries) {
+                 const std::vector<std::vector<std::int32_t>>& coordinatesOf,
+                 const Locals& uninformative, std::vector<LineageEntry>& entries) {
   const auto& mesh = problem.plan.mesh;
   const bool allExecuted = coordinatesOf.empty();
-  if (allExecuted && silent.empty()) return;
+  if (allExecuted && uninformative.empty()) return;
   Locals left = unnamedLocals(problem);
   const Kinds kinds = kindsOf(problem);
   for (const LineageEntry& entry : entries)
@@ -83,7 +83,7 @@ void extrapolate(const Problem& problem,
       return allExecuted ||
              std::binary_search(coordinatesOf[axis].begin(), coordinatesOf[axis].end(), c);
     };
-    if (silent.empty() && coordinatesOf[axis].size() == at(mesh[axis].size)) continue;
+    if (uninformative.empty() && coordinatesOf[axis].size() == at(mesh[axis].size)) continue;
     // By what else the entry says: the coordinates, and its place.
     using Rest =
         std::tuple<TensorId, NameId, Coordinates, std::vector<std::int32_t>, decltype(Shard::step)>;
@@ -105,11 +105,12 @@ void extrapolate(const Problem& problem,
       const auto [atA, a] = found[0];
       const auto [atB, b] = found[1];
       for (std::int32_t c = 0; c < mesh[axis].size; ++c) {
-        if (silent.empty() && executed(c)) continue;
+        if (uninformative.empty() && executed(c)) continue;
         Shard shard = entries[a].shards[0];
         for (auto& [of, coordinate] : shard.parts[0].at)
           if (at(of) == axis) coordinate = c;
-        if (executed(c) && !silent.contains({shard.parts[0].local, shard.parts[0].at})) continue;
+        if (executed(c) && !uninformative.contains({shard.parts[0].local, shard.parts[0].at}))
+          continue;
         const auto kind = kinds.find({shard.parts[0].local, shard.parts[0].at});
         if (kind == kinds.end() ||
             kind->second != kinds.at({shard.parts[0].local, entries[a].shards[0].parts[0].at}) ||
@@ -117,7 +118,7 @@ void extrapolate(const Problem& problem,
           continue;
         shard.box = boxAt(problem, entries[a].tensor, shard, atA, entries[b].shards[0], atB, c);
         if (shard.box.size() != entries[a].shards[0].box.size()) continue;
-        entries.push_back({entries[a].tensor, Role::kCheckpoint, {std::move(shard)}});
+        entries.push_back({entries[a].tensor, Role::kCutPoint, {std::move(shard)}});
       }
     }
   }

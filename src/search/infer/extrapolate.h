@@ -17,7 +17,7 @@ using Locals = std::set<std::pair<NameId, Coordinates>>;  // of a program at the
 // Adds to `entries` of one part each. `problem`: that of the whole plan; `coordinatesOf`: those of
 // each axis that were executed, none: all; `silent`: what said nothing though it was executed.
 void extrapolate(const Problem& problem,
-                 const std::vector<std::vector<std::int32_t>>& coordinatesOf, const Locals& silent,
-                 std::vector<LineageEntry>& entries);
+                 const std::vector<std::vector<std::int32_t>>& coordinatesOf,
+                 const Locals& uninformative, std::vector<LineageEntry>& entries);
 
 }  // namespace shardproof::infer

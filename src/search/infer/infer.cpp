@@ -43,19 +43,19 @@ Shrunk imageOf(const Problem& problem, double seconds) {
   ShrinkOptions options;
   options.seconds = seconds;
   options.maxElements = kMostElements;
-  options.tellingPositions = 2;
+  options.distinctPositions = 2;
   options.lookedUpPositions = kLookedUp;
   options.distinct = false;  // places are found by values
   options.windowsAlike = true;
   return shrinkProblem(problem, options);
 }
 
-// By lineage of checkpoints, or of inputs and outputs.
-std::set<NameId> mentioned(const Problem& problem, bool byCheckpoints) {
+// By lineage of cut points, or of inputs and outputs.
+std::set<NameId> mentioned(const Problem& problem, bool byCutPoints) {
   std::set<NameId> names;
   const auto counts = [&](const LineageEntry& entry) {
-    const bool between = entry.role == Role::kCheckpoint || entry.role == Role::kAssumed;
-    return between == byCheckpoints;
+    const bool between = entry.role == Role::kCutPoint || entry.role == Role::kAssumed;
+    return between == byCutPoints;
   };
   for (const LineageEntry& entry : problem.plan.lineage) {
     if (!counts(entry)) continue;
@@ -100,7 +100,7 @@ std::vector<Inferred::Replaced> replacedBy(const Problem& problem, const std::se
 }  // namespace
 
 double lineageDensity(const Problem& problem) {
-  const std::set<NameId> checkpoints = mentioned(problem, true), ends = mentioned(problem, false);
+  const std::set<NameId> cutPoints = mentioned(problem, true), ends = mentioned(problem, false);
   std::size_t all = 0, known = 0;
   for (const Program& program : problem.plan.programs) {
     for (const Tensor& tensor : program.graph.tensors) {
@@ -108,7 +108,7 @@ double lineageDensity(const Problem& problem) {
           tensor.added || tensor.kindInFile != TensorKind::kProduced || ends.contains(tensor.name))
         continue;
       ++all;
-      known += checkpoints.contains(tensor.name);
+      known += cutPoints.contains(tensor.name);
     }
   }
   return all == 0 ? 1 : static_cast<double>(known) / static_cast<double>(all);

@@ -27,7 +27,7 @@ Lift::Kind Lift::kindOf(const Relation& relation, const std::vector<Axis>& axes,
                         TensorId tensor) const {
   const Problem& here = executed();
   Kind kind{here.model.graph.tensors[tensor].shape,
-            relation.lying.shapeOf(
+            relation.arrangement.shapeOf(
                 here.plan.programs[relation.program].graph.tensors[relation.tensor].shape),
             {}};
   for (const Axis& axis : axes) std::get<2>(kind).push_back(axis.axis);
@@ -40,9 +40,9 @@ void Lift::collectWays(const Relations& relations) {
   for (const Relation& relation : relations.relations) {
     const std::vector<Axis> axes = axesOf(relation);
     const auto& places = relation.found.front().places;
-    for (const Place& base : places) {
+    for (const BoxPosition& base : places) {
       if (std::count_if(places.begin(), places.end(),
-                        [&](const Place& p) { return p.tensor == base.tensor; }) > 1)
+                        [&](const BoxPosition& p) { return p.tensor == base.tensor; }) > 1)
         continue;
       fits.clear();
       fit(relation, axes, base, fits);
@@ -100,7 +100,7 @@ bool Lift::holds(const Relation& relation,
                  const std::vector<std::vector<std::int64_t>>& coordinates, const Fit& fit,
                  std::size_t upTo) const {
   for (std::size_t i = 0; i < coordinates.size(); ++i) {
-    Place place = fit.base;
+    BoxPosition place = fit.base;
     bool known = true;
     for (std::size_t a = 0; a < fit.steps.size(); ++a) {
       known = known && (a < upTo || coordinates[i][a] == 0);
@@ -115,7 +115,7 @@ bool Lift::holds(const Relation& relation,
 
 // The steps are those to the neighbours of the first running; all others must agree. Where a tensor
 // is the same at several places there are several.
-void Lift::fit(const Relation& relation, const std::vector<Axis>& axes, const Place& base,
+void Lift::fit(const Relation& relation, const std::vector<Axis>& axes, const BoxPosition& base,
                std::vector<Fit>& fits) const {
   std::vector<std::vector<std::int64_t>> coordinates;
   for (const Found& found : relation.found) coordinates.push_back(coordinatesOf(axes, found));
@@ -137,7 +137,7 @@ void Lift::fit(const Relation& relation, const std::vector<Axis>& axes, const Pl
     }
     const std::size_t neighbour = neighbourAlong(a);
     if (neighbour == coordinates.size()) return;
-    for (const Place& place : relation.found[neighbour].places) {
+    for (const BoxPosition& place : relation.found[neighbour].places) {
       if (place.tensor != base.tensor) continue;
       if (fits.size() >= kMostFits || ++tried > kMostSteps) return;
       for (std::size_t d = 0; d < base.low.size(); ++d)
@@ -281,17 +281,19 @@ void Lift::addLeftOut(const Relation& relation, const Program& program, Shard& s
 }
 
 // A dimension that is taken apart has the model's extents, or their shares along an axis.
-std::optional<Lying> Lift::lyingAtFullSize(const Lying& lying, TensorId of, const Tensor& localHere,
-                                           const Tensor& local) const {
-  if (lying.regrouped < 0 || lying.inner == 0 || !shrunk_.problem) return lying;
-  const std::size_t d = at(lying.regrouped);
+std::optional<Arrangement> Lift::arrangementAtFullSize(const Arrangement& arrangement, TensorId of,
+                                                       const Tensor& localHere,
+                                                       const Tensor& local) const {
+  if (arrangement.regrouped < 0 || arrangement.inner == 0 || !shrunk_.problem) return arrangement;
+  const std::size_t d = at(arrangement.regrouped);
   const std::int64_t all = local.shape[d];
   const Shape &whole = full_.model.graph.tensors[of].shape,
               &wholeHere = executed().model.graph.tensors[of].shape;
   // Where the part that is dimension `v` of the view is in the tensor of the model.
   const auto placeOf = [&](std::size_t v) {
-    const auto it = std::find(lying.permute.begin(), lying.permute.end(), v);
-    return lying.permute.empty() ? v : static_cast<std::size_t>(it - lying.permute.begin());
+    const auto it = std::find(arrangement.permute.begin(), arrangement.permute.end(), v);
+    return arrangement.permute.empty() ? v
+                                       : static_cast<std::size_t>(it - arrangement.permute.begin());
   };
   const auto extent = [&](std::size_t v, std::int64_t here) -> std::int64_t {
     const std::size_t k = placeOf(v);
@@ -303,18 +305,19 @@ std::optional<Lying> Lift::lyingAtFullSize(const Lying& lying, TensorId of, cons
         return whole[k] / full_.plan.mesh[a].size;
     return 0;
   };
-  Lying full = lying;
-  full.inner = extent(d + 1, lying.inner);
+  Arrangement full = arrangement;
+  full.inner = extent(d + 1, arrangement.inner);
   if (full.inner == 0) {
-    const std::int64_t outer = extent(d, localHere.shape[d] / lying.inner);
+    const std::int64_t outer = extent(d, localHere.shape[d] / arrangement.inner);
     if (outer == 0 || all % outer != 0) return std::nullopt;
     full.inner = all / outer;
   }
   return all % full.inner == 0 ? std::optional(full) : std::nullopt;
 }
 
-std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vector<Axis>& axes,
-                                       const Fit& fit) const {
+std::optional<Lift::ShardProposal> Lift::lifted(const Relation& relation,
+                                                const std::vector<Axis>& axes,
+                                                const Fit& fit) const {
   const Program& here = executed().plan.programs[relation.program];
   const Program& program = full_.plan.programs[fullProgram(relation.program)];
   // Both have the same tensors in the same order, but for masks of dropout, which come last.
@@ -325,16 +328,18 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
   if (full_.names.text(tensor.name) != executed().names.text(tensorHere.name)) return std::nullopt;
   if (tensor.kind != tensorHere.kind || tensor.shape.size() != tensorHere.shape.size())
     return std::nullopt;
-  const auto atFull = lyingAtFullSize(relation.lying, fit.base.tensor, tensorHere, tensor);
+  const auto atFull =
+      arrangementAtFullSize(relation.arrangement, fit.base.tensor, tensorHere, tensor);
   if (!atFull || atFull->shapeOf(tensor.shape).size() != whole.shape.size()) return std::nullopt;
-  const Lying& lying = *atFull;
-  if (lying.dim >= 0 && tensor.shape[at(lying.dim)] % lying.count != 0) return std::nullopt;
-  const Shape extentHere = relation.lying.shapeOf(tensorHere.shape),
-              extent = lying.shapeOf(tensor.shape);
-  Said said;
-  said.tensor = fit.base.tensor;
-  said.covered = 1;
-  said.where = lying.partOf(tensor.shape);
+  const Arrangement& arrangement = *atFull;
+  if (arrangement.dim >= 0 && tensor.shape[at(arrangement.dim)] % arrangement.count != 0)
+    return std::nullopt;
+  const Shape extentHere = relation.arrangement.shapeOf(tensorHere.shape),
+              extent = arrangement.shapeOf(tensor.shape);
+  ShardProposal proposal;
+  proposal.tensor = fit.base.tensor;
+  proposal.covered = 1;
+  proposal.where = arrangement.partOf(tensor.shape);
   std::vector<Shape> steps(axes.size());
   std::vector<std::pair<std::int64_t, std::int64_t>> fixed;
   for (std::size_t i = 0; i < here.at.size(); ++i)
@@ -342,43 +347,43 @@ std::optional<Lift::Said> Lift::lifted(const Relation& relation, const std::vect
   for (std::size_t d = 0; d < extent.size(); ++d) {
     const auto full = atFullSize(fit, d, axes, extentHere[d], extent[d], fixed);
     if (!full) return std::nullopt;
-    said.shard.box.emplace_back(full->first, full->first + extent[d]);
-    said.covered *= static_cast<double>(extent[d]) / static_cast<double>(whole.shape[d]);
+    proposal.shard.box.emplace_back(full->first, full->first + extent[d]);
+    proposal.covered *= static_cast<double>(extent[d]) / static_cast<double>(whole.shape[d]);
     for (std::size_t a = 0; a < axes.size(); ++a) steps[a].push_back(full->second[a]);
   }
-  said.covered *= placesOf(axes, steps);
+  proposal.covered *= placesOf(axes, steps);
   for (std::size_t a = 0; a < axes.size(); ++a) {
     if (std::any_of(steps[a].begin(), steps[a].end(), [](std::int64_t s) { return s != 0; }))
-      said.shard.step.emplace_back(axes[a].axis, std::move(steps[a]));
+      proposal.shard.step.emplace_back(axes[a].axis, std::move(steps[a]));
   }
-  said.shard.parts.push_back({tensor.name, program.at, Microbatch::none()});
+  proposal.shard.parts.push_back({tensor.name, program.at, Microbatch::none()});
   for (const auto& [p, t] : relation.others) {
     const Program& other = full_.plan.programs[at(fullProgram(p))];
     if (at(t) >= other.graph.tensors.size() || other.graph.tensors[at(t)].shape != tensor.shape)
       return std::nullopt;
-    said.shard.parts.push_back({other.graph.tensors[at(t)].name, other.at, Microbatch::none()});
+    proposal.shard.parts.push_back({other.graph.tensors[at(t)].name, other.at, Microbatch::none()});
   }
-  if (!relation.others.empty()) addLeftOut(relation, program, said.shard);
+  if (!relation.others.empty()) addLeftOut(relation, program, proposal.shard);
   // Where programs fix an axis, its sum is that of the parts, which must be all there are.
   std::int64_t parts = 1;
   for (const std::int32_t a : relation.sum) {
     const bool named = std::any_of(program.at.begin(), program.at.end(),
                                    [&](const auto& c) { return c.first == a; });
     if (named) parts *= full_.plan.mesh[at(a)].size;
-    else said.shard.sum.push_back(a);
+    else proposal.shard.sum.push_back(a);
   }
-  if (parts != static_cast<std::int64_t>(said.shard.parts.size())) return std::nullopt;
-  return said;
+  if (parts != static_cast<std::int64_t>(proposal.shard.parts.size())) return std::nullopt;
+  return proposal;
 }
 
-std::vector<Lift::Said> Lift::said(const Relation& relation) const {
+std::vector<Lift::ShardProposal> Lift::proposal(const Relation& relation) const {
   const std::vector<Axis> axes = axesOf(relation);
-  std::vector<Place> places = relation.found.front().places;
+  std::vector<BoxPosition> places = relation.found.front().places;
   std::stable_sort(places.begin(), places.end(),
-                   [](const Place& a, const Place& b) { return a.tensor < b.tensor; });
+                   [](const BoxPosition& a, const BoxPosition& b) { return a.tensor < b.tensor; });
   std::vector<std::vector<std::int64_t>> coordinates;
   for (const Found& found : relation.found) coordinates.push_back(coordinatesOf(axes, found));
-  std::vector<Said> all;
+  std::vector<ShardProposal> all;
   std::vector<Fit> fits;
   for (std::size_t i = 0; i < places.size();) {
     const TensorId tensor = places[i].tensor;
@@ -425,7 +430,7 @@ std::vector<Lift::Said> Lift::said(const Relation& relation) const {
     for (; next < places.size() && places[next].tensor == tensor; ++next)
       if (fits.size() < kMostFits && !settled) fit(relation, axes, places[next], fits);
     i = next;
-    std::optional<Said> best;
+    std::optional<ShardProposal> best;
     for (const Fit& one : fits) {
       auto made = lifted(relation, axes, one);
       if (made && (!best || made->covered > best->covered)) best = std::move(made);

@@ -34,7 +34,7 @@ class Lift {
   }
   // The shard that says it of the local tensor on all ranks of its program, and of which tensor of
   // the model. `covered`: the share of that tensor which the shard is about.
-  struct Said {
+  struct ShardProposal {
     TensorId tensor;
     Shard shard;
     double covered = 0;
@@ -43,7 +43,7 @@ class Lift {
   // What may be said of each tensor of the model that it is found in, tensors in their order. Where
   // it is found at several places of one (rows that are equal), the box moves as those of other
   // local tensors of its shape do in tensors of that shape, where one of these ways is among them.
-  std::vector<Said> said(const Relation& relation) const;
+  std::vector<ShardProposal> proposal(const Relation& relation) const;
 
  private:
   struct Axis {                             // that moves the tensor's running
@@ -52,7 +52,7 @@ class Lift {
     std::vector<std::int32_t> coordinates;  // of the full plan, by those here
   };
   struct Fit {
-    Place base;
+    BoxPosition base;
     std::vector<Shape> steps;  // by axis, in positions of what was executed
   };
   // How boxes of one shape move in tensors of one shape, and how many do.
@@ -64,7 +64,7 @@ class Lift {
   std::vector<std::int64_t> coordinatesOf(const std::vector<Axis>& axes, const Found& found) const;
   bool holds(const Relation& relation, const std::vector<std::vector<std::int64_t>>& coordinates,
              const Fit& fit, std::size_t upTo) const;
-  void fit(const Relation& relation, const std::vector<Axis>& axes, const Place& base,
+  void fit(const Relation& relation, const std::vector<Axis>& axes, const BoxPosition& base,
            std::vector<Fit>& fits) const;
   // Along one dimension: the base and the step of each axis at full size. `fixed`: coordinates that
   // the program fixes, here and in the full plan.
@@ -73,10 +73,11 @@ class Lift {
       std::int64_t extent, const std::vector<std::pair<std::int64_t, std::int64_t>>& fixed) const;
   void addLeftOut(const Relation& relation, const Program& program, Shard& shard) const;
   double placesOf(const std::vector<Axis>& axes, const std::vector<Shape>& steps) const;
-  std::optional<Lying> lyingAtFullSize(const Lying& lying, TensorId of, const Tensor& localHere,
-                                       const Tensor& local) const;
-  std::optional<Said> lifted(const Relation& relation, const std::vector<Axis>& axes,
-                             const Fit& fit) const;
+  std::optional<Arrangement> arrangementAtFullSize(const Arrangement& arrangement, TensorId of,
+                                                   const Tensor& localHere,
+                                                   const Tensor& local) const;
+  std::optional<ShardProposal> lifted(const Relation& relation, const std::vector<Axis>& axes,
+                                      const Fit& fit) const;
 
   const Problem& full_;
   const Shrunk& shrunk_;

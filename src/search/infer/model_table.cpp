@@ -38,7 +38,7 @@ void ModelTable<Real>::take(TensorId t, const Value& value) {
   const Real* x = value.data();
   for (std::int64_t i = 0; i < value.size(); ++i) {
     if (value.element == ElementKind::kReal) {
-      if (tells(x[i]))
+      if (isInformative(x[i]))
         index.push_back({static_cast<double>(x[i]), t, static_cast<std::int32_t>(i)});
       continue;
     }
@@ -50,7 +50,7 @@ void ModelTable<Real>::take(TensorId t, const Value& value) {
 }
 
 template <class Real>
-void ModelTable<Real>::keep(TensorId t, const Again& value) {
+void ModelTable<Real>::keep(TensorId t, const ResampledValue& value) {
   if (value.element != ElementKind::kComplex) kept_[t] = copyOf(value);
 }
 
@@ -132,11 +132,11 @@ bool ModelTable<Real>::common(Real value, std::size_t dims) const {
 }
 
 template <class Real>
-std::vector<Place> ModelTable<Real>::placesOf(const Real* x, const Shape& shape,
-                                              ElementKind element, std::int64_t pivot, Real wanted,
-                                              Real tolerance) const {
-  std::vector<Place> places;
-  forPlaces(shape, element, pivot, wanted, tolerance, [&](const Place& place) {
+std::vector<BoxPosition> ModelTable<Real>::placesOf(const Real* x, const Shape& shape,
+                                                    ElementKind element, std::int64_t pivot,
+                                                    Real wanted, Real tolerance) const {
+  std::vector<BoxPosition> places;
+  forPlaces(shape, element, pivot, wanted, tolerance, [&](const BoxPosition& place) {
     // Most places that share the pivot do not share the first element.
     if (!same(x[0], values_[place.tensor].data()[offsetOf(place)], tolerance)) return false;
     if (allOf(place, shape, [&](std::int64_t i, Real y) { return same(x[i], y, tolerance); }))

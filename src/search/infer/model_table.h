@@ -21,8 +21,8 @@ namespace shardproof::infer {
 // normalisation of two features, the gradient of one): that would be lost in them, or look like
 // what it is added to. Of further draws, which only tell apart what the first one found: a fourth
 // of the time.
-using Again = executor::Value<double>;
-constexpr double kRoundingAgain = 1e-9;
+using ResampledValue = executor::Value<double>;
+constexpr double kResampledRounding = 1e-9;
 
 // By how much of the largest element two may differ that are the same.
 template <class Real>
@@ -30,7 +30,7 @@ constexpr Real kRounding = std::is_same_v<Real, double> ? 1e-10L : 1e-12L;
 constexpr std::size_t kMostPlaces = 128;  // that are kept of one tensor
 
 template <class Real>
-bool tells(Real x) {
+bool isInformative(Real x) {
   return x != 0 && std::isfinite(x);
 }
 
@@ -58,7 +58,7 @@ class ModelTable {
   // A tensor's elements, to be looked up.
   void take(TensorId t, const Value& value);
   // Those of another draw, for allOfKept only.
-  void keep(TensorId t, const Again& value);
+  void keep(TensorId t, const ResampledValue& value);
   // After the last one that is taken, before anything is looked up.
   void sort();
 
@@ -82,7 +82,7 @@ class ModelTable {
       inBox[d] = pivot % std::max<std::int64_t>(shape[d], 1);
       pivot /= std::max<std::int64_t>(shape[d], 1);
     }
-    Place place{TensorId(), Shape(shape.size())};
+    BoxPosition place{TensorId(), Shape(shape.size())};
     std::size_t tried = 0;
     for (; it != end && it->value <= high && tried < kMostTried; ++it) {
       const Shape &whole = values_[it->tensor].shape, &strides = strides_[it->tensor];
@@ -102,22 +102,22 @@ class ModelTable {
 
   // f(index in the box, element of the model) for the whole box, until f is false.
   template <class F>
-  bool allOf(const Place& place, const Shape& shape, const F& f) const {
+  bool allOf(const BoxPosition& place, const Shape& shape, const F& f) const {
     return allIn(values_[place.tensor], place, shape, f);
   }
   // The same of the draw that was kept last.
   template <class F>
-  bool allOfKept(const Place& place, const Shape& shape, const F& f) const {
+  bool allOfKept(const BoxPosition& place, const Shape& shape, const F& f) const {
     return allIn(kept_[place.tensor], place, shape, f);
   }
 
   // Where a box with these elements lies. `wanted`: what is looked up, of element `pivot`.
-  std::vector<Place> placesOf(const Real* x, const Shape& shape, ElementKind element,
-                              std::int64_t pivot, Real wanted, Real tolerance) const;
+  std::vector<BoxPosition> placesOf(const Real* x, const Shape& shape, ElementKind element,
+                                    std::int64_t pivot, Real wanted, Real tolerance) const;
 
  private:
   template <class Whole, class F>
-  bool allIn(const Whole& whole, const Place& place, const Shape& shape, const F& f) const {
+  bool allIn(const Whole& whole, const BoxPosition& place, const Shape& shape, const F& f) const {
     const Shape& strides = strides_[place.tensor];
     Shape position(shape.size(), 0);
     const std::int64_t size = executor::positionsOf(shape);
@@ -162,7 +162,7 @@ class ModelTable {
     std::vector<std::uint32_t> firsts_;  // open addressing: an entry's number and 1; 0: none
     int shift_ = 64;
   };
-  std::int64_t offsetOf(const Place& place) const {
+  std::int64_t offsetOf(const BoxPosition& place) const {
     const Shape& strides = strides_[place.tensor];
     std::int64_t offset = 0;
     for (std::size_t d = 0; d < strides.size(); ++d) offset += place.low[d] * strides[d];
@@ -172,9 +172,9 @@ class ModelTable {
   executor::Value<T> copyOf(const executor::Value<T>& value);
 
   executor::Memory memory_;
-  std::vector<Value> values_;   // by tensor, of the draw that is looked up
-  std::vector<Again> kept_;     // of another one
-  std::vector<Shape> strides_;  // of them
+  std::vector<Value> values_;         // by tensor, of the draw that is looked up
+  std::vector<ResampledValue> kept_;  // of another one
+  std::vector<Shape> strides_;        // of them
   // Of tensors of one kind and with as many dimensions: others cannot hold a box of these.
   std::map<std::pair<ElementKind, std::size_t>, Index> indices_;
   bool sorted_ = true;

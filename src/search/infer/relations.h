@@ -25,17 +25,17 @@
 namespace shardproof::infer {
 
 // Elements [low, low + the local tensor's shape) of a tensor of the model.
-struct Place {
+struct BoxPosition {
   TensorId tensor;
   Shape low;
-  friend bool operator==(const Place&, const Place&) = default;
+  friend bool operator==(const BoxPosition&, const BoxPosition&) = default;
 };
 
 // One running of a local tensor: where, and all places that its elements have.
 struct Found {
   Rank rank;
   std::int32_t microbatch = -1;  // -1: of a tensor that exists once
-  std::vector<Place> places;
+  std::vector<BoxPosition> places;
 };
 
 // A local tensor of a program that was found on all its ranks (and for all microbatches).
@@ -45,7 +45,7 @@ struct Relation {
   std::vector<std::int32_t> sum;  // axes (or kMicrobatchAxis) over which they were added up, sorted
   std::vector<Found> found;       // with `sum`, at coordinate 0 of its axes
   // What of the tensor was found: of the pieces of one there is a relation for each.
-  Lying lying;
+  Arrangement arrangement;
   // With `sum` over axes that programs fix: the tensors of the other programs, which the same nodes
   // make.
   std::vector<std::pair<ProgramId, TensorId>> others;
@@ -55,10 +55,10 @@ struct Relations {
   std::vector<Relation> relations;  // by program and tensor, ascending
   // What has no relation, as on all ranks its elements are alike or zero at this draw (the gradient
   // of rows that no token names): by program and tensor.
-  std::vector<std::pair<ProgramId, TensorId>> silent;
+  std::vector<std::pair<ProgramId, TensorId>> uninformative;
   std::size_t looked = 0;          // local tensors that were looked up, of all programs
   std::vector<EntryId> differing;  // lineage entries of outputs that the ranks do not have
-  std::vector<EntryId> wrong;      // those of checkpoints, where they have all outputs
+  std::vector<EntryId> wrong;      // those of cut points, where they have all outputs
   bool stopped = false;            // out of time: there may be more
 };
 

@@ -18,7 +18,7 @@ namespace shardproof {
 
 // Where the lemmas of an attempt come from.
 enum class Lemmas : std::uint8_t {
-  kFile,           // the plan's checkpoints
+  kFile,           // the plan's cut points
   kInferred,       // ... and what inference finds
   kInferredParts,  // ... also several boxes, and other orders of dimensions
 };

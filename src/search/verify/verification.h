@@ -78,7 +78,7 @@ class Verification {
   bool refutesDoubtful(std::vector<EntryId>& todo);
 
   // A stage that fails although all that it assumes may hold may need to know how its assumptions
-  // hang together: it is cut again past them. Checkpoints get one such try, outputs as many as
+  // hang together: it is cut again past them. Cut points get one such try, outputs as many as
   // there are rounds.
   bool deepen(EntryId e);
 
@@ -95,9 +95,9 @@ class Verification {
   // A lemma that was found may be true and hide how two things hang together. Where nothing else
   // helps, what is not proved is cut again as if none had been found: what of it, in order.
   std::vector<EntryId> withoutInferredLemmas();
-  // True checkpoints may do the same: in a small plan what is not proved is cut again without any,
+  // True cut points may do the same: in a small plan what is not proved is cut again without any,
   // once. It ends with the first proof that is not found soon.
-  std::vector<EntryId> withoutCheckpoints();
+  std::vector<EntryId> withoutCutPoints();
   // Where that proved too little: what is told is told of the stages before it.
   void endLastResort();
   // What is not proved, to be cut as if these had never been there and nothing had failed; in
@@ -208,7 +208,7 @@ class Verification {
   // Where nothing was refuted at first: what is refuted now, the earliest `most`.
   void takeWhatIsRefutedNow(std::size_t most);
 
-  // The earliest of what was refuted in the first round, where each stage is as its checkpoints cut
+  // The earliest of what was refuted in the first round, where each stage is as its cut points cut
   // it, or, if nothing was, now.
   void listSuspects();
 

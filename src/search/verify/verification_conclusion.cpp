@@ -88,7 +88,7 @@ void Verification::conclude() {
     StageReport& report = report_.stages[index(entries_[f.entry].stage)];
     const bool wrong = endToEnd_.evaluated ? endToEnd_.violated.contains(f.entry)
                                            : f.outcome.verdict() == StageVerdict::kRefuted;
-    if (wrong && plan_.lineage[f.entry].role == Role::kCheckpoint && all) {
+    if (wrong && plan_.lineage[f.entry].role == Role::kCutPoint && all) {
       report.verdict = StageVerdict::kWrongLineage;
       report.method = f.outcome.method();
       report.reason = f.outcome.counterexample

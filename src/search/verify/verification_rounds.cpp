@@ -33,10 +33,10 @@ constexpr std::size_t kManyForHurried = 60;
 // Where outputs are probably wrong: what the rest of the plan is proved with, before they are
 // evaluated.
 constexpr double kSecondsBesideDoubtful = 2;
-// The last resort, without any checkpoint, is for plans of so many operators on all ranks, and for
+// The last resort, without any cut point, is for plans of so many operators on all ranks, and for
 // proofs that take no longer.
-constexpr std::size_t kMostWithoutCheckpoints = 5'000;
-constexpr double kSecondsWithoutCheckpoints = 5;
+constexpr std::size_t kMostWithoutCutPoints = 5'000;
+constexpr double kSecondsWithoutCutPoints = 5;
 
 }  // namespace
 
@@ -83,7 +83,7 @@ void Verification::prove() {
         if (argumentsProved()) break;
       }
     }
-    // Failed checkpoints are no longer assumed; what relied on them is cut again, further up.
+    // Failed cut points are no longer assumed; what relied on them is cut again, further up.
     for (const EntryId e : failures())
       if (!excluded_[e]) excluded_[e] = !mayHoldWithout(e);
     todo.clear();
@@ -97,7 +97,7 @@ void Verification::prove() {
     if (todo.empty() || round == kMostInferredRounds) {
       std::vector<EntryId> anew;
       if (round < last) anew = withoutInferredLemmas();
-      if (anew.empty() && todo.empty()) anew = withoutCheckpoints();
+      if (anew.empty() && todo.empty()) anew = withoutCutPoints();
       if (!anew.empty()) {
         todo = std::move(anew);
         last = round + kMostRounds;
@@ -134,17 +134,17 @@ std::vector<EntryId> Verification::withoutInferredLemmas() {
   return cutAnewWithout(inferred);
 }
 
-std::vector<EntryId> Verification::withoutCheckpoints() {
-  if (hurry_ == Hurry::kLastResort || planIndex_->operatorInstances() > kMostWithoutCheckpoints)
+std::vector<EntryId> Verification::withoutCutPoints() {
+  if (hurry_ == Hurry::kLastResort || planIndex_->operatorInstances() > kMostWithoutCutPoints)
     return {};
-  const auto isCheckpoint = [&](EntryId e) { return plan_.lineage[e].role == Role::kCheckpoint; };
+  const auto isCutPoint = [&](EntryId e) { return plan_.lineage[e].role == Role::kCutPoint; };
   if (std::none_of(topological().begin(), topological().end(),
-                   [&](EntryId e) { return isCheckpoint(e) && holds(e); }))
+                   [&](EntryId e) { return isCutPoint(e) && holds(e); }))
     return {};
   hurry_ = Hurry::kLastResort;
   beforeLastResort_ = {entries_, chain_->snapshot(), excluded_};
-  proofSeconds_ = std::min(options_.stageSeconds, kSecondsWithoutCheckpoints);
-  return cutAnewWithout(isCheckpoint);
+  proofSeconds_ = std::min(options_.stageSeconds, kSecondsWithoutCutPoints);
+  return cutAnewWithout(isCutPoint);
 }
 
 void Verification::endLastResort() {
@@ -196,7 +196,7 @@ bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
 bool Verification::deepen(EntryId e) {
   EntryState& state = entries_[e];
   const auto& used = chain_->assumed(e);
-  if (used.empty() || (plan_.lineage[e].role == Role::kCheckpoint && state.depth > 0)) return false;
+  if (used.empty() || (plan_.lineage[e].role == Role::kCutPoint && state.depth > 0)) return false;
   state.deepened.insert(state.deepened.end(), used.begin(), used.end());
   std::sort(state.deepened.begin(), state.deepened.end());
   ++state.depth;

@@ -21,7 +21,7 @@ std::string Builder::saved(int chunk, const std::string& local) {
   Node node = communication("all_gather", local + ".shard", again, {"dp"});
   node.attributes = {attribute("dim", shard()->layout.dp)};
   backwardNodes(chunk).push_back(std::move(node));
-  checkpoint(chunk, again, false);
+  cutPoint(chunk, again, false);
   saved_[{chunk, local}] = again;
   return again;
 }
@@ -41,7 +41,7 @@ void Builder::recompute(Layer& layer) {
       saved_[{layer.chunk, name}] = copy.name;
       name = copy.name;
       program(layer.chunk).tensors.add(std::move(copy));
-      checkpoint(layer.chunk, name, false);
+      cutPoint(layer.chunk, name, false);
     }
     if (node.op == "dropout") claim(layer.chunk, node.in[0]);
     if (!node.comm.empty()) node.comm += ".again";
@@ -77,7 +77,7 @@ void Builder::addGradient(ValueId to, const std::string& logical, const std::str
   model("add", {v.gradient, logical}, {sum}, {}, location_);
   backwardNodes(v.chunk).push_back(
       {.op = "add", .in = {v.localGradient, local}, .out = {localSum}, .location = location_});
-  checkpoint(v.chunk, localSum, v.boundary);
+  cutPoint(v.chunk, localSum, v.boundary);
   v.gradient = sum;
   v.localGradient = localSum;
 }
@@ -149,8 +149,8 @@ void Builder::backwardOperator(const Record& record) {
     if (localOut[i].empty()) continue;
     // The gradient of a shared key-value head is a sum over its ranks that the model has formed
     // before it goes on; a proof through a whole layer would have to multiply all of it out.
-    checkpoint(record.chunk, localOut[i],
-               at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
+    cutPoint(record.chunk, localOut[i],
+             at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
     addGradient(record.in[i], logicalOut[i], localOut[i]);
   }
 }
@@ -206,7 +206,7 @@ void Builder::backwardCommunication(const Record& record) {
   if (dim >= 0) attributes.insert(attributes.begin(), attribute("dim", dim));
   node.attributes = std::move(attributes);
   backwardNodes(record.chunk).push_back(std::move(node));
-  checkpoint(record.chunk, name, false);
+  cutPoint(record.chunk, name, false);
   addGradient(record.in[0], from.gradient, name);
 }
 
@@ -222,7 +222,7 @@ void Builder::backwardMove(const Record& record) {
   declareLocal(to.chunk, name, from.gradient, to.shape, gradientLayout(to), true);
   backwardNodes(from.chunk).push_back(std::move(send));
   backwardNodes(to.chunk).push_back(std::move(receive));
-  checkpoint(to.chunk, name, true);
+  cutPoint(to.chunk, name, true);
   addGradient(record.in[0], from.gradient, name);
 }
 

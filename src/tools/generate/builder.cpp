@@ -101,15 +101,15 @@ Tensor& Builder::declareLocal(int chunk, const std::string& name, const std::str
                                      .layout = layout});
 }
 
-void Builder::checkpoint(int chunk, const std::string& local, bool boundary) {
-  if (options_.checkpoints == "all" || (options_.checkpoints == "layers" && boundary))
+void Builder::cutPoint(int chunk, const std::string& local, bool boundary) {
+  if (options_.cutPoints == "all" || (options_.cutPoints == "layers" && boundary))
     claim(chunk, local);
 }
 
 void Builder::claim(int chunk, const std::string& local) {
   const Tensor& t = program(chunk).tensors.at(local);
   if (t.logical.empty() || !claimed_.emplace(rankOf(chunk), local).second) return;
-  out_.lineage.push_back({t.logical, "checkpoint", {{local, rankOf(chunk)}}});
+  out_.lineage.push_back({t.logical, "cut_point", {{local, rankOf(chunk)}}});
 }
 
 void Builder::inputPiece(const std::string& logical, int chunk, const std::string& local) {

@@ -104,7 +104,7 @@ class Builder {
 
   const Shape& shape(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).shape; }
   const Layout& layout(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).layout; }
-  void markBoundary(ValueId v);  // kept by --checkpoints layers, with its gradient
+  void markBoundary(ValueId v);  // kept by --cut-points layers, with its gradient
 
   void backward(ValueId loss);
   Generated finish();
@@ -156,7 +156,7 @@ class Builder {
   Tensor& declareLocal(int chunk, const std::string& name, const std::string& logical,
                        const Shape& shape, const Layout& layout, bool perMicrobatch);
   void declareLogical(const std::string& name, const Shape& shape, const std::string& gradOf = "");
-  void checkpoint(int chunk, const std::string& local, bool boundary);
+  void cutPoint(int chunk, const std::string& local, bool boundary);
   void claim(int chunk, const std::string& local);
   void inputPiece(const std::string& logical, int chunk, const std::string& local);
   Node communication(const std::string& op, const std::string& in, const std::string& out,
@@ -209,7 +209,7 @@ class Builder {
   std::map<std::pair<int, std::string>, std::string> saved_;
   std::map<std::string, std::size_t> inputEntries_;  // lineage of what is given, by logical tensor
   std::set<std::pair<int, std::string>>
-      claimed_;  // local tensors with a checkpoint, by pp coordinate
+      claimed_;  // local tensors with a cut point, by pp coordinate
   std::set<std::string> comms_;
   std::vector<std::string> finalGradients_;  // of parameters, in their order: logical, and local
   std::vector<std::string> finalLocalGradients_;

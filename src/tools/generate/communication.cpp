@@ -12,7 +12,7 @@ ValueId Builder::moved(Kind kind, ValueId from, Value to, Node node, int dim) {
     declareLocal(chunk_, to.local, to.logical, to.shape, to.layout, true);
     if (dim >= 0) node.attributes.insert(node.attributes.begin(), attribute("dim", dim));
     forwardNodes(chunk_).push_back(std::move(node));
-    checkpoint(chunk_, to.local, false);
+    cutPoint(chunk_, to.local, false);
   }
   const ValueId out = addValue(std::move(to));
   record_.push_back({.kind = kind,
@@ -87,7 +87,7 @@ ValueId Builder::toChunk(ValueId value, int chunk) {
   declareLocal(chunk, there.local, there.logical, there.shape, there.layout, true);
   forwardNodes(from).push_back(std::move(send));
   forwardNodes(chunk).push_back(std::move(receive));
-  checkpoint(chunk, there.local, true);
+  cutPoint(chunk, there.local, true);
   const ValueId out = addValue(std::move(there));
   record_.push_back(
       {.kind = Kind::kMove, .in = {value}, .out = {out}, .location = location_, .chunk = chunk});
@@ -96,7 +96,7 @@ ValueId Builder::toChunk(ValueId value, int chunk) {
 
 void Builder::markBoundary(ValueId v) {
   at(v).boundary = true;
-  if (options_.checkpoints == "layers") checkpoint(at(v).chunk, at(v).local, true);
+  if (options_.cutPoints == "layers") cutPoint(at(v).chunk, at(v).local, true);
 }
 
 }  // namespace shardproof::generate

@@ -88,7 +88,7 @@ void Builder::backwardCutCrossEntropy(const Record& record, const std::string& o
   const std::string mean =
       run("div", {difference}, name + ".difference.mean", "", {attribute("scalar", tokens)});
   run("mul", {mean, ownGradient}, logical, logical);
-  checkpoint(record.chunk, logical, false);
+  cutPoint(record.chunk, logical, false);
   addGradient(record.in[0], logical, logical);
 }
 

@@ -73,7 +73,7 @@ ValueId Builder::parameter(const std::string& name, const Shape& shape, const La
     Node node = communication("all_gather", p.local, name, {"dp"});
     node.attributes = {attribute("dim", p.stepLayout.dp)};
     forwardNodes(chunk_).push_back(std::move(node));
-    checkpoint(chunk_, name, false);
+    cutPoint(chunk_, name, false);
   }
   p.value = addValue({.logical = name,
                       .local = name,
@@ -129,7 +129,7 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
   if (op == "dropout")
     claim(chunk_,
           localIn[0]);  // lineage says for which positions the mask is drawn, so it is always there
-  for (const std::string& local : localOut) checkpoint(chunk_, local, false);
+  for (const std::string& local : localOut) cutPoint(chunk_, local, false);
   record_.push_back({.op = op,
                      .in = in,
                      .out = out,
@@ -163,7 +163,7 @@ ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& i
        .out = {local},
        .attributes = withShape(attributes, localShape(result.shape, result.layout)),
        .location = location_});
-  checkpoint(chunk_, local, false);
+  cutPoint(chunk_, local, false);
   return addValue({.logical = result.name,
                    .local = local,
                    .shape = result.shape,
@@ -192,7 +192,7 @@ ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
                                   .out = {part},
                                   .attributes = {attribute("scalar", options_.splits())},
                                   .location = location_});
-  checkpoint(chunk_, part, true);
+  cutPoint(chunk_, part, true);
   const ValueId loss = addValue({.logical = name,
                                  .local = part,
                                  .shape = {},

@@ -44,7 +44,7 @@ struct Options {
   std::string dropout;  // probability; empty: the architecture's, "0": no dropout
   std::string
       clip;  // maximum of the global gradient norm; empty: the architecture's, "0": no clipping
-  std::string checkpoints = "all";  // all, layers, none
+  std::string cutPoints = "all";  // all, layers, none
 
   std::int64_t chunks() const { return pp * virtualStages; }
   std::int64_t splits() const { return dp * microbatches; }  // pieces the batch is cut into

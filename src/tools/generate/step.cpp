@@ -13,7 +13,7 @@ void Builder::accumulate(int chunk, const std::string& from, const std::string& 
   layout.sumMb = false;
   declareLocal(chunk, to, logical, shape, layout, false);
   program(chunk).accumulations.push_back({from, to, location_, chunk});
-  checkpoint(chunk, to, true);
+  cutPoint(chunk, to, true);
 }
 
 std::string Builder::stepCommunication(Parameter& p, const std::string& op, const std::string& in,
@@ -25,7 +25,7 @@ std::string Builder::stepCommunication(Parameter& p, const std::string& op, cons
   node.runs = Runs::kOnce;
   if (op != "all_reduce") node.attributes = {attribute("dim", p.stepLayout.dp)};
   program(p.chunk).step.push_back(std::move(node));
-  checkpoint(p.chunk, out, true);
+  cutPoint(p.chunk, out, true);
   return out;
 }
 
@@ -47,7 +47,7 @@ void Builder::reduceGradients() {
       Node node = communication("reduce_scatter", local, shard, {"dp"});
       node.attributes = {attribute("dim", p.stepLayout.dp)};
       backwardNodes(p.chunk).push_back(std::move(node));
-      checkpoint(p.chunk, shard, false);
+      cutPoint(p.chunk, shard, false);
       local = shard;
     }
     accumulate(p.chunk, local, base + ".sum", v.gradient, v.shape, layout);
@@ -96,7 +96,7 @@ void Builder::reduceTied() {
       node.runs = Runs::kOnce;
       node.stages = stages;
       program(copy.chunk).step.push_back(std::move(node));
-      checkpoint(copy.chunk, out, true);
+      cutPoint(copy.chunk, out, true);
       finalGradients_[k] = sum;
       finalLocalGradients_[k] = out;
     }
@@ -133,7 +133,7 @@ void Builder::clipGradients() {
       declareLocal(p.chunk, square, square, {}, layout, false);
       step(p.chunk, "div", {squared}, {square}, {attribute("scalar", copies)}, location_);
     }
-    checkpoint(p.chunk, square, true);
+    cutPoint(p.chunk, square, true);
     std::vector<std::string> axes;
     if (layout.sumTp) axes.emplace_back("tp");
     if (layout.sumDp) axes.emplace_back("dp");
@@ -180,7 +180,7 @@ void Builder::clipGradients() {
     if (options_.pp > 1) sum = reduce(sum, "grad_norm.square", total, {"pp"});
     declareLocal(rank, "grad_norm", "grad_norm", {}, {}, false);
     step(rank, "sqrt", {sum}, {"grad_norm"}, {}, location_);
-    checkpoint(rank, "grad_norm", true);
+    cutPoint(rank, "grad_norm", true);
     output("grad_norm", rank, "grad_norm");
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -194,7 +194,7 @@ void Builder::clipGradients() {
       model("clip_grad", {finalGradients_[i], "grad_norm"}, {clipped}, attributes, location_);
     step(p.chunk, "clip_grad", {finalLocalGradients_[i], "grad_norm"}, {clipped}, attributes,
          location_);
-    checkpoint(p.chunk, clipped, true);
+    cutPoint(p.chunk, clipped, true);
     finalGradients_[i] = finalLocalGradients_[i] = clipped;
   }
 }
@@ -232,7 +232,7 @@ void Builder::optimizerStep() {
     step(p.chunk, options_.optimizer, localIn, localOut, attributes, location_);
     if (options_.zero == 1 || options_.zero == 2) {
       if (sharded != updated) {
-        checkpoint(p.chunk, sharded, true);
+        cutPoint(p.chunk, sharded, true);
         stepCommunication(p, "all_gather", sharded, updated, p.layout, {"dp"});
       }
       output(updated, p.chunk, updated);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "mutate/bug_helpers.h"
+#include "ops/registry.h"
 
 namespace shardproof::mutate {
 namespace {
@@ -166,14 +167,21 @@ void takeOtherGroup(const PlanGraph& graph, NodeRef site, Json&, Editor& editor)
 
 // ---- wrong place: y = f(sum of x) becomes y = sum of f(x) ----
 
+bool isNonlinear(const std::string& op) {
+  const ops::Registry& registry = ops::Registry::instance();
+  const OperatorId found = registry.find(op);
+  if (!found.valid()) return false;
+  const ops::OperatorInfo& info = registry.at(found);
+  return (info.traits.elementwise || info.traits.picks) && !info.traits.affine &&
+         info.maxOperands == 1 && info.maxResults == 1;
+}
+
 std::optional<NodeRef> nonlinearReader(const PlanGraph& graph, NodeRef ref) {
   const Json& n = graph.node(ref);
   const std::string sum = result(n, 0);
   for (const NodeRef r : graph.readers(ref.program, sum)) {
     const Json& reader = graph.node(r);
-    if (isAnyOf(opOf(reader), {"amax", "amin", "square", "sqrt", "rsqrt", "exp", "log", "sigmoid",
-                               "tanh", "silu", "relu", "gelu", "pow"}) &&
-        graph.isLive(r) && reader.value("mb", Json()) == n.value("mb", Json()))
+    if (isNonlinear(opOf(reader)) && graph.isLive(r) && reader.value("mb", Json()) == n.value("mb", Json()))
       return r;
   }
   return std::nullopt;

@@ -204,7 +204,7 @@ void copyLineage(Json& plan, const PlanGraph& graph, int program, const std::str
     if (shards.empty()) continue;
     Json copy = Json::object();
     copy["tensor"] = entry.at("tensor");
-    copy["role"] = "checkpoint";
+    copy["role"] = "cut_point";
     copy["shards"] = std::move(shards);
     made.push_back(std::move(copy));
   }

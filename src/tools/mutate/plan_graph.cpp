@@ -3,20 +3,12 @@
 
 #include <algorithm>
 
+#include "ops/registry.h"
 #include "shardproof/error.h"
 #include "util/json_pointer.h"
 
 namespace shardproof::mutate {
 namespace {
-
-const std::set<std::string>& operatorsWithFixedGradient() {
-  // Linear in their operand, so that the gradient needs no values.
-  static const std::set<std::string> ops{
-      "add",     "sub",       "neg",     "identity", "to",        "contiguous", "float",  "view",
-      "reshape", "transpose", "permute", "expand",   "unsqueeze", "squeeze",    "slice",  "select",
-      "chunk",   "cat",       "pad",     "sum",      "mean",      "apply_mask", "dropout"};
-  return ops;
-}
 
 std::string sameLine(const Json& node) {
   Json key = node;
@@ -96,14 +88,18 @@ bool valueMatters(const Json& node, std::size_t operand) {
   const std::size_t gradients = base == "apply_rotary_emb" || base == "moe_gate" ? 2 : 1;
   if (operand < gradients) return true;
   const std::size_t own = operand - gradients;  // of the operator's operands
-  if (operatorsWithFixedGradient().contains(base) || !attributeOf(node, "scalar").is_null())
-    return base == "pow";
-  if (base == "mul" || base == "matmul" || base == "linear") return own < 2 && wants(node, 1 - own);
-  if (base == "div") return own == 1 || wants(node, 1);
+  const bool scaled = !attributeOf(node, "scalar").is_null();
+  if (!scaled && (base == "mul" || base == "matmul" || base == "linear"))
+    return own < 2 && wants(node, 1 - own);
+  if (base == "div" && !scaled) return own == 1 || wants(node, 1);
   if (base == "embedding") return own == 0;
   if (base == "apply_rotary_emb") return own == 2;
   if (base == "rms_norm" || base == "layer_norm") return own == 0 || (own == 1 && wants(node, 0));
-  return true;
+  if (base == "where") return own == 0;
+  if (scaled) return base == "pow";
+  const ops::Registry& registry = ops::Registry::instance();
+  const OperatorId forward = registry.find(base);
+  return !forward.valid() || !registry.at(forward).traits.affine;
 }
 
 PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {

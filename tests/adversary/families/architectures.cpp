@@ -36,7 +36,7 @@ generate::Options randomArchitecture(Random& random) {
   if (o.dp > 1 && random.chance(40)) o.zero = static_cast<int>(random.pick({1, 2, 3}));
   o.optimizer = random.pick({"sgd", "adamw"});
   o.clip = random.pick({"0", "0", "1.0"});
-  o.checkpoints = random.pick({"all", "all", "all", "layers", "none"});
+  o.cutPoints = random.pick({"all", "all", "all", "layers", "none"});
   if (o.pp > 1 && random.chance(40)) o.schedule = "1f1b";
   return o;
 }

@@ -2,7 +2,7 @@
 // Definedness: quotients, roots and logarithms of what is zero or negative somewhere or everywhere.
 // Model and plan are one expression, written twice; on either side any value may be replaced by an
 // expression that is the same wherever both are defined (x s / s, exp(log x), x + 0 / z), the same
-// nowhere, or another one; tensors that no output needs have no value at all, and checkpoints speak
+// nowhere, or another one; tensors that no output needs have no value at all, and cut points speak
 // of them.
 #include <algorithm>
 #include <string>
@@ -174,7 +174,7 @@ Case definedness(Random& random) {
     const std::string r = random.chance(50) ? some().second : right.other(s.second, some().second);
     claimed.emplace_back(l, r);
   }
-  // What is claimed must be produced: given tensors have no checkpoint of their own here.
+  // What is claimed must be produced: given tensors have no cut point of their own here.
   std::erase_if(claimed,
                 [&](const auto& p) { return p.first == "a" || p.first == "b" || p.first == "c"; });
 
@@ -194,7 +194,7 @@ Case definedness(Random& random) {
       return tensors.contains(name) && !tensors[name].contains("kind");
     };
     if (produced(model.tensors(), l) && local.has(r))
-      lineage.push_back(entryOf(l, "checkpoint", low, length, r, step));
+      lineage.push_back(entryOf(l, "cut_point", low, length, r, step));
   }
   lineage.push_back(entryOf(output.first, "output", low, length, output.second, step));
   return {

@@ -13,7 +13,7 @@ Case microbatches(Random& random) {
   if (random.chance(60)) options.mesh.push_back(random.pick({1, 2, 2, 3, 4}));
   options.microbatches = random.pick({1, 1, 1, 2, 2, 3, 4, 5, 8});
   options.issueOrder = random.chance(35);
-  options.checkpoints = random.pick({0, 50, 100});
+  options.cutPoints = random.pick({0, 50, 100});
   options.cut = random.pick({60, 95});
   options.strange = random.pick({0, 30, 70});
   RandomGraph graph(random, options);

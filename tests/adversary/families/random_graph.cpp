@@ -31,7 +31,7 @@ BuilderOptions randomOptions(Random& random) {
   }
   o.microbatches = random.pick({1, 1, 2, 2, 3, 4});
   o.issueOrder = random.chance(15);
-  o.checkpoints = random.pick({0, 30, 60, 100});
+  o.cutPoints = random.pick({0, 30, 60, 100});
   o.cut = random.pick({30, 60, 90});
   return o;
 }
@@ -116,9 +116,7 @@ void RandomGraph::onWhatIsThere() {
   const auto size = [&](std::int64_t d) { return s[static_cast<std::size_t>(d)]; };
   switch (random_.below(rank == 0 ? 3 : 14)) {
     case 0:
-      unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu",
-                          "gelu", "contiguous"}),
-            t);
+      unary(random_.pick(unaryOperators()), t);
       break;
     case 1: {
       const char* op = random_.pick({"log", "sqrt", "rsqrt"});
@@ -234,10 +232,7 @@ void RandomGraph::binary(int t) {
 void RandomGraph::elementwise() {
   const int t = somewhere();
   if (builder_.info(t).element != ElementKind::kReal) return;
-  if (random_.chance(60))
-    unary(random_.pick({"identity", "neg", "square", "exp", "sigmoid", "tanh", "silu", "relu",
-                        "gelu", "contiguous", "float"}),
-          t);
+  if (random_.chance(60)) unary(random_.pick(unaryOperators()), t);
   else binary(t);
 }
 

@@ -37,12 +37,12 @@ class FirstCause:
 
     def __init__(self, report, plan, changed):
         causes = report["causes"]
-        first = causes[0] if causes else {"nodes": [], "sentence": "", "kind": "none", "mend": None}
+        first = causes[0] if causes else {"nodes": [], "sentence": "", "kind": "none", "fix": None}
         nodes, tensors = near(plan, changed)
         self.causes, self.sentence, self.kind = len(causes), first["sentence"], first["kind"]
         self.named = any(n["pointer"] in nodes for n in first["nodes"][:3])
         self.told = any(n in self.sentence.replace("(", " ").split() for n in nodes) or any(
             f"`{t}`" in self.sentence for t in tensors
         )
-        self.mend = first["mend"]["text"] if first["mend"] else ""
-        self.proved = bool(first["mend"] and first["mend"]["proved"])
+        self.fix = first["fix"]["text"] if first["fix"] else ""
+        self.proved = bool(first["fix"] and first["fix"]["proved"])

@@ -530,7 +530,7 @@ class Runner:
 def family(name):
     """The case's name without its last part.
 
-    `llama.half_the_checkpoints.3` -> `llama.half_the_checkpoints`
+    `llama.half_the_cut_points.3` -> `llama.half_the_cut_points`
     `chunk_off_by_one.pp0.1` -> `chunk_off_by_one`
     """
     words = name.split(".")
@@ -538,7 +538,7 @@ def family(name):
         return name
     return ".".join(
         words[:3]
-        if words[0] == "wrong_checkpoint"
+        if words[0] == "wrong_cut_point"
         else words[:2]
         if words[0] in ("llama", "moe", "tp8")
         else words[:1]

@@ -3,11 +3,11 @@
 
 import copy
 
-INPUTS, CHECKPOINTS = "inputs", "checkpoints"
+INPUTS, CUT_POINTS = "inputs", "cut_points"
 
 
-def self_plan(model, model_file, checkpoints):
-    """`checkpoints`: a predicate on the names of the tensors that get a checkpoint besides."""
+def self_plan(model, model_file, cut_points):
+    """`cut_points`: a predicate on the names of the tensors that get a cut point besides."""
     tensors = copy.deepcopy(model["tensors"])
     for tensor in tensors.values():
         tensor.pop("grad_of", None)  # of models only
@@ -26,8 +26,8 @@ def self_plan(model, model_file, checkpoints):
             state(name, "input")
         if name in outputs:
             state(name, "output")
-        elif kind is None and checkpoints(name):
-            state(name, "checkpoint")
+        elif kind is None and cut_points(name):
+            state(name, "cut_point")
     return {
         "format": "shardproof-plan",
         "version": 1,

@@ -9,68 +9,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...operators import WithTrait
 from . import assumptions
 from .nodes import Node, Nodes
 from .signs import never_negative
 from .values import Filled, Hidden, Ignored, Known, Named, Pick, Table, Unsupported, Value
 
-# What these give of minus infinities has none; where a row has nothing else it is no number at all.
-_FINITE = frozenset(
-    {"exp", "softmax", "sigmoid", "tanh", "relu", "relu_backward", "cross_entropy_backward"}
-)
+# A number where an operand is minus infinity; of a row of nothing else it is no number at all.
+_FINITE = WithTrait("finite")
 
-# Operators whose results are numbers where their operands are.
-_TOTAL = frozenset(
-    {
-        "view",
-        "permute",
-        "slice",
-        "expand",
-        "cat",
-        "identity",
-        "recv",
-        "broadcast",
-        "all_gather",
-        "all_reduce",
-        "reduce_scatter",
-        "all_to_all",
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "matmul",
-        "exp",
-        "sigmoid",
-        "tanh",
-        "silu",
-        "relu",
-        "relu_backward",
-        "gelu",
-        "sin",
-        "cos",
-        "erf",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "softmax",
-        "log_softmax",
-        "one_hot",
-        "embedding",
-        "embedding_backward",
-        "layer_norm",
-        "rms_norm",
-        "cross_entropy",
-        "cross_entropy_backward",
-        "softmax_backward",
-        "silu_backward",
-        "gelu_backward",
-    }
-)
+# Results are numbers where operands are.
+_TOTAL = WithTrait("total")
+
+
+def _is_total(node: Node) -> bool:
+    op, attrs = node["op"], node.get("attrs", {})
+    return (
+        op in _TOTAL
+        or op == "div"
+        and len(node["in"]) == 1
+        or op == "pow"
+        and attrs.get("scalar", -1) in (1, 2, 3, 4)
+        or op in ("layer_norm", "rms_norm")
+        and attrs.get("eps", 0) > 0
+    )
 
 
 class Definedness:
@@ -144,15 +106,7 @@ class Definedness:
             elif node is None:
                 self._has_value[at] = True
             else:
-                attrs = node.get("attrs", {})
-                plain = (
-                    node["op"] in _TOTAL
-                    or node["op"] == "div"
-                    and len(node["in"]) == 1
-                    or node["op"] == "pow"
-                    and attrs.get("scalar", -1) in (1, 2, 3, 4)
-                    or self._of_what_is_not_negative(node)
-                )
+                plain = _is_total(node) or self._of_what_is_not_negative(node)
                 missing = (
                     [n for n in node["in"] if n is not None and n not in self._has_value]
                     if plain

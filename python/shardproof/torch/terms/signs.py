@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...operators import WithTrait
 from . import assumptions
 from .nodes import Nodes
 from .values import Filled, Known, Named, Value
 
-_NEVER_NEGATIVE = ("relu", "exp", "softmax", "sigmoid", "sqrt", "rsqrt", "one_hot", "square")
+_NEVER_NEGATIVE = WithTrait("not negative", "positive")
 
 
 def _is_step(node: dict[str, Any] | None) -> bool:
@@ -39,21 +40,7 @@ def _where_positive(g: Nodes, x: str, by: str) -> bool:
 
 _COMBINES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 # of what this rank has: others may send anything
-_KEEPS_SIGN = (
-    "view",
-    "permute",
-    "slice",
-    "expand",
-    "cat",
-    "identity",
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "add",
-    "mul",
-    "div",
-)
+_KEEPS_SIGN = WithTrait("keeps sign")
 
 
 def never_negative(g: Nodes, v: Value, depth: int = 24, on_ranks: bool = False) -> bool:

@@ -4,10 +4,10 @@
 
 const WORDS = {'equivalent': 'EQUIVALENT', 'not-equivalent': 'NOT EQUIVALENT', 'undecided': 'UNDECIDED', 'conditional': 'CONDITIONAL'};
 const SAYS = {
-  'equivalent': r => ['plan ', r.plan, ' computes what model ', r.model, ' says, for every input'],
-  'not-equivalent': r => ['plan ', r.plan, ' does not compute what model ', r.model, ' says'],
-  'undecided': r => ['whether plan ', r.plan, ' computes what model ', r.model, ' says could not be settled'],
-  'conditional': r => ['plan ', r.plan, ' computes what model ', r.model, ' says, if'],
+  'equivalent': r => ['plan ', r.plan, ' computes what model ', r.model, ' computes, for every input'],
+  'not-equivalent': r => ['plan ', r.plan, ' does not compute what model ', r.model, ' computes'],
+  'undecided': r => ['whether plan ', r.plan, ' computes what model ', r.model, ' computes could not be settled'],
+  'conditional': r => ['plan ', r.plan, ' computes what model ', r.model, ' computes, if'],
 };
 const ORDER = {'refuted': 0, 'wrong-lineage': 1, 'undecided': 2, 'proved': 3};
 const CAUSES_AT_ONCE = 20;
@@ -58,7 +58,7 @@ function causeCard(data, cause, open, first) {
       shows ? [' · shows in ', make('span', {class: 'name'}, shows)] : null),
     first ? flowPicture(data, cause) : null,
     title.length < cause.sentence.length ? make('p', {}, sentence(withoutPointers(cause.sentence))) : null,
-    cause.mend ? make('p', {class: 'mend'}, make('strong', {}, cause.mend.proved ? 'Equivalent if: ' : 'Mend (not proved): '), sentence(withoutPointers(cause.mend.text))) : null,
+    cause.fix ? make('p', {class: 'fix'}, make('strong', {}, cause.fix.proved ? 'Proved fix: ' : 'Fix (not proved): '), sentence(withoutPointers(cause.fix.text))) : null,
     make('dl', {}, make('dt', {}, 'look at'), make('dd', {}, nodes)),
     comparedView(cause.compared), open ? make('button', {type: 'button', onclick: open}, 'Show the stage') : null);
 }
@@ -133,7 +133,7 @@ function showList(data, open) {
   };
   filter('All', 2, null);
   filter('Outputs', 2, 'output');
-  filter('Checkpoints', 2, 'checkpoint');
+  filter('Cut points', 2, 'cut_point');
   for (const verdict of Object.keys(ORDER)) filter(verdict[0].toUpperCase() + verdict.slice(1), 4, verdict);
   const body = document.querySelector('#stages tbody');
   body.addEventListener('click', event => { const row = event.target.closest('tr[data-stage]'); if (row) open(Number(row.dataset.stage)); });

@@ -91,9 +91,6 @@ std::pair<double, double> boundsOfNumbers(const std::string& json) {
 }
 
 void Graph::bound(const GraphNode& node, GraphTensor& made) const {
-  using Names = std::set<std::string, std::less<>>;
-  static const Names kMoved{"view", "expand", "permute", "slice", "cat", "identity", "flip",
-                            "roll", "amax",   "amin",    "max",   "min", "topk"};
   if (!node.communication.empty()) return;
   const std::string& op = node.op;
   const auto of = [&](std::size_t k) {
@@ -112,7 +109,7 @@ void Graph::bound(const GraphNode& node, GraphTensor& made) const {
     return Bounds{least, greatest};
   };
   Bounds result;
-  if (kMoved.contains(op) || op == "pad" || op == "embedding") {
+  if ((traitsOf(op).picks && op != "where") || op == "pad" || op == "embedding") {
     if (op == "embedding") {
       result = either({0, 0}, of(1));
     } else {

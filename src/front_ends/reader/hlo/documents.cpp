@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "reader/hlo/approximate.h"
-#include "reader/hlo/checkpoints.h"
+#include "reader/hlo/cut_points.h"
 #include "reader/hlo/input_facts.h"
 #include "reader/hlo/lowering.h"
 #include "reader/hlo/mesh.h"
@@ -77,7 +77,7 @@ class Builder {
     for (std::size_t k = 0; k < model_->parameters.size(); ++k)
       parameterBegins.push_back(begins(ranks_[0]->parameters[k], model_->parameters[k].shape,
                                        "parameter " + std::to_string(k)));
-    if (options_.checkpoints) checkpoints(lineage, wanted, parameterBegins);
+    if (options_.cutPoints) cutPoints(lineage, wanted, parameterBegins);
     opaqueCalls(lineage, wanted, parameterBegins, documents.assumptions);
     documents.plan =
         "{\"format\": \"shardproof-plan\", \"version\": 1, \"name\": " + quotedJson(planFile_) +
@@ -329,10 +329,10 @@ class Builder {
     }
   }
 
-  void checkpoints(std::string& lineage, std::set<std::string>& wanted,
-                   const std::vector<std::vector<Sizes>>& begin) {
-    for (const Checkpoint& c : proposeCheckpoints(*model_, ranks_, *mesh_, begin)) {
-      entry(lineage, c.tensor, "checkpoint", c.shards);
+  void cutPoints(std::string& lineage, std::set<std::string>& wanted,
+                 const std::vector<std::vector<Sizes>>& begin) {
+    for (const CutPoint& c : proposeCutPoints(*model_, ranks_, *mesh_, begin)) {
+      entry(lineage, c.tensor, "cut_point", c.shards);
       wanted.insert(c.tensor);
       wantedLocally_.insert(c.local);
     }

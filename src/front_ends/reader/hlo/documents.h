@@ -13,8 +13,8 @@ namespace shardproof::hlo {
 struct Options {
   // Numbers of float types as the text has them, not as the simplest rational that rounds to them.
   bool exactConstants = false;
-  // What the two programs' metadata and shardings suggest becomes checkpoints.
-  bool checkpoints = true;
+  // What the two programs' metadata and shardings suggest becomes cut points.
+  bool cutPoints = true;
   // An index that is known to lie in bounds has its first value where it has none of the others, so
   // that what is 1 at each value adds up to 1. It makes proofs longer, and some possible.
   bool completeIndices = false;

@@ -152,7 +152,7 @@ std::string Lowering::either(const std::string& condition, const std::string& ye
 }
 
 bool Lowering::isValued(const std::string& x) const {
-  return graph.tensor(x).valued == Valued::kNumber;
+  return graph.tensor(x).definedness == Definedness::kNumber;
 }
 
 std::string Lowering::onlyIf(const std::string& condition, const std::string& x,

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ops/registry.h"
 #include "writer/json_writer.h"
 
 namespace shardproof::hlo {
@@ -79,33 +80,27 @@ std::string Graph::produce(GraphNode node, GraphTensor tensor) {
   return name;
 }
 
+ops::Traits traitsOf(std::string_view op) {
+  const ops::Registry& registry = ops::Registry::instance();
+  const OperatorId found = registry.find(op);
+  return found.valid() ? registry.at(found).traits : ops::Traits();
+}
+
 // Of communication nothing: that depends on what the others give (Lowering::told).
 void Graph::judge(const GraphNode& node, GraphTensor& made) const {
-  using Names = std::set<std::string, std::less<>>;
-  static const Names kTotal{
-      "add",      "sub",           "mul",      "neg",   "exp",    "tanh",        "sigmoid",
-      "silu",     "relu",          "sin",      "cos",   "erf",    "floor",       "ceil",
-      "round",    "trunc",         "amax",     "amin",  "max",    "min",         "sum",
-      "einsum",   "matmul",        "view",     "where", "expand", "permute",     "slice",
-      "cat",      "pad",           "flip",     "roll",  "topk",   "create_mask", "one_hot",
-      "identity", "relu_backward", "embedding"};
-  static const Names kPositive{"add",     "mul",   "div", "sqrt",     "rsqrt",
-                               "pow",     "amax",  "sum", "view",     "expand",
-                               "permute", "slice", "cat", "identity", "amin"};
-  // Minus infinity for minus infinity, numbers for numbers.
-  static const Names kMoved{"add",    "sum",     "amax",  "amin", "max",      "min", "view",
-                            "expand", "permute", "slice", "cat",  "identity", "pad", "where"};
   if (!node.communication.empty()) return;
-  Valued valued = Valued::kNumber;
+  const ops::Traits traits = traitsOf(node.op);
+  const bool mask = node.op == "create_mask";
+  Definedness definedness = Definedness::kNumber;
   Positive positive = node.in.empty() ? Positive::kUnknown : Positive::kYes;
   for (const std::string& operand : node.in) {
-    valued = std::min(valued, tensor(operand).valued);
+    definedness = std::min(definedness, tensor(operand).definedness);
     positive = std::min(positive, this->positive(operand));
   }
-  if (valued == Valued::kSometimes) return;
+  if (definedness == Definedness::kSometimes) return;
   const bool scaled = !node.attributes.empty() && node.attributes[0].first == "scalar";
   const std::string scalar = scaled ? node.attributes[0].second : "";
-  const bool exponential = node.op == "exp" || node.op == "sigmoid";
+  const bool exponential = traits.finite && traits.sign == ops::Sign::kPositive;
   const bool root = node.op == "sqrt" && tensor(node.in[0]).known != Known::kNothing;
   const bool whole =
       node.op == "pow" && scaled && scalar.find_first_not_of("0123456789") == std::string::npos;
@@ -114,20 +109,25 @@ void Graph::judge(const GraphNode& node, GraphTensor& made) const {
   if (node.op == "div" && !scaled) needed = this->positive(node.in.back());
   else if (node.op == "log" || node.op == "rsqrt" || node.op == "sqrt" || node.op == "pow")
     needed = root || whole ? Positive::kYes : positive;
-  else if (node.op != "div" && !kTotal.contains(node.op)) needed = Positive::kUnknown;
+  else if (node.op != "div" && !traits.total && !mask) needed = Positive::kUnknown;
   if (needed == Positive::kUnknown) return;
-  made.valued = Valued::kAlwaysOrNever;
+  made.definedness = Definedness::kAlwaysOrNever;
   const bool scaledUp = (node.op == "mul" || node.op == "div") && scaled && scalar.find('-') != 0 &&
                         scalar.find_first_of("123456789") < scalar.find('e');
-  if (node.op == "create_mask") made.valued = Valued::kMaybeMasked;
-  else if (valued == Valued::kNumber && needed == Positive::kYes) made.valued = Valued::kNumber;
-  else if (valued == Valued::kMaybeMasked && exponential) made.valued = Valued::kNumber;
-  else if (valued == Valued::kMaybeMasked &&
-           (scaledUp || kMoved.contains(node.op) ||
-            (node.op == "sub" && tensor(node.in[1]).valued == Valued::kNumber)))
-    made.valued = Valued::kMaybeMasked;
-  if (exponential) made.positive = valued == Valued::kNumber ? Positive::kYes : Positive::kOrMasked;
-  else if (kPositive.contains(node.op) && scalar.find('-') != 0)
+  const bool keepsMinusInfinity =
+      traits.picks || traits.sums || node.op == "sum" || node.op == "pad";
+  if (mask) made.definedness = Definedness::kMaybeMasked;
+  else if (definedness == Definedness::kNumber && needed == Positive::kYes)
+    made.definedness = Definedness::kNumber;
+  else if (definedness == Definedness::kMaybeMasked && exponential)
+    made.definedness = Definedness::kNumber;
+  else if (definedness == Definedness::kMaybeMasked &&
+           (scaledUp || keepsMinusInfinity ||
+            (node.op == "sub" && tensor(node.in[1]).definedness == Definedness::kNumber)))
+    made.definedness = Definedness::kMaybeMasked;
+  if (exponential)
+    made.positive = definedness == Definedness::kNumber ? Positive::kYes : Positive::kOrMasked;
+  else if (traits.keepsSign && scalar.find('-') != 0)
     made.positive = node.op == "mul" && scaled && !scaledUp
                         ? std::min(positive, Positive::kOrMasked)
                         : positive;
@@ -140,11 +140,12 @@ Positive Graph::positive(const std::string& name) const {
 
 void Graph::add(const std::string& name, GraphTensor tensor) {
   tensor.serial = ++made_;
-  if (tensor.kind == "input") tensor.valued = Valued::kNumber;
+  if (tensor.kind == "input") tensor.definedness = Definedness::kNumber;
   if (tensor.kind == "constant") {
     const std::string& value = tensor.value;
     std::tie(tensor.least, tensor.greatest) = boundsOfNumbers(value);
-    if (value.find('N') == std::string::npos) tensor.valued = Valued::kNumber;  // not-a-number
+    if (value.find('N') == std::string::npos)
+      tensor.definedness = Definedness::kNumber;  // not-a-number
     if (value.find_first_not_of("0123456789.e-") == std::string::npos && value.find('-') != 0 &&
         value.find_first_of("123456789") < value.find('e'))
       tensor.positive = Positive::kYes;
@@ -182,7 +183,7 @@ std::pair<std::string, std::string> Graph::emitPair(const std::string& op, const
   std::string second = fresh(name_ + "/" + std::to_string(++steps_));
   add(second,
       GraphTensor{std::move(sizes), true, Known::kNothing, {}, {}, {}, nodes_.size() - 1, {}});
-  tensor(second).valued = tensor(first).valued;
+  tensor(second).definedness = tensor(first).definedness;
   nodes_.back().out.push_back(second);
   // The first stays the last in order: see nameLast().
   order_.insert(order_.end() - 1, second);

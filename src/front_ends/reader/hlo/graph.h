@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/traits.h"
 #include "shardproof/rational.h"
 
 namespace shardproof::hlo {
@@ -25,7 +26,7 @@ enum class Known : std::uint8_t { kNothing, kNotNegative, kPositive };
 
 // Whether the elements of a tensor have values for every input. What is minus infinity or has none
 // whatever the input is, is a constant to whoever computes with it.
-enum class Valued : std::uint8_t {
+enum class Definedness : std::uint8_t {
   kSometimes,
   kAlwaysOrNever,  // each has a number, is minus infinity or has none, whatever the input is
   kMaybeMasked,    // each is a number or minus infinity, whatever the input is
@@ -39,6 +40,9 @@ enum class Positive : std::uint8_t {
   kYes,
 };
 
+// Of an operator of the format; none for what is not one.
+ops::Traits traitsOf(std::string_view op);
+
 // Attributes of a node, as JSON text: {"dim", "1"}.
 using NodeAttributes = std::vector<std::pair<std::string, std::string>>;
 
@@ -51,7 +55,7 @@ struct GraphTensor {
   std::size_t producer = 0;  // index into nodes, if kind is empty
   std::string facts;         // of an input of the model: "known" of docs/format.md, as JSON
   std::uint64_t serial = 0;  // which of all tensors that the graph ever had; names may come again
-  Valued valued = Valued::kSometimes;
+  Definedness definedness = Definedness::kSometimes;
   Positive positive = Positive::kUnknown;
   // Between which the elements lie that have values; minus infinity aside.
   double least = -std::numeric_limits<double>::infinity();

@@ -76,7 +76,7 @@ struct Shared {
   // while the members are gone through; where that happened they must be gone through again.
   struct Told {
     Known known;
-    Valued valued;
+    Definedness definedness;
     Positive positive;
     double least, greatest;
   };

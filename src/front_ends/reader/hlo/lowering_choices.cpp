@@ -101,7 +101,7 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     const bool first = infinite(x[1]);
     const Value mask = first ? either(x[0], x[1], zeros) : either(x[0], zeros, x[2]);
     std::string other = node(x[first ? 2 : 1]);
-    if (graph.tensor(other).valued < Valued::kMaybeMasked)
+    if (graph.tensor(other).definedness < Definedness::kMaybeMasked)
       other = node(first ? selectNode({x[0], zeros, x[2]}, shape)
                          : selectNode({x[0], x[1], zeros}, shape));
     return nodeValue(shape, binary("add", other, knownNode(mask, false), sizes));

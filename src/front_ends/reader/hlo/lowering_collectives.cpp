@@ -80,13 +80,13 @@ const Shared::Told& Lowering::told(const std::string& communication, const std::
   const GraphTensor& t = graph.tensor(in);
   const Positive positive = graph.positive(in);
   const auto [it, added] = shared_.communicated.emplace(
-      communication, Shared::Told{t.known, t.valued, positive, t.least, t.greatest});
+      communication, Shared::Told{t.known, t.definedness, positive, t.least, t.greatest});
   Shared::Told& all = it->second;
-  const Shared::Told now{std::min(all.known, t.known), std::min(all.valued, t.valued),
+  const Shared::Told now{std::min(all.known, t.known), std::min(all.definedness, t.definedness),
                          std::min(all.positive, positive), std::min(all.least, t.least),
                          std::max(all.greatest, t.greatest)};
-  if (now.known != all.known || now.valued != all.valued || now.positive != all.positive ||
-      now.least != all.least || now.greatest != all.greatest)
+  if (now.known != all.known || now.definedness != all.definedness ||
+      now.positive != all.positive || now.least != all.least || now.greatest != all.greatest)
     shared_.communicatedChanged = true;
   all = now;
   return all;
@@ -125,7 +125,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     const NodeAttributes group(communication.begin() + 1, communication.end());
     y = graph.communicate(op, in, attributes, std::move(communication), sizes);
     graph.tensor(y).known = known.known;
-    graph.tensor(y).valued = known.valued;
+    graph.tensor(y).definedness = known.definedness;
     graph.tensor(y).positive = known.positive;
     const bool sums = op == "all_reduce" || op == "reduce_scatter";
     const double most = sums ? static_cast<double>(own->size()) : 1;
@@ -281,7 +281,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const Shared::Told& known = told(communication[0].second, in);
   const std::string gathered =
       graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
-  graph.tensor(gathered).valued = known.valued;
+  graph.tensor(gathered).definedness = known.definedness;
   graph.tensor(gathered).positive = known.positive;
   if (source < 0) return zeros();
   const auto pieceOf = [&](std::int64_t d) { return placeIn(groupWith(d), sourceOf[at(d)]); };

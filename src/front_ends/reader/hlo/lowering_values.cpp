@@ -123,13 +123,13 @@ Pieces withoutValue(const Pieces& none, const std::vector<Pieces>& conditions) {
         return std::max(s.first, p.low) < std::min(s.second, p.high);
       });
     };
-    std::set<std::string> valued;
+    std::set<std::string> definedness;
     for (const Piece& p : condition)
-      if (inSome(p, there)) valued.insert(p.b.toString());
+      if (inSome(p, there)) definedness.insert(p.b.toString());
     Pieces kept = condition;
     bool boundsOnly = true;
     for (Piece& p : kept) {
-      const bool other = !valued.contains(p.b.toString());
+      const bool other = !definedness.contains(p.b.toString());
       boundsOnly = boundsOnly && (other || !inSome(p, missing));
       p.b = Rational(other ? 0 : 1);
     }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "reader/hlo/checkpoints.h"
+#include "reader/hlo/cut_points.h"
 #include "reader/hlo/dimensions.h"
 #include "reader/hlo/parser.h"
 #include "reader/hlo/placement.h"

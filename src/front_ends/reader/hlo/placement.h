@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the tensors of a plan lie on the devices, guessed forward from the parameters. What comes of
-// it are checkpoints, which are proved before they are used: a wrong guess costs time only.
+// it are cut points, which are proved before they are used: a wrong guess costs time only.
 #pragma once
 
 #include <cstdint>

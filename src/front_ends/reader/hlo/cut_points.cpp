@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reader/hlo/checkpoints.h"
+#include "reader/hlo/cut_points.h"
 
 #include <algorithm>
 #include <map>
@@ -25,8 +25,6 @@ class Ancestry {
         e.parameters.resize(l.parameters.size());
         e.parameters[k] = true;
       }
-    static const std::set<std::string, std::less<>> kMoves{
-        "identity", "view", "permute", "expand", "slice", "cat", "pad", "embedding", "one_hot"};
     for (const GraphNode& n : l.graph.nodes()) {
       Entry result;
       result.parameters.resize(l.parameters.size());
@@ -37,7 +35,9 @@ class Ancestry {
         for (std::size_t k = 0; k < result.parameters.size(); ++k)
           if (found->second.parameters[k]) result.parameters[k] = true;
       }
-      if (!kMoves.contains(n.op) && n.communication.empty()) ++result.depth;
+      const bool computes = !traitsOf(n.op).moves && n.op != "pad" && n.op != "embedding" &&
+                            n.op != "one_hot" && n.communication.empty();
+      if (computes) ++result.depth;
       for (const std::string& out : n.out) entries_[out] = result;
     }
   }
@@ -66,7 +66,7 @@ class Proposer {
 
   // Tensors of the same op_name and full shape that come from the same parameters are taken for the
   // same, the k-th for the k-th in the order of the longest way from the inputs.
-  std::vector<Checkpoint> propose() {
+  std::vector<CutPoint> propose() {
     using Key = std::tuple<std::string, Sizes, Ancestry::Parameters>;
     const Ancestry model(model_), plan(*ranks_[0]);
     std::map<Key, std::vector<std::string>> inModel;
@@ -102,7 +102,7 @@ class Proposer {
         add(found->second[k], locals[k].tensor, locals[k].shards);
     }
     followCommunication();
-    return std::move(checkpoints_);
+    return std::move(cutPoints_);
   }
 
  private:
@@ -135,7 +135,7 @@ class Proposer {
         !done_.insert({tensor, local}).second)
       return;
     tensorOf_.emplace(local, tensor);
-    checkpoints_.push_back({tensor, local, shards});
+    cutPoints_.push_back({tensor, local, shards});
   }
 
   // What was communicated is the same tensor, lying otherwise.
@@ -155,7 +155,7 @@ class Proposer {
   const std::vector<std::shared_ptr<Lowering>>& ranks_;
   const DeviceMesh& mesh_;
   Placements placements_;
-  std::vector<Checkpoint> checkpoints_;
+  std::vector<CutPoint> cutPoints_;
   std::set<std::pair<std::string, std::string>> done_;
   std::unordered_map<std::string, std::string> tensorOf_;
 };
@@ -169,10 +169,10 @@ std::string withoutShardMap(std::string name) {
   return name;
 }
 
-std::vector<Checkpoint> proposeCheckpoints(const Lowering& model,
-                                           const std::vector<std::shared_ptr<Lowering>>& ranks,
-                                           const DeviceMesh& mesh,
-                                           const std::vector<std::vector<Sizes>>& parameterBegins) {
+std::vector<CutPoint> proposeCutPoints(const Lowering& model,
+                                       const std::vector<std::shared_ptr<Lowering>>& ranks,
+                                       const DeviceMesh& mesh,
+                                       const std::vector<std::vector<Sizes>>& parameterBegins) {
   return Proposer(model, ranks, mesh, parameterBegins).propose();
 }
 

@@ -11,18 +11,18 @@ namespace shardproof::ir {
 
 // ": `grad_of` belongs in the model", for a field that is none of `known`; nothing where it is no
 // known slip and like none of them.
-std::string mendOfField(std::string_view field, const std::vector<std::string>& known);
+std::string suggestField(std::string_view field, const std::vector<std::string>& known);
 
 // The same for an attribute that the operator does not have.
-std::string mendOfAttribute(std::string_view op, std::string_view attribute);
+std::string suggestAttribute(std::string_view op, std::string_view attribute);
 
 // For a name of an operator: `, did you mean "add"?`, also of "aten::add.Tensor".
-std::string mendOfOperator(std::string_view op);
+std::string suggestOperator(std::string_view op);
 
 // For a word that is none of `known`: "inputs" in the place of "input".
-std::string mendOfWord(std::string_view word, const std::vector<std::string>& known);
+std::string suggestWord(std::string_view word, const std::vector<std::string>& known);
 
 // For what the JSON parser said: NaN, single quotes, a file that is cut off.
-std::string mendOfText(std::string_view reason);
+std::string suggestText(std::string_view reason);
 
 }  // namespace shardproof::ir

@@ -12,7 +12,7 @@
 namespace shardproof::hlo {
 
 // `shards`: JSON of the shards by which `tensor` of the model is `local` on the ranks.
-struct Checkpoint {
+struct CutPoint {
   std::string tensor, local, shards;
 };
 
@@ -20,9 +20,9 @@ struct Checkpoint {
 std::string withoutShardMap(std::string name);
 
 // Lemmas that may be wrong. `parameterBegins`: for each parameter and device where its piece lies.
-std::vector<Checkpoint> proposeCheckpoints(const Lowering& model,
-                                           const std::vector<std::shared_ptr<Lowering>>& ranks,
-                                           const DeviceMesh& mesh,
-                                           const std::vector<std::vector<Sizes>>& parameterBegins);
+std::vector<CutPoint> proposeCutPoints(const Lowering& model,
+                                       const std::vector<std::shared_ptr<Lowering>>& ranks,
+                                       const DeviceMesh& mesh,
+                                       const std::vector<std::vector<Sizes>>& parameterBegins);
 
 }  // namespace shardproof::hlo

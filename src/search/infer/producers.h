@@ -9,20 +9,20 @@
 
 namespace shardproof::infer {
 
-struct Maker {
+struct Producer {
   NodeId node;             // none: nothing does
   std::size_t result = 0;  // which of its results it is
 };
 
 // By tensor.
-inline std::vector<Maker> makersOf(const Graph& graph) {
-  std::vector<Maker> makers(graph.tensors.size());
+inline std::vector<Producer> producersOf(const Graph& graph) {
+  std::vector<Producer> producers(graph.tensors.size());
   for (const NodeId n : firstIds<NodeId>(graph.nodes.size())) {
     const auto out = graph.out(graph.nodes[n]);
     for (std::size_t r = 0; r < out.size(); ++r)
-      if (out[r].valid()) makers[out[r]] = {n, r};
+      if (out[r].valid()) producers[out[r]] = {n, r};
   }
-  return makers;
+  return producers;
 }
 
 }  // namespace shardproof::infer

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ir/slips.h"
+#include "ir/suggestions.h"
 
 #include <algorithm>
 #include <cctype>
@@ -14,7 +14,7 @@ namespace shardproof::ir {
 namespace {
 
 struct Slip {
-  std::string_view found, mend;
+  std::string_view found, suggestion;
 };
 
 constexpr std::string_view kNoEffect = "what has no effect on values is left out";
@@ -102,7 +102,7 @@ constexpr Slip kOperators[] = {
 constexpr Slip kWords[] = {
     {"avg", "mean"},        {"average", "mean"},     {"add", "sum"},
     {"buffer", "constant"}, {"weight", "parameter"}, {"placeholder", "input"},
-    {"goal", "output"},     {"lemma", "checkpoint"}, {"intermediate", "checkpoint"},
+    {"goal", "output"},     {"lemma", "cut_point"},  {"intermediate", "cut_point"},
     {"fp32", "float32"},    {"fp16", "float16"},     {"bf16", "bfloat16"},
     {"i64", "int64"},       {"f32", "float32"},      {"f16", "float16"},
 };
@@ -141,41 +141,39 @@ bool isOperator(std::string_view name) {
 
 }  // namespace
 
-std::string mendOfField(std::string_view field, const std::vector<std::string>& known) {
-  if (const Slip* slip = slipIn(kFields, field)) return ": " + std::string(slip->mend);
+std::string suggestField(std::string_view field, const std::vector<std::string>& known) {
+  if (const Slip* slip = slipIn(kFields, field)) return ": " + std::string(slip->suggestion);
   return didYouMean(field, known);
 }
 
-std::string mendOfAttribute(std::string_view op, std::string_view attribute) {
+std::string suggestAttribute(std::string_view op, std::string_view attribute) {
   if (op == "to" && attribute == "dtype") return ": `to` takes no dtype: precision is not modelled";
   const Slip* slip = slipIn(kAttributes, attribute);
-  return slip ? ": " + std::string(slip->mend) : "";
+  return slip ? ": " + std::string(slip->suggestion) : "";
 }
 
-std::string mendOfOperator(std::string_view op) {
+std::string suggestOperator(std::string_view op) {
   const std::string plain = plainOperator(op);
   if (plain != op && isOperator(plain)) return meant(plain);
-  if (const Slip* slip = slipIn(kOperators, plain)) return meant(slip->mend);
+  if (const Slip* slip = slipIn(kOperators, plain)) return meant(slip->suggestion);
   std::vector<std::string> known = ops::Registry::instance().similar(plain);
-  for (const char* name : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                           "send", "recv", "gather", "scatter", "barrier", "reduce"})
-    known.emplace_back(name);
+  for (const ops::Collective& collective : ops::collectives()) known.emplace_back(collective.name);
   return didYouMean(plain, known);
 }
 
-std::string mendOfWord(std::string_view word, const std::vector<std::string>& known) {
+std::string suggestWord(std::string_view word, const std::vector<std::string>& known) {
   const auto isKnown = [&](std::string_view w) {
     return std::find(known.begin(), known.end(), w) != known.end();
   };
-  if (const Slip* slip = slipIn(kWords, word); slip && isKnown(slip->mend))
-    return meant(slip->mend);
+  if (const Slip* slip = slipIn(kWords, word); slip && isKnown(slip->suggestion))
+    return meant(slip->suggestion);
   const std::size_t dot = word.rfind('.');  // torch.float32
   if (dot != std::string_view::npos && isKnown(word.substr(dot + 1)))
     return meant(word.substr(dot + 1));
   return didYouMean(word, known);
 }
 
-std::string mendOfText(std::string_view reason) {
+std::string suggestText(std::string_view reason) {
   // "...; last read: 'N'": all of the value up to the character that cannot be.
   const std::string_view mark = "last read: '";
   const std::size_t at = reason.find(mark);

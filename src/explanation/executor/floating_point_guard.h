@@ -19,10 +19,10 @@
 namespace shardproof::executor {
 
 template <class T>
-class Meaning {
+class FloatingPointGuard {
  public:
   using Operands = std::vector<const Value<T>*>;
-  Meaning(Memory& memory, Context& context) : memory_(memory), context_(context) {}
+  FloatingPointGuard(Memory& memory, Context& context) : memory_(memory), context_(context) {}
 
   bool measures = false;  // Value::reach, overflows and underflows
 

@@ -27,12 +27,15 @@ TEST(Layout, NothingIsDoneUnasked) {
 }
 
 TEST(Layout, GoesOnBelowTheValue) {
-  EXPECT_EQ(laidOut("  look at:     one two three four five six\n", wide(32)),
-            "  look at:     one two three\n               four five six\n");
-  EXPECT_EQ(laidOut("Plan:   one two three four five six seven\n", wide(30)),
-            "Plan:   one two three four\n        five six seven\n");
-  EXPECT_EQ(laidOut("Cause 1 of 1: one two three four five six\n", wide(30)),
-            "Cause 1 of 1: one two three\n  four five six\n");
+  EXPECT_EQ(
+      laidOut(label("  look at:     ", Tone::kLabel) + "one two three four five six\n", wide(32)),
+      "  look at:     one two three\n               four five six\n");
+  EXPECT_EQ(
+      laidOut(label("Plan:   ", Tone::kHead) + "one two three four five six seven\n", wide(30)),
+      "Plan:   one two three four\n        five six seven\n");
+  EXPECT_EQ(
+      laidOut(label("Cause 1 of 1:", Tone::kBad) + " one two three four five six\n", wide(30)),
+      "Cause 1 of 1: one two three\n  four five six\n");
 }
 
 TEST(Layout, LongWordsAreCutAndNothingIsLost) {
@@ -69,11 +72,15 @@ TEST(Layout, WholeReportsFit) {
   }
 }
 
-TEST(Layout, ColourIsOnOurOwnWordsOnly) {
-  EXPECT_EQ(laidOut("EQUIVALENT: plan a\n", wide(0, true)),
+TEST(Layout, ColourIsOnLabelsOnly) {
+  EXPECT_EQ(laidOut(label("EQUIVALENT:", Tone::kGood) + " plan a\n", wide(0, true)),
             "\x1b[1;32mEQUIVALENT:\x1b[0m plan a\n");
-  EXPECT_EQ(laidOut("  ranks:       0-3\n", wide(0, true)), "\x1b[36m  ranks:\x1b[0m       0-3\n");
+  EXPECT_EQ(laidOut(label("  ranks:       ", Tone::kLabel) + "0-3\n", wide(0, true)),
+            "\x1b[36m  ranks:\x1b[0m       0-3\n");
   EXPECT_EQ(laidOut("plain\n", wide(0, true)), "plain\n");
+  EXPECT_EQ(laidOut("EQUIVALENT: what a file is called\n", wide(0, true)),
+            "EQUIVALENT: what a file is called\n");
+  EXPECT_EQ(laidOut(label("Plan:", Tone::kHead) + " a\n", {}), "Plan: a\n");
   // Without colour there are no escape sequences, whatever the report says.
   Report report = exampleReport();
   report.defects[0].message = "\x1b[31mred\x07";

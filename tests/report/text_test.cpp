@@ -181,7 +181,7 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
   report.causes = {cause};
   std::string said = text(report);
   EXPECT_NE(said.find("Cause 1 of 1: ranks 0-3 use `y` as complete\n"
-                      "  proved fix: `y` is an all_reduce\n"
+                      "  proved fix:  `y` is an all_reduce\n"
                       "  shows in:    y, w.grad (2 places)\n"
                       "  ranks:       0-3\n"
                       "  look at:     plan   /programs/0/nodes/3  identity\n"),
@@ -193,7 +193,7 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
   EXPECT_NE(text(report).find("Suspected cause 1 of 1"), std::string::npos);
   report.causes[0].fix->proved = false;
   said = text(report);
-  EXPECT_NE(said.find("  fix:        `y` is an all_reduce (not proved"), std::string::npos);
+  EXPECT_NE(said.find("  fix:         `y` is an all_reduce (not proved"), std::string::npos);
 }
 
 TEST(TextReport, LongListsAreCut) {

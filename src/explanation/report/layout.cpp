@@ -54,7 +54,7 @@ Line lineOf(std::string_view marked) {
 std::size_t hanging(const Line& line, std::size_t width) {
   const std::size_t indent = std::min(line.text.find_first_not_of(' '), line.text.size());
   std::size_t column = indent + 2;
-  if (line.label > 0 && (indent > 0 || line.label < 10)) {
+  if (line.label > 0 && (indent > 0 || line.label < 9)) {
     column = std::min(line.text.find_first_not_of(' ', line.label), line.text.size());
   } else if (indent > 0) {
     // "     14  plan and model ...": two blanks divide.
@@ -113,8 +113,12 @@ std::string coloured(const std::string& text, const Line& line) {
 }  // namespace
 
 std::string label(std::string_view text, Tone tone) {
-  return std::string{kLabelBegins, static_cast<char>('0' + static_cast<int>(tone))} +
-         std::string(text) + kLabelEnds;
+  std::string marked{kLabelBegins, static_cast<char>('0' + static_cast<int>(tone))};
+  const std::size_t end = text.find_last_not_of(' ') + 1;
+  marked += text.substr(0, end);
+  marked += kLabelEnds;
+  marked += text.substr(end);
+  return marked;
 }
 
 std::string laidOut(std::string_view text, const TextStyle& style) {

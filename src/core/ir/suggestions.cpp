@@ -184,7 +184,8 @@ std::string suggestText(std::string_view reason) {
   const std::size_t end = read.rfind('\'');
   const std::string_view last = read.substr(0, end);
   const auto ends = [&](std::string_view tail) { return last.ends_with(tail); };
-  if (has("unexpected end of input")) return ": the file is cut off";
+  if (has("unexpected end of input") || has("missing closing quote"))
+    return ": the file is cut off";
   if (ends("N") || ends("I") || ends("-I"))
     return ": JSON has no NaN and no infinity (Python writes them unless allow_nan=False)";
   if (ends("T") || ends("F")) return ": JSON has true and false (was a Python dict printed?)";

@@ -73,15 +73,14 @@ FAILURES = [
         lambda screens: ["mlp_dropped_all_reduce.plan.json"],
         "The `Cause` is the mistake, in one sentence: which ranks, which tensor, after which "
         "node, and what is missing. `proved fix` was proved for the whole plan. The `Defect` "
-        "below is the evidence: the "
-        "equation that fails, one element of it, and inputs for which it fails. `Undecided` "
-        "stages rely on the one that failed: they are consequences.",
+        "below is the evidence: the equation that fails, one element of it, and inputs for which "
+        "it fails. `Undecided` stages rely on the one that failed: they are consequences.",
     ),
     (
         "A factor is wrong",
         bug("gradient_scaled_wrongly"),
-        "Ranks hold a multiple of what they have to. Where the factor is a size of the plan, it "
-        "is named: here is the likeliest reason.",
+        "Ranks hold a multiple of what they have to. If the factor is a size of the plan, the "
+        "sentence names it as the likeliest reason.",
     ),
     (
         "A collective runs over the wrong ranks",
@@ -97,29 +96,30 @@ FAILURES = [
         "Messages of the pipeline go to the wrong stage",
         bug("wrong_pipeline_peer"),
         "`send-receive`: found before any proof. No stage is proved of a plan that cannot run, "
-        "so the list of stages is empty; both ends of the message are named.",
+        "so the list of stages is empty. Both ends of the message are named.",
     ),
     (
         "Microbatches are mixed up",
         bug("shuffled_microbatches"),
-        "Which rows a rank holds, of which microbatch, and which belong there.",
+        "The sentence names the rows a rank holds, their microbatch, and the rows that belong "
+        "there.",
     ),
     (
         "The gradient of a norm's weight is not reduced",
         bug("norm_weight_not_reduced"),
-        "With sequence parallelism each tp rank has seen other rows: a partial sum again, by "
-        "`loc` at the very weight.",
+        "With sequence parallelism each tp rank has other rows, so the gradient is a partial sum. "
+        "`loc` names the weight.",
     ),
     (
         "A shape does not fit",
         edited(lambda p: p["programs"][0]["tensors"]["y.square"].update(shape=[4, 7])),
-        "`shape`: the node, what it produces and what is declared.",
+        "`shape`: the node, the shape it produces and the shape that is declared.",
     ),
     (
         "Ranks wait for each other",
         small("both_send_first"),
-        "`deadlock`: the shortest circle of waiting, step by step, which node waits on which "
-        "rank and for what.",
+        "`deadlock`: the shortest cycle of waiting, step by step: which node waits on which "
+        "rank, and for what.",
     ),
     (
         "The files cannot be read",
@@ -131,8 +131,8 @@ FAILURES = [
                 nodes(p)[1].update(op="aten.silu.default"),
             )
         ),
-        "Exit code 2: nothing is said about the plan. All errors are told at once, each with its "
-        "place (a JSON pointer) and, where it is a known slip, the fix.",
+        "Exit code 2: there is no verdict. All errors are listed at once, each with its "
+        "place (a JSON pointer) and, for a known slip, the fix.",
     ),
 ]
 

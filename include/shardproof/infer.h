@@ -39,6 +39,7 @@ struct InferOptions {
   double seconds = 20;  // for the image and for executing it; what is found until then counts
   std::size_t memoryMegabytes = 2048;
   InferParts parts = InferParts::kAll;
+  bool trustsCutPoints = true;  // false: lemmas are found also where the file has cut points
   const std::atomic<bool>* cancel = nullptr;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,10 +33,12 @@ constexpr double kSecondsForWrongLineage = 5;
 
 // When an attempt is made: what holds of the plan, and of the attempts before.
 enum class When : std::uint8_t {
-  kFewNodes,  // thin lineage, few operators
-  kModest,    // modest lineage
-  kAsGiven,   // dense lineage, or nothing is to be inferred
-  kInferred,  // something may be inferred
+  kFewNodes,          // thin lineage, few operators
+  kCutPoints,         // lineage is not thin
+  kGuessed,           // the plan has cut points, which may be wrong
+  kAsGiven,           // dense lineage, or nothing is to be inferred
+  kInferred,          // something may be inferred
+  kWithoutCutPoints,  // the same, and the plan has cut points
 };
 
 struct PlannedAttempt {
@@ -43,17 +46,36 @@ struct PlannedAttempt {
   Attempt attempt;
 };
 
+// A proof that takes longer is tried with other lemmas first. Cut points may be wrong, or say less
+// than what inference finds: either makes proofs long, and costs no more than a few of these.
+constexpr double kGlance = 3;
+constexpr std::size_t kGlanceMegabytes = 2048;
+
 // In order. An attempt with limits on a stage's time is left out where that time is all there is.
 constexpr PlannedAttempt kAttempts[] = {
     {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = 5}},
-    {When::kModest,
-     {.name = "as given, 15 s a stage",
-      .stageSeconds = 15,
-      .megabytes = 2048,
+    {When::kCutPoints,
+     {.name = "as given, 3 s a stage",
+      .stageSeconds = kGlance,
+      .megabytes = kGlanceMegabytes,
+      .stopAtFirstFailure = true}},
+    {When::kGuessed,
+     {.name = "with inferred lemmas, 3 s a stage",
+      .lemmas = Lemmas::kInferred,
+      .stageSeconds = kGlance,
+      .megabytes = kGlanceMegabytes,
+      .stopAtFirstFailure = true}},
+    {When::kGuessed,
+     {.name = "without the plan's cut points, 3 s a stage",
+      .lemmas = Lemmas::kInferredOnly,
+      .stageSeconds = kGlance,
+      .megabytes = kGlanceMegabytes,
       .stopAtFirstFailure = true}},
     {When::kAsGiven, {.name = "as given"}},
     {When::kInferred, {.name = "with inferred lemmas", .lemmas = Lemmas::kInferred}},
     {When::kInferred, {.name = "with inferred parts", .lemmas = Lemmas::kInferredParts}},
+    {When::kWithoutCutPoints,
+     {.name = "without the plan's cut points", .lemmas = Lemmas::kInferredOnly}},
 };
 
 // Of HLO programs, before these: each with the indices that the programs tell apart, then with all.
@@ -80,6 +102,9 @@ class Attempts {
       : problem_(problem), options_(options), infer_(infer), budget_(budget) {
     for (const Program& p : problem_->plan.programs) nodes_ += p.graph.nodes.size();
     const double density = infer == Infer::kAuto ? lineageDensity(*problem_) : 1;
+    hasCutPoints_ =
+        std::any_of(problem_->plan.lineage.begin(), problem_->plan.lineage.end(),
+                    [](const LineageEntry& e) { return e.role == Role::kCutPoint && !e.inferred; });
     lineage_ = density < kModestLineage  ? Lineage::kThin
                : density < kDenseLineage ? Lineage::kModest
                                          : Lineage::kDense;
@@ -124,13 +149,18 @@ class Attempts {
     switch (when) {
       case When::kFewNodes:
         return isFew() && limited;
-      case When::kModest:
-        return infer_ == Infer::kAuto && lineage_ == Lineage::kModest && limited;
+      case When::kCutPoints:
+        return infer_ == Infer::kAuto && lineage_ != Lineage::kThin && hasCutPoints_ && limited;
+      case When::kGuessed:
+        return infer_ == Infer::kAuto && hasCutPoints_ && limited;
       case When::kAsGiven:
         return infer_ == Infer::kNever ||
-               (infer_ == Infer::kAuto && made_ == 0 && lineage_ != Lineage::kThin);
+               (infer_ == Infer::kAuto &&
+                (lineage_ == Lineage::kDense || (made_ == 0 && lineage_ == Lineage::kModest)));
       case When::kInferred:
         return infer_ != Infer::kNever;
+      case When::kWithoutCutPoints:
+        return infer_ != Infer::kNever && hasCutPoints_;
     }
     return false;
   }
@@ -140,11 +170,16 @@ class Attempts {
 
   void make(const Attempt& attempt) {
     const auto start = Budget::Clock::now();
-    const bool infers =
-        attempt.lemmas == Lemmas::kInferred || attempt.lemmas == Lemmas::kInferredParts;
+    const bool infers = attempt.lemmas != Lemmas::kFile;
     if (infers && !inferMore(attempt)) return;
+    if (!infers && found_) {
+      problem_ = withoutInferred(*problem_);
+      found_.reset();
+      replaced_.clear();
+    }
     Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_);
     ++made_;
+    longest_[attempt.lemmas] = std::max(longest_[attempt.lemmas], attempt.stageSeconds);
     full_ = full_ || (attempt.stageSeconds >= options_.stageSeconds && !attempt.stopAtFirstFailure);
     const std::chrono::duration<double> took = Budget::Clock::now() - start;
     tried_.push_back({std::string(attempt.name), took.count(), infers ? found_->lemmas : 0,
@@ -169,17 +204,28 @@ class Attempts {
     const std::size_t before = found_ ? found_->lemmas : 0;
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
-    look(attempt.lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll);
+    look(attempt.lemmas);
     if (found_->lemmas > before || made_ == 0) return true;
-    // The last verdict has all of the time, with lemmas or without.
-    return !onlyNew_ && !full_ && attempt.lemmas == Lemmas::kInferredParts;
+    if (onlyNew_) return false;
+    switch (attempt.lemmas) {
+      case Lemmas::kFile:
+      case Lemmas::kInferredOnly:
+        return true;
+      case Lemmas::kInferred:  // with more time than before
+        return found_->lemmas > 0 && longest_[attempt.lemmas] < attempt.stageSeconds;
+      case Lemmas::kInferredParts:  // the last verdict has all of the time, with lemmas or without
+        return !full_;
+    }
+    return true;
   }
 
-  void look(InferParts parts) {
+  void look(Lemmas lemmas) {
+    const InferParts parts = lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll;
     if (options_.progress) options_.progress(0, 0, "looking for lineage");
     InferOptions inferOptions;
     inferOptions.cancel = options_.cancel;
     inferOptions.parts = parts;
+    inferOptions.trustsCutPoints = lemmas != Lemmas::kInferredOnly;
     // It takes no longer than a proof may.
     const double most = std::min(inferOptions.seconds, stageSeconds_);
     inferOptions.seconds = std::min(most, budget_.left());
@@ -258,6 +304,8 @@ class Attempts {
   bool onlyNew_ = false;  // an attempt with nothing new is left out
   double stageSeconds_ = options_.stageSeconds;
   bool full_ = false;  // some attempt had all of the time
+  bool hasCutPoints_ = false;
+  std::map<Lemmas, double> longest_;  // what a stage had at most, by where lemmas come from
   Report report_;
   std::vector<AttemptReport> tried_;
   std::optional<Inference> found_;

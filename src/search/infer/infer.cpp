@@ -146,7 +146,12 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
       if (!problem.plan.lineage[here].inferred) wrong.insert(here);
     }
     const std::set<EntryId> doubtful(result.doubtful.begin(), result.doubtful.end());
-    infer::Chosen chosen = infer::chosenLineage(problem, lift, found, wrong, doubtful);
+    std::set<EntryId> ignored = wrong;
+    if (!options.trustsCutPoints)
+      for (const EntryId e : firstIds<EntryId>(problem.plan.lineage.size()))
+        if (problem.plan.lineage[e].role == Role::kCutPoint && !problem.plan.lineage[e].inferred)
+          ignored.insert(e);
+    infer::Chosen chosen = infer::chosenLineage(problem, lift, found, ignored, doubtful);
     if (!chosen.entries.empty()) {
       const std::size_t count = chosen.entries.size();
       std::unique_ptr<Problem> more = cloneProblem(given);

@@ -21,6 +21,7 @@ enum class Lemmas : std::uint8_t {
   kFile,           // the plan's cut points
   kInferred,       // ... and what inference finds
   kInferredParts,  // ... also several boxes, and other orders of dimensions
+  kInferredOnly,   // what inference finds, and no cut point of the plan
 };
 
 struct Attempt {
@@ -32,7 +33,7 @@ struct Attempt {
   double stageSeconds = kAllSeconds;      // no more than this, or VerifyOptions::stageSeconds
   std::size_t megabytes = kAllMegabytes;  // no more than this, or VerifyOptions::memoryMegabytes
   // It ends as soon as a proof is not done within its time and memory, or stages turn out many
-  // times as large as the plan.
+  // times as large as the plan. Another attempt then has other lemmas.
   bool stopAtFirstFailure = false;
 };
 

@@ -73,6 +73,9 @@ class Verification {
   }
 
   void prove();
+  // Once all outputs are proved without them (Lemmas::kInferredOnly): which of the plan's cut
+  // points hold, for the report alone.
+  void judgeLeftOut();
   // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
   // `todo`: what is left to be proved, all of it where nothing is doubtful.
   bool refutesDoubtful(std::vector<EntryId>& todo);
@@ -168,11 +171,11 @@ class Verification {
     static const std::vector<EntryId> none;
     return chain_ ? chain_->order() : none;
   }
-  // Entries whose own stage is not proved.
+  // Entries whose own stage is not proved; of those that were tried.
   std::vector<EntryId> failures() const {
     std::vector<EntryId> failed;
     for (const EntryId e : topological()) {
-      if (!holds(e)) failed.push_back(e);
+      if (!holds(e) && !leftOut_[e]) failed.push_back(e);
     }
     return failed;
   }
@@ -225,6 +228,7 @@ class Verification {
   std::unique_ptr<ProofChain> chain_;  // unless the index has defects
   std::vector<EntryState> entries_;
   std::vector<char> excluded_;
+  std::vector<char> leftOut_;  // cut points that the attempt does without
   std::map<std::vector<EntryId>, std::int32_t> forbidden_{
       {{}, 0}};                      // each set that was met, by number; for options_.record
   std::vector<ClassState> classes_;  // as the chain numbers them

@@ -58,6 +58,19 @@ void Verification::release(ClassState& state) const {
   if (options_.smt2Directory.empty()) state.representative.reset();
 }
 
+namespace {
+
+// A proof that ended undecided after this share of its time has run out of it.
+constexpr double kShareOfLate = 0.8;
+
+double secondsOf(const StageOutcome& outcome) {
+  double seconds = 0;
+  for (const auto& [phase, part] : outcome.seconds) seconds += part;
+  return seconds;
+}
+
+}  // namespace
+
 void Verification::runClasses() {
   const auto start = Clock::now();
   std::vector<std::size_t> order;
@@ -90,7 +103,8 @@ void Verification::runClasses() {
         }
         if (state.outcome.verdict() == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
             result.outcome != TaskOutcome::kCancelled) {
-          if (result.outcome != TaskOutcome::kDone || hurry_ == Hurry::kLastResort)
+          const bool late = secondsOf(state.outcome) >= kShareOfLate * proofSeconds_;
+          if (result.outcome != TaskOutcome::kDone || late || hurry_ == Hurry::kLastResort)
             giveUpIfHurried();
           if (hurry_ == Hurry::kBesideDoubtful) state.decided = false;
         }

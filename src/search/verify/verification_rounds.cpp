@@ -38,11 +38,18 @@ constexpr double kSecondsBesideDoubtful = 2;
 constexpr std::size_t kMostWithoutCutPoints = 5'000;
 constexpr double kSecondsWithoutCutPoints = 5;
 
+// For a cut point that no proof needs: whether it holds is for the report alone.
+constexpr double kSecondsForLeftOut = 0.5;
+
 }  // namespace
 
 void Verification::prove() {
   entries_.resize(plan_.lineage.size());
-  excluded_.assign(plan_.lineage.size(), 0);
+  leftOut_.assign(plan_.lineage.size(), 0);
+  if (attempt_.lemmas == Lemmas::kInferredOnly)
+    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size()))
+      leftOut_[e] = plan_.lineage[e].role == Role::kCutPoint && !plan_.lineage[e].inferred;
+  excluded_ = leftOut_;
   for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
     if (isGiven(plan_.lineage[e].role)) continue;
     entries_[e].needed = true;
@@ -55,6 +62,7 @@ void Verification::prove() {
     report_.stages.push_back(std::move(stage));
   }
   std::vector<EntryId> todo = topological();
+  std::erase_if(todo, [&](EntryId e) { return leftOut_[e] != 0; });
   if (refutesDoubtful(todo)) {
     conclude();
     return;
@@ -88,6 +96,7 @@ void Verification::prove() {
       if (!excluded_[e]) excluded_[e] = !mayHoldWithout(e);
     todo.clear();
     for (const EntryId e : topological()) {
+      if (leftOut_[e]) continue;
       const auto& used = chain_->assumed(e);
       const bool recut =
           std::any_of(used.begin(), used.end(), [&](EntryId f) { return excluded_[f] != 0; });
@@ -106,7 +115,22 @@ void Verification::prove() {
     if (todo.empty()) break;
   }
   if (hurry_ == Hurry::kLastResort) endLastResort();
+  if (!cancelled() && allOutputsProved()) judgeLeftOut();
   conclude();
+}
+
+void Verification::judgeLeftOut() {
+  std::vector<EntryId> todo;
+  for (const EntryId e : topological())
+    if (leftOut_[e]) todo.push_back(e);
+  if (todo.empty()) return;
+  const double seconds =
+      std::exchange(proofSeconds_, std::min(options_.stageSeconds, kSecondsForLeftOut));
+  cutAndProve(todo);
+  proofSeconds_ = seconds;
+  std::erase_if(todo, [&](EntryId e) { return holds(e); });
+  firstFailures_.insert(firstFailures_.end(), todo.begin(), todo.end());
+  for (Failure& failure : snapshot(todo)) firstOutcomes_.push_back(std::move(failure));
 }
 
 bool Verification::onlyGuessesFailed() const {
@@ -139,7 +163,7 @@ std::vector<EntryId> Verification::withoutCutPoints() {
     return {};
   const auto isCutPoint = [&](EntryId e) { return plan_.lineage[e].role == Role::kCutPoint; };
   if (std::none_of(topological().begin(), topological().end(),
-                   [&](EntryId e) { return isCutPoint(e) && holds(e); }))
+                   [&](EntryId e) { return isCutPoint(e) && !leftOut_[e] && holds(e); }))
     return {};
   hurry_ = Hurry::kLastResort;
   beforeLastResort_ = {entries_, chain_->snapshot(), excluded_};
@@ -161,8 +185,8 @@ std::vector<EntryId> Verification::cutAnewWithout(const std::function<bool(Entry
   std::vector<EntryId> todo;
   const auto proved = chain_->proved();
   for (const EntryId e : topological()) {
-    excluded_[e] = leftOut(e);
-    if (leftOut(e) || proved[e]) continue;
+    excluded_[e] = leftOut_[e] || leftOut(e);
+    if (excluded_[e] || proved[e]) continue;
     entries_[e].deepened.clear();
     entries_[e].depth = 0;
     entries_[e].collapse = true;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -64,10 +65,15 @@ class CommandLineOptions : public sweep::GeneratorOptions {
       names_.push_back(positional ? CLI::detail::to_lower(option->get_name(true))
                                   : option->get_lnames().front());
       if (positional) positionals_.insert(names_.back());
+      for (const std::string& name : option->get_lnames()) spellings_[name] = names_.back();
       if (option->get_expected_min() == 0) flags_.insert(names_.back());
     }
   }
   std::vector<std::string> names() const override { return names_; }
+  std::string nameOf(const std::string& name) const override {
+    const auto found = spellings_.find(name);
+    return found == spellings_.end() ? name : found->second;
+  }
   bool isFlag(const std::string& name) const override { return flags_.contains(name); }
 
   // As one would type them.
@@ -98,6 +104,7 @@ class CommandLineOptions : public sweep::GeneratorOptions {
 
  private:
   std::vector<std::string> names_;
+  std::map<std::string, std::string> spellings_;  // of options, older ones included
   std::set<std::string> flags_, positionals_;
 };
 

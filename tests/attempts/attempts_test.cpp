@@ -7,11 +7,13 @@
 #include <atomic>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardproof/verify.h"
 #include "support/columns.h"
 #include "support/problems.h"
+#include "verify/attempt.h"
 
 namespace shardproof {
 namespace {
@@ -37,14 +39,61 @@ Report verified(const Draft& d, Infer infer, const VerifyOptions& options = oneJ
 }
 
 TEST(Attempts, OneIsEnoughWhereItSettlesTheVerdict) {
-  for (const Infer infer : {Infer::kAuto, Infer::kNever}) {
+  for (const auto& [infer, name] :
+       {std::pair(Infer::kAuto, "as given, 3 s a stage"), std::pair(Infer::kNever, "as given")}) {
     const Report right = verified(columns("relu", true), infer);
     EXPECT_EQ(right.verdict, Verdict::kEquivalent);
-    EXPECT_EQ(namesOf(right), std::vector<std::string>{"as given"});
+    EXPECT_EQ(namesOf(right), std::vector<std::string>{name});
     EXPECT_EQ(right.attempts[0].outputsProved, 1u);
     const Report wrong = verified(columns("sigmoid", true), infer);
     EXPECT_EQ(wrong.verdict, Verdict::kNotEquivalent);
-    EXPECT_EQ(namesOf(wrong), std::vector<std::string>{"as given"});
+    EXPECT_EQ(namesOf(wrong), std::vector<std::string>{name});
+  }
+}
+
+// The one cut point of a right and of a wrong plan is made wrong.
+TEST(Attempts, AWrongCutPointDoesNotChangeTheVerdict) {
+  const auto places = {R"({"box": [[0, 4], [4, 8]], "step": {"tp": [0, -4]}})",
+                       R"({"box": [[0, 4], [0, 4]], "step": {"tp": [0, 0]}})"};
+  for (const char* place : places) {
+    for (const auto& [op, verdict] :
+         {std::pair("relu", Verdict::kEquivalent), std::pair("sigmoid", Verdict::kNotEquivalent)}) {
+      Draft d = columns(op, true);
+      d.plan["lineage"].back()["shards"][0].update(test::Json::parse(place));
+      const Report report = verified(d, Infer::kAuto);
+      EXPECT_EQ(report.verdict, verdict) << place << op;
+      if (verdict != Verdict::kEquivalent) continue;
+      EXPECT_EQ(report.stages.back().verdict, StageVerdict::kWrongLineage) << place;
+    }
+  }
+}
+
+// Without the plan's cut points: what holds is proved for the report, what does not is named.
+TEST(Attempts, CutPointsThatAnAttemptDoesWithoutAreJudged) {
+  for (const bool wrong : {false, true}) {
+    Draft d = columns("relu", true);
+    if (wrong)
+      d.plan["lineage"].back()["shards"][0].update(
+          test::Json::parse(R"({"box": [[0, 4], [4, 8]], "step": {"tp": [0, -4]}})"));
+    const auto problem = test::read(d);
+    InferOptions options;
+    options.trustsCutPoints = false;
+    const Inferred inferred = inferLineage(*problem, options);
+    ASSERT_NE(inferred.problem, nullptr);
+    EXPECT_EQ(inferred.count, 1u);  // of h, where the plan has a cut point already
+    const Report report = verifyOnce(*inferred.problem, oneJob(),
+                                     {.name = "alone", .lemmas = Lemmas::kInferredOnly}, Budget());
+    EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+    for (const StageReport& stage : report.stages) {
+      const bool own = stage.role == Role::kCutPoint && !stage.inferred;
+      EXPECT_EQ(stage.verdict, own && wrong ? StageVerdict::kWrongLineage : StageVerdict::kProved)
+          << stage.tensor;
+      // Nothing rests on it.
+      if (!own)
+        for (const EntryId used : stage.assumptions)
+          EXPECT_TRUE(inferred.problem->plan.lineage[used].role != Role::kCutPoint ||
+                      inferred.problem->plan.lineage[used].inferred);
+    }
   }
 }
 

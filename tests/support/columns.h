@@ -33,7 +33,7 @@ inline Draft columns(const std::string& op, bool cutPoint) {
   d.plan["programs"][0]["nodes"][1]["op"] = op;
   if (cutPoint)
     d.plan["lineage"].push_back(Json::parse(
-        R"({"tensor": "h", "role": "checkpoint", "shards": [{"box": [[0, 4], [0, 4]],
+        R"({"tensor": "h", "role": "cut_point", "shards": [{"box": [[0, 4], [0, 4]],
             "step": {"tp": [0, 4]}, "parts": [{"local": "lh"}]}]})"));
   return d;
 }

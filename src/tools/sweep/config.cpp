@@ -99,7 +99,7 @@ Choice readChoice(const Value& value, bool flag) {
 // `fields`: what may stand beside the options.
 Axis readAxis(const Value& member, const GeneratorOptions& known,
               std::span<const std::string_view> fields) {
-  Axis axis{.option = std::string(member.key()), .choices = {}};
+  Axis axis{.option = known.nameOf(std::string(member.key())), .choices = {}};
   const std::vector<std::string> names = known.names();
   if (std::find(names.begin(), names.end(), axis.option) == names.end()) {
     std::vector<std::string_view> expected(fields.begin(), fields.end());

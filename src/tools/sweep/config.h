@@ -34,6 +34,8 @@ class GeneratorOptions {
  public:
   virtual ~GeneratorOptions() = default;
   virtual std::vector<std::string> names() const = 0;
+  // The name of an option that has older spellings, by any of them; else `name` itself.
+  virtual std::string nameOf(const std::string& name) const { return name; }
   virtual bool isFlag(const std::string& name) const = 0;
   // Throws generate::OptionError where one option does not take its value. Whether they fit
   // together is for generate::complete to say.

@@ -21,6 +21,7 @@ import os
 import runpy
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,9 +117,9 @@ class _Steps:
                 )
 
 
-def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
+def script_step(path: str, arguments: list[str], steps: int = 1, devices: int = 1) -> Step:
     """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
-    steps.
+    steps. devices: what torch.cuda.device_count() gives, on the single device, too.
     """
 
     def step(world: World) -> None:
@@ -134,6 +135,7 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
     step.__name__ = Path(path).stem
     step.source = path  # type: ignore[attr-defined]
     step.whole_script = True  # type: ignore[attr-defined]
+    step.devices = devices  # type: ignore[attr-defined]
     # as each of its processes would have
     step.own_random_state = True  # type: ignore[attr-defined]
     return step
@@ -313,7 +315,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     options = _options(argv)
     try:
-        step = script_step(options.script, options.arguments, options.steps)
+        devices = Mesh.parse(options.mesh).world
+        step = script_step(options.script, options.arguments, options.steps, devices)
         if options.capture:
             done: Capture = capture(
                 step,
@@ -337,6 +340,14 @@ def main(argv: list[str] | None = None) -> int:
         )
     except (CaptureError, ProgramError, ValueError) as e:
         print(f"shardproof.torch: {e}", file=sys.stderr)
+        return 2
+    except Exception as e:
+        # the script's own, as Python shows it: from where the script begins
+        trace = e.__traceback__
+        while trace is not None and not user_place(trace.tb_frame):
+            trace = trace.tb_next
+        traceback.print_exception(type(e), e, trace or e.__traceback__)
+        print(f"shardproof.torch: {options.script} raised {type(e).__name__}", file=sys.stderr)
         return 2
     print(report)
     return {"EQUIVALENT": 0, "CONDITIONAL": 4, "NOT EQUIVALENT": 10, "UNDECIDED": 5}[report.verdict]

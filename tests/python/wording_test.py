@@ -124,7 +124,8 @@ class Headline(unittest.TestCase):
             prefix = pathlib.Path(folder) / "kept"
             head = self.head(classified, keep=prefix)
             self.assertIn(
-                f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz says", head
+                f"plan {prefix}.plan.json.gz computes what model {prefix}.model.json.gz computes",
+                head,
             )
             self.assertIn('to accept: accept=["labels-valid"]', head)
 

@@ -23,18 +23,27 @@ from .data_number import DataNumber, with_numbers
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device reports; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
+# whose first argument may be the number of a GPU (nn.Module.to calls the second)
+_TO = frozenset({torch.Tensor.to, torch._C._nn._parse_to})
 
 
-def on_cpu(x: Any) -> Any:
-    """A device as it is meant here."""
-    if (
+def _is_cuda(x: Any) -> bool:
+    return (
         isinstance(x, torch.device)
         and x.type == "cuda"
         or isinstance(x, str)
         and (x == "cuda" or x.startswith("cuda:"))
-    ):
+    )
+
+
+def on_cpu(x: Any) -> Any:
+    """A device as it is meant here. There is one CPU, whose number tensors do not have."""
+    if _is_cuda(x) or x == "cpu:0" or isinstance(x, torch.device) and x == _NUMBERED_CPU:
         return CPU
     return x
+
+
+_NUMBERED_CPU = torch.device("cpu", 0)
 
 
 def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -99,19 +108,23 @@ class OnCPU(TorchFunctionMode):
 
     def _called(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if func is _DEVICE:
-            made = func(*args, **(kwargs or {}))
-            return CPU if made.type == "cuda" else made
+            given = (*args, *(kwargs or {}).values())
+            if len(given) == 1 and type(given[0]) is int:
+                return CPU  # the number of a GPU
+            return on_cpu(func(*args, **(kwargs or {})))
         if func is _CUDA or func is _PIN_MEMORY:
             if func is _CUDA:
                 self.devices.placed_there(args[0])
             return args[0]
         on_cuda = False
+        if func in _TO and any(type(x) is int for x in args):
+            args = tuple(CPU if type(x) is int else x for x in args)
+            on_cuda = True
         for x in args:
             kind = type(x)
             if kind is str or kind is _DEVICE:
-                there = tuple(on_cpu(a) for a in args)
-                on_cuda = any(a is not b for a, b in zip(there, args))
-                args = there
+                on_cuda = on_cuda or any(map(_is_cuda, args))
+                args = tuple(on_cpu(a) for a in args)
                 break
             if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
                 return with_numbers(func, args, kwargs or {})
@@ -123,11 +136,7 @@ class OnCPU(TorchFunctionMode):
         if type(kwargs.get("alpha")) is DataNumber:
             return with_numbers(func, args, kwargs)
         if "device" in kwargs:
-            on_cuda = (
-                on_cuda
-                or type(kwargs["device"]) is int
-                or on_cpu(kwargs["device"]) is not kwargs["device"]
-            )
+            on_cuda = on_cuda or type(kwargs["device"]) is int or _is_cuda(kwargs["device"])
             kwargs = {
                 **kwargs,
                 "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"]),
@@ -191,7 +200,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 _ANSWERS: dict[str, Any] = {
     "current_device": lambda: 0,
-    "device_count": lambda: 1,
+    "device_count": lambda: 1,  # replaced where a script is recorded
     "set_device": _nothing,
     "synchronize": _nothing,
     "empty_cache": _nothing,
@@ -229,9 +238,13 @@ _ANSWERS: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def as_cpu(devices: Devices) -> Iterator[None]:
-    """ "cuda" is the CPU inside; where there is a GPU, too."""
-    answers = {**_ANSWERS, **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices))}
+def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
+    """ "cuda" is the CPU inside; where there is a GPU, too. count: of devices."""
+    answers = {
+        **_ANSWERS,
+        "device_count": lambda: count,
+        **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices)),
+    }
     undo = [
         (module, name, getattr(module, name))
         for module in (torch.cuda, torch.cuda.random)

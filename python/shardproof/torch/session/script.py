@@ -21,6 +21,7 @@ import os
 import runpy
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,14 +117,60 @@ class _Steps:
                 )
 
 
-def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
-    """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
-    steps.
+class _Labelled:
+    """A stream on which each line begins with the process that prints it."""
+
+    def __init__(self, stream: Any, label: str) -> None:
+        self.stream, self.label, self.begins = stream, label, True
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            self.stream.write(f"{self.label}{line}" if self.begins else line)
+            self.begins = line.endswith("\n")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class _Prints:
+    """What a script prints, once for each process that it would have.
+
+    A process may be recorded several times, and further times in processes of its own.
     """
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.process = quiet, os.getpid()
+        self.done: set[tuple[int, int]] = set()
+
+    @contextlib.contextmanager
+    def of(self, world: World) -> Iterator[None]:
+        who = world.size, world.rank
+        label = "[single device] " if world.single else f"[rank {world.rank}] "
+        shown = not self.quiet and who not in self.done and os.getpid() == self.process
+        self.done.add(who)
+        with contextlib.ExitStack() as stack:
+            out: Any = (
+                _Labelled(sys.stdout, label)
+                if shown
+                else stack.enter_context(open(os.devnull, "w"))
+            )
+            stack.enter_context(contextlib.redirect_stdout(out))
+            yield
+
+
+def script_step(
+    path: str, arguments: list[str], steps: int = 1, devices: int = 1, quiet: bool = False
+) -> Step:
+    """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
+    steps. devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it
+    prints is left out.
+    """
+    prints = _Prints(quiet)
 
     def step(world: World) -> None:
         optimizers = _Steps(world, steps)
-        with optimizers.watched(), _arguments(path, arguments):
+        with optimizers.watched(), _arguments(path, arguments), prints.of(world):
             _run(path, optimizers)
             if optimizers.there and not optimizers.done:
                 raise CaptureError(
@@ -134,6 +181,7 @@ def script_step(path: str, arguments: list[str], steps: int = 1) -> Step:
     step.__name__ = Path(path).stem
     step.source = path  # type: ignore[attr-defined]
     step.whole_script = True  # type: ignore[attr-defined]
+    step.devices = devices  # type: ignore[attr-defined]
     # as each of its processes would have
     step.own_random_state = True  # type: ignore[attr-defined]
     return step
@@ -227,6 +275,7 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="so many processes record ranks"
     )
+    parser.add_argument("--quiet", action="store_true", help="leave out what the script prints")
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -313,7 +362,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     options = _options(argv)
     try:
-        step = script_step(options.script, options.arguments, options.steps)
+        devices = Mesh.parse(options.mesh).world
+        step = script_step(options.script, options.arguments, options.steps, devices, options.quiet)
         if options.capture:
             done: Capture = capture(
                 step,
@@ -337,6 +387,14 @@ def main(argv: list[str] | None = None) -> int:
         )
     except (CaptureError, ProgramError, ValueError) as e:
         print(f"shardproof.torch: {e}", file=sys.stderr)
+        return 2
+    except Exception as e:
+        # the script's own, as Python shows it: from where the script begins
+        trace = e.__traceback__
+        while trace is not None and not user_place(trace.tb_frame):
+            trace = trace.tb_next
+        traceback.print_exception(type(e), e, trace or e.__traceback__)
+        print(f"shardproof.torch: {options.script} raised {type(e).__name__}", file=sys.stderr)
         return 2
     print(report)
     return {"EQUIVALENT": 0, "CONDITIONAL": 4, "NOT EQUIVALENT": 10, "UNDECIDED": 5}[report.verdict]

@@ -18,7 +18,8 @@ from ...report import Report
 
 _MOST_CONDITIONS = 3  # named in one line, as `shardproof verify` does
 _FILES = re.compile(
-    r"plan\s+\S.*?\s+(computes|does\s+not\s+compute)\s+what\s+model\s+.*?\s+says\b", re.DOTALL
+    r"plan\s+\S.*?\s+(computes|does\s+not\s+compute)\s+what\s+model\s+\S.*?\s+(?:says|computes)\b",
+    re.DOTALL,
 )
 _ADVICE = re.compile(r"\bto\s+accept:\s.*", re.DOTALL)
 

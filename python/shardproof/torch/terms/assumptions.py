@@ -167,6 +167,24 @@ def same_seed(loc: str, axes: str) -> Assumption:
     )
 
 
+def processes_among_arguments(count: int) -> Assumption:
+    return Assumption(
+        "processes",
+        Kind.CHECKABLE,
+        f"torch.multiprocessing.spawn starts one process on the single device; the number {count} "
+        "among the arguments of its function, which is that of the processes, is 1 there",
+    )
+
+
+def other_world_size(count: int) -> Assumption:
+    return Assumption(
+        "world-size",
+        Kind.RISK,
+        f"the script gives init_process_group the world size {count} on the single device, too: "
+        f"what it computes with its own number {count} is not what it computes with 1",
+    )
+
+
 def device_seeds(loc: str) -> Assumption:
     return Assumption(
         "cuda-seeds",

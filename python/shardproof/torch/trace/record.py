@@ -26,6 +26,7 @@ from ..intercept.devices import as_cpu
 from ..intercept.hooks import Hooks
 from ..intercept.object_collectives import objects_exchanged
 from ..intercept.patches import patched
+from ..intercept.processes import Processes
 from ..step.several_steps import each
 from ..step.world import World
 from ..terms import labels
@@ -202,6 +203,7 @@ def record(
         _own_random_state(rank, mesh.world),
         private.fake_group(rank, mesh.world) as groups_made,
         patched(hooks),
+        Processes(mesh, rank, mailbox, recorder.g.assume).replaced(),
         private.random_tracker(recorder.random),
         objects_exchanged(mailbox, rank, recorder.groups.next),
     ):
@@ -216,7 +218,7 @@ def record(
             _OneThread(allow_non_fake_inputs=True) as recorder.mode,
             recorder,
             side.binding.listening(),
-            as_cpu(recorder.random),
+            as_cpu(recorder.random, getattr(step, "devices", 1)),
             sync_batch_norm(),
             recorder.untracked.watching(),
             labels.ignored_labels_named(recorder.g),

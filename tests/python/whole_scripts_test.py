@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole scripts as people write them, by `python -m shardproof.torch`: `tests/whole_scripts/`.
+
+Each states its mesh and the verdict that is true of it.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[1] / "whole_scripts"
+
+
+def run(script, mesh, *options):
+    command = [sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", mesh]
+    return subprocess.run(
+        [*command, *options, script], capture_output=True, text=True, check=False, env=os.environ
+    )
+
+
+def run_text(text, mesh="dp=2", *options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "train.py"
+        path.write_text("import torch, torch.distributed as dist\n" + text)
+        return run(str(path), mesh, *options)
+
+
+class WholeScripts(unittest.TestCase):
+    def test_all_have_their_verdict(self):
+        scripts = sorted(SCRIPTS.glob("*.py"))
+        self.assertTrue(scripts)
+        for script in scripts:
+            with self.subTest(script=script.name):
+                text = script.read_text()
+                mesh, expected = (
+                    re.search(rf"^{key}: (.*)$", text, re.MULTILINE)[1]
+                    for key in ("mesh", "expected")
+                )
+                done = run(str(script), mesh)
+                head = re.search(
+                    r"^(EQUIVALENT|CONDITIONAL|NOT EQUIVALENT|UNDECIDED): (.*)$",
+                    done.stdout,
+                    re.MULTILINE,
+                )
+                self.assertIsNotNone(head, done.stdout + done.stderr)
+                self.assertEqual(head[1], expected, done.stdout)
+                self.assertNotIn(".plan.json", head[2])
+                self.assertIn(script.name, head[2])
+
+
+class Output(unittest.TestCase):
+    TEXT = (
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "print('two\\nlines')\n"
+        "model(torch.randn(2, 2)).mean().backward()\n"
+        "optimizer.step()\n"
+    )
+
+    def test_each_process_prints_once(self):
+        printed = run_text(self.TEXT).stdout.partition("EQUIVALENT")[0].splitlines()
+        who = ("single device", "rank 0", "rank 1")
+        self.assertEqual(
+            printed, [f"[{process}] {word}" for process in who for word in ("two", "lines")]
+        )
+
+    def test_quiet(self):
+        done = run_text(self.TEXT, "dp=2", "--quiet")
+        self.assertTrue(done.stdout.startswith("EQUIVALENT: "), done.stdout)
+
+
+class Processes(unittest.TestCase):
+    def test_an_error_of_the_script_is_its_own(self):
+        done = run_text("def f():\n    raise KeyError('no such split')\nf()\n")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("KeyError: 'no such split'", done.stderr)
+        self.assertIn('train.py", line 3, in f', done.stderr)
+        self.assertNotIn("shardproof/torch", done.stderr)
+
+    def test_another_number_of_processes(self):
+        done = run_text(
+            "import torch.multiprocessing as mp\n"
+            "def f(rank):\n"
+            "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+            "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "    model(torch.randn(2, 2)).mean().backward()\n"
+            "    optimizer.step()\n"
+            "mp.spawn(f, nprocs=3)\n"
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("3 processes, and the mesh has 2 ranks", done.stderr)
+
+    def test_a_file_of_another_rank(self):
+        done = run_text(
+            "dist.init_process_group('gloo')\n"
+            "model = torch.nn.Linear(2, 2)\n"
+            "if dist.get_rank() == 0: torch.save(model.state_dict(), 'of_the_first.pt')\n"
+            "dist.barrier()\n"
+            "model.load_state_dict(torch.load('of_the_first.pt'))\n"
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "model(torch.ones(2, 2)).mean().backward()\n"
+            "for p in model.parameters(): dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n"
+            "optimizer.step()\n"
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("a file that rank 0 has saved in this run (of_the_first.pt)", done.stderr)
+
+    def test_a_world_size_of_its_own(self):
+        done = run_text(
+            "import os\n"
+            "dist.init_process_group('gloo', rank=int(os.environ['RANK']), world_size=2)\n"
+            "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "model(torch.randn(2, 2)).mean().backward()\n"
+            "optimizer.step()\n"
+        )
+        self.assertNotIn("\nEQUIVALENT", "\n" + done.stdout)
+        self.assertIn("world size 2 on the single device", done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -89,10 +89,11 @@ TEST(Attempts, CutPointsThatAnAttemptDoesWithoutAreJudged) {
       EXPECT_EQ(stage.verdict, own && wrong ? StageVerdict::kWrongLineage : StageVerdict::kProved)
           << stage.tensor;
       // Nothing rests on it.
-      if (!own)
-        for (const EntryId used : stage.assumptions)
-          EXPECT_TRUE(inferred.problem->plan.lineage[used].role != Role::kCutPoint ||
-                      inferred.problem->plan.lineage[used].inferred);
+      if (own) continue;
+      for (const auto used : stage.assumptions) {
+        const LineageEntry& entry = inferred.problem->plan.lineage[EntryId(used)];
+        EXPECT_TRUE(entry.role != Role::kCutPoint || entry.inferred);
+      }
     }
   }
 }

@@ -61,9 +61,9 @@ std::string foundations(const CheckLogResult& result, const CheckLogArguments& a
   if (result.provedAgain == result.proofs)
     return text + (result.proofs == 1 ? ", made again" : ", all made again");
   if (arguments.noReprove)
-    return text + ", none made again: that the stages hold is only what the log says";
+    return text + ", none made again: that the stages hold is only what the log states";
   return text + ", " + std::to_string(result.provedAgain) +
-         " made again: that the other stages hold is only what the log says";
+         " made again: that the other stages hold is only what the log states";
 }
 
 // What the plan takes for granted, which no proof says anything of.
@@ -177,11 +177,11 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
   command->add_option("LOG", arguments->log, "The proof log")->required()->type_name("");
   command
       ->add_option("-p,--plan", arguments->plan,
-                   "The plan (default: where the log says, from the log's directory)")
+                   "The plan (default: as the log names it, from the log's directory)")
       ->type_name("FILE");
   command
       ->add_option("-m,--model", arguments->model,
-                   "The model (default: where the log says, from the log's directory)")
+                   "The model (default: as the log names it, from the log's directory)")
       ->type_name("FILE");
   CLI::Option* sample =
       command

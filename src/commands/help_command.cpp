@@ -15,7 +15,7 @@ namespace shardproof {
 void addHelpCommand(CLI::App& app, std::function<int()>& run) {
   const auto words = std::make_shared<std::vector<std::string>>();
   const auto manual = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("help", "Tell a command's options, as --help does");
+  CLI::App* command = app.add_subcommand("help", "Print a command's options, as --help does");
   command->add_option("COMMAND", *words, "Which command")->type_name("");
   command->add_flag("--man", *manual, "The manual page, for man -l");
   command->callback([&app, words, manual, &run] {

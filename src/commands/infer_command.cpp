@@ -65,8 +65,8 @@ int runInfer(const InferArguments& arguments) {
 
 void addInferCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<InferArguments>();
-  CLI::App* command = app.add_subcommand(
-      "infer", "Find lineage of local tensors that nobody wrote, and write the plan with it");
+  CLI::App* command =
+      app.add_subcommand("infer", "Infer lineage of local tensors, and write the plan with it");
   addPlanOptions(command, arguments->files, PlanCount::kOne);
   addModelOption(command, arguments->files, PlanCount::kOne);
   command

@@ -92,7 +92,7 @@ void addLintCommand(CLI::App& app, std::function<int()>& run) {
   addModelOption(command, arguments->files, PlanCount::kSeveral);
   addTextOptions(command, arguments->report);
   command->footer(
-      "All errors of the files are told, then shapes, assignments, collectives, messages and "
+      "Lists all errors of the files, then shapes, assignments, collectives, messages and "
       "deadlocks.\nExit codes: 0 fine, 10 the plan cannot run, 2 a file cannot be read.");
   command->callback([arguments, &run] { run = [arguments] { return runLint(*arguments); }; });
 }

@@ -64,7 +64,7 @@ void addTextOptions(CLI::App* command, ReportOptions& options) {
       ->check(CLI::Range(0, 10000))
       ->type_name("N");
   command
-      ->add_option("--max-causes", options.style.maxCauses, "How many causes are told one by one")
+      ->add_option("--max-causes", options.style.maxCauses, "How many causes are shown one by one")
       ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 30))
       ->capture_default_str()
       ->type_name("N");

@@ -52,12 +52,12 @@ std::string githubText(const std::vector<PlanResult>& results) {
     for (const Finding& finding : findingsOf(result))
       text += command(finding.level == Finding::Level::kError ? "error" : "warning", finding);
     if (result.report && result.report->verdict == Verdict::kEquivalent)
-      text +=
-          "::notice title=shardproof::" +
-          escaped("EQUIVALENT: " + printable(result.report->plan, kMostMessage) +
-                      " computes what " + printable(result.report->model, kMostMessage) + " says",
-                  false) +
-          "\n";
+      text += "::notice title=shardproof::" +
+              escaped("EQUIVALENT: " + printable(result.report->plan, kMostMessage) +
+                          " computes what " + printable(result.report->model, kMostMessage) +
+                          " computes",
+                      false) +
+              "\n";
   }
   return text;
 }

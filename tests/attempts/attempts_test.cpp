@@ -64,8 +64,9 @@ TEST(Attempts, AWrongCutPointDoesNotChangeTheVerdict) {
       EXPECT_EQ(report.verdict, verdict) << place << op;
       if (verdict != Verdict::kEquivalent) continue;
       for (const StageReport& stage : report.stages)
-        if (stage.role == Role::kCutPoint && !stage.inferred)
+        if (stage.role == Role::kCutPoint && !stage.inferred) {
           EXPECT_EQ(stage.verdict, StageVerdict::kWrongLineage) << place;
+        }
     }
   }
 }

@@ -48,15 +48,15 @@ struct PlannedAttempt {
 
 // A proof that takes longer is tried with other lemmas first. Cut points may be wrong, or say less
 // than what inference finds: either makes proofs long, and costs no more than a few of these.
-constexpr double kGlance = 3;
+constexpr double kFirstGlance = 5, kGlance = 3;
 constexpr std::size_t kGlanceMegabytes = 2048;
 
 // In order. An attempt with limits on a stage's time is left out where that time is all there is.
 constexpr PlannedAttempt kAttempts[] = {
     {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = 5}},
     {When::kCutPoints,
-     {.name = "as given, 3 s a stage",
-      .stageSeconds = kGlance,
+     {.name = "as given, 5 s a stage",
+      .stageSeconds = kFirstGlance,
       .megabytes = kGlanceMegabytes,
       .stopAtFirstFailure = true}},
     {When::kGuessed,
@@ -177,7 +177,10 @@ class Attempts {
       found_.reset();
       replaced_.clear();
     }
-    Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_);
+    std::vector<EntryId> contradicted;
+    if (attempt.lemmas == Lemmas::kInferred)
+      for (const Inferred::Replaced& one : replaced_) contradicted.push_back(one.entry);
+    Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_, contradicted);
     ++made_;
     longest_[attempt.lemmas] = std::max(longest_[attempt.lemmas], attempt.stageSeconds);
     full_ = full_ || (attempt.stageSeconds >= options_.stageSeconds && !attempt.stopAtFirstFailure);
@@ -205,6 +208,9 @@ class Attempts {
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas);
+    // What no number contradicts is as good as what would be inferred: it needs more time.
+    if (attempt.stopAtFirstFailure && made_ > 0 && replaced_.empty() && doubtful_.empty())
+      return false;
     if (found_->lemmas > before || made_ == 0) return true;
     if (onlyNew_) return false;
     switch (attempt.lemmas) {

@@ -160,6 +160,7 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
       result.problem = std::move(more);
       result.count = count;
     } else {
+      for (const EntryId entry : wrong) result.replaced.push_back({entry, {}});
       result.reason = "no local tensor is a part of one of the model";
     }
     if (found.stopped) {

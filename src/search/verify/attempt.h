@@ -32,16 +32,19 @@ struct Attempt {
   Lemmas lemmas = Lemmas::kFile;
   double stageSeconds = kAllSeconds;      // no more than this, or VerifyOptions::stageSeconds
   std::size_t megabytes = kAllMegabytes;  // no more than this, or VerifyOptions::memoryMegabytes
-  // It ends as soon as a proof is not done within its time and memory, or stages turn out many
-  // times as large as the plan. Another attempt then has other lemmas.
+  // It ends as soon as a proof is not done within its time and memory, stages turn out many times
+  // as large as the plan, or cut points are refuted while the outputs agree in numbers. Another
+  // attempt then has other lemmas.
   bool stopAtFirstFailure = false;
 };
 
 // Never throws for a wrong plan: that is a verdict. Throws InputError where only the index of the
-// plan can see an input error. `doubtful`: lineage entries of outputs that are probably wrong;
+// plan can see an input error. `contradicted`: cut points of the file that are not to be assumed.
+// `doubtful`: lineage entries of outputs that are probably wrong;
 // these are evaluated in numbers before they are tried to be proved, which changes the order of the
 // work only.
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
-                  const Budget& budget, const std::vector<EntryId>& doubtful = {});
+                  const Budget& budget, const std::vector<EntryId>& doubtful = {},
+                  const std::vector<EntryId>& contradicted = {});
 
 }  // namespace shardproof

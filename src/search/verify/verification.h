@@ -37,7 +37,8 @@ using Clock = std::chrono::steady_clock;
 class Verification {
  public:
   Verification(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
-               const Budget& budget, const std::vector<EntryId>& doubtful);
+               const Budget& budget, const std::vector<EntryId>& doubtful,
+               const std::vector<EntryId>& contradicted);
 
   Report run();
 
@@ -73,6 +74,8 @@ class Verification {
   }
 
   void prove();
+  // Some cut point of the plan was refuted in the first round.
+  bool lineageIsRefuted() const;
   // Once all outputs are proved without them (Lemmas::kInferredOnly): which of the plan's cut
   // points hold, for the report alone.
   void judgeLeftOut();
@@ -222,7 +225,7 @@ class Verification {
   VerifyOptions options_;
   const Attempt attempt_;
   const Budget budget_;
-  const std::vector<EntryId> doubtful_;
+  const std::vector<EntryId> doubtful_, contradicted_;
   Report report_;
   std::unique_ptr<PlanIndex> planIndex_;
   std::unique_ptr<ProofChain> chain_;  // unless the index has defects

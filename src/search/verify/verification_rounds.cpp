@@ -49,6 +49,7 @@ void Verification::prove() {
   if (attempt_.lemmas == Lemmas::kInferredOnly)
     for (const EntryId e : firstIds<EntryId>(plan_.lineage.size()))
       leftOut_[e] = plan_.lineage[e].role == Role::kCutPoint && !plan_.lineage[e].inferred;
+  for (const EntryId e : contradicted_) leftOut_[e] = 1;
   excluded_ = leftOut_;
   for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
     if (isGiven(plan_.lineage[e].role)) continue;
@@ -89,6 +90,9 @@ void Verification::prove() {
         differs_ = true;
         // It counts only where the arguments of functions of which nothing is known are the same.
         if (argumentsProved()) break;
+      } else if (attempt_.stopAtFirstFailure && lineageIsRefuted()) {
+        gaveUp_ = true;
+        break;
       }
     }
     // Failed cut points are no longer assumed; what relied on them is cut again, further up.
@@ -131,6 +135,13 @@ void Verification::judgeLeftOut() {
   std::erase_if(todo, [&](EntryId e) { return holds(e); });
   firstFailures_.insert(firstFailures_.end(), todo.begin(), todo.end());
   for (Failure& failure : snapshot(todo)) firstOutcomes_.push_back(std::move(failure));
+}
+
+bool Verification::lineageIsRefuted() const {
+  return std::any_of(firstOutcomes_.begin(), firstOutcomes_.end(), [&](const Failure& f) {
+    const LineageEntry& entry = plan_.lineage[f.entry];
+    return entry.role == Role::kCutPoint && !entry.inferred && isRefuted(f);
+  });
 }
 
 bool Verification::onlyGuessesFailed() const {

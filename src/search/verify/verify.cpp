@@ -13,13 +13,15 @@ namespace shardproof {
 
 Verification::Verification(const Problem& problem, const VerifyOptions& options,
                            const Attempt& attempt, const Budget& budget,
-                           const std::vector<EntryId>& doubtful)
+                           const std::vector<EntryId>& doubtful,
+                           const std::vector<EntryId>& contradicted)
     : problem_(problem),
       plan_(problem.plan),
       options_(options),
       attempt_(attempt),
       budget_(budget),
-      doubtful_(doubtful) {
+      doubtful_(doubtful),
+      contradicted_(contradicted) {
   options_.stageSeconds = std::min(options.stageSeconds, attempt.stageSeconds);
   options_.memoryMegabytes = std::min(options.memoryMegabytes, attempt.megabytes);
   if (options_.inProcess) options_.jobs = 1;
@@ -88,8 +90,9 @@ bool Verification::endToEndDiffers() {
 }
 
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
-                  const Budget& budget, const std::vector<EntryId>& doubtful) {
-  return Verification(problem, options, attempt, budget, doubtful).run();
+                  const Budget& budget, const std::vector<EntryId>& doubtful,
+                  const std::vector<EntryId>& contradicted) {
+  return Verification(problem, options, attempt, budget, doubtful, contradicted).run();
 }
 
 Report verify(const Problem& problem, const VerifyOptions& options) {

@@ -21,7 +21,7 @@ struct Slice {
                            {.key = "start"},
                            {.key = "stop"},
                            {.key = "step", .min = Rational(1)}},
-            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
+            .traits = kMoves};
   }
   struct Bounds {
     std::size_t dim;
@@ -92,7 +92,7 @@ struct Select {
   static Interface interface() {
     return {.name = "select",
             .attributes = {{.key = "dim", .required = true}, {.key = "index", .required = true}},
-            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
+            .traits = kMoves};
   }
   static std::pair<std::size_t, std::int64_t> place(const Attributes& attributes, const Shape& x) {
     const std::size_t dim = dimIndex(integer(attributes, "dim"), x.size());
@@ -141,7 +141,7 @@ struct Cat {
     return {.name = "cat",
             .attributes = {{.key = "dim", .required = true}},
             .maxOperands = kAnyNumber,
-            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
+            .traits = kMoves};
   }
   static std::vector<TensorInfo> infer(const Signature& s) {
     Shape shape = shapeOf(s, 0);
@@ -287,7 +287,7 @@ struct Chunk {
             .attributes = {{.key = "dim", .required = true},
                            {.key = "parts", .required = true, .min = Rational(1)},
                            {.key = "index", .required = true, .min = Rational(0)}},
-            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true},
+            .traits = kMoves,
             .check = [](const Attributes& attributes, std::size_t, std::size_t) {
               if (integer(attributes, "index") >= integer(attributes, "parts"))
                 throw std::invalid_argument("attribute 'index': found " +

@@ -309,15 +309,12 @@ OperatorInfo makeBackward(const Interface& interface, const Infer& infer, const 
   op.minResults = interface.minOperands;
   op.maxResults = interface.maxOperands;
   op.followsLogicalPosition = interface.followsLogicalPosition;
-  op.validate = [interface, name = op.name](const Attributes& attributes, std::size_t operands,
-                                            std::size_t results) {
+  op.validate = [interface, name = op.name, least = op.minOperands, most = op.maxOperands](
+                    const Attributes& attributes, std::size_t operands, std::size_t results) {
     named(name, [&] {
       const std::size_t gradients = interface.minResults;
       checkAttributes(interface.attributes, attributes);
-      const std::size_t most =
-          interface.maxOperands == kAnyNumber ? kAnyNumber : interface.maxOperands + gradients;
-      checkCount("operands (gradients, then operands)", operands, interface.minOperands + gradients,
-                 most);
+      checkCount("operands (gradients, then operands)", operands, least, most);
       checkCount("results", results, operands - gradients, operands - gradients);
       if (interface.check) interface.check(attributes, operands - gradients, gradients);
     });

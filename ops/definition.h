@@ -60,6 +60,11 @@ void define(Catalog& catalog, const Interface& interface = Op::interface()) {
   catalog.push_back(std::move(backward));
 }
 
+// --- traits of many operators ---
+
+constexpr Traits kRearranges{.rearranges = true, .affine = true, .total = true, .keepsSign = true};
+constexpr Traits kMoves{.moves = true, .affine = true, .total = true, .keepsSign = true};
+
 // --- helpers for shape rules ---
 
 // Throws ShapeError unless operand `i` holds reals (integers: indices).

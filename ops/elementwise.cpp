@@ -431,8 +431,6 @@ void unary(Catalog& catalog, const char* name, Traits traits,
                              .check = std::move(check)});
 }
 
-constexpr Traits kCopies{.rearranges = true, .affine = true, .total = true, .keepsSign = true};
-
 template <Function f>
 void opaque(Catalog& catalog, const char* name) {
   define<Unary<Opaque<f>>>(
@@ -444,18 +442,19 @@ void opaque(Catalog& catalog, const char* name) {
 
 void defineElementwise(Catalog& catalog) {
   for (const char* name : {"identity", "to", "contiguous"})
-    define<Copy>(catalog, {.name = name, .differentiable = false, .traits = kCopies});
-  define<Float>(catalog, {.name = "float", .differentiable = false, .traits = kCopies});
+    define<Copy>(catalog, {.name = name, .differentiable = false, .traits = kRearranges});
+  define<Float>(catalog, {.name = "float", .differentiable = false, .traits = kRearranges});
   for (const char* name :
        {"identity_backward", "to_backward", "contiguous_backward", "float_backward"})
     define<CopyBackward>(catalog, {.name = name,
                                    .maxOperands = 2,
                                    .optionalOperands = {1},
                                    .differentiable = false,
-                                   .traits = kCopies});
-  define<MultiRef>(
-      catalog,
-      {.name = "multiref", .maxResults = kAnyNumber, .differentiable = false, .traits = kCopies});
+                                   .traits = kRearranges});
+  define<MultiRef>(catalog, {.name = "multiref",
+                             .maxResults = kAnyNumber,
+                             .differentiable = false,
+                             .traits = kRearranges});
   Interface back{.name = "multiref_backward", .maxOperands = kAnyNumber, .differentiable = false};
   back.everyOperandOptional = true;
   back.traits = {.affine = true, .total = true, .keepsSign = true};

@@ -12,8 +12,6 @@
 namespace shardproof::ops {
 namespace {
 
-constexpr Traits kRearranges{.rearranges = true, .affine = true, .total = true, .keepsSign = true};
-
 // view, reshape: the same elements in row-major order under another shape. `size`: one entry may be
 // -1. Errors: another number of elements.
 struct View {
@@ -221,7 +219,7 @@ struct Expand {
                             .type = AttributeType::kIntegers,
                             .required = true,
                             .min = Rational(-1)}},
-            .traits = {.moves = true, .affine = true, .total = true, .keepsSign = true}};
+            .traits = kMoves};
   }
   static std::vector<std::size_t> source(std::size_t rank, std::size_t resultRank) {
     std::vector<std::size_t> from(resultRank, kNew);

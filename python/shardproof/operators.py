@@ -34,22 +34,21 @@ def _traits() -> dict[str, frozenset[str]]:
     }
 
 
-@functools.cache
-def _with_any(traits: frozenset[str]) -> frozenset[str]:
-    return frozenset(name for name, has in _traits().items() if not has.isdisjoint(traits))
-
-
 class WithTrait(Set[str]):
     """The names of all operators and collectives that have one of the traits; read when used."""
 
     def __init__(self, *traits: str) -> None:
         self._traits = frozenset(traits)
 
+    @functools.cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(n for n, has in _traits().items() if not has.isdisjoint(self._traits))
+
     def __contains__(self, name: object) -> bool:
-        return name in _with_any(self._traits)
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_with_any(self._traits))
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(_with_any(self._traits))
+        return len(self._names)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "commands/streams.h"
+#include "commands/words.h"
 
 namespace shardproof {
 
@@ -76,12 +77,6 @@ void collect(const CLI::App& app, std::vector<std::string> path, std::vector<Com
     below.push_back(sub->get_name());
     collect(*sub, std::move(below), all);
   }
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 // Within single quotes.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "commands/streams.h"
+#include "commands/words.h"
 #include "ops/collectives.h"
 #include "ops/interface.h"
 #include "ops/registry.h"
@@ -146,12 +147,6 @@ Json toJson(const ops::Collective& c) {
           {"traits", traitsOf(c)}};
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 std::string asJson() {
   Json operators = Json::array(), collectives = Json::array();
   const ops::Registry& registry = ops::Registry::instance();
@@ -174,10 +169,10 @@ std::string asText() {
   const ops::Registry& registry = ops::Registry::instance();
   text << "Operators:\n";
   for (const OperatorId id : firstIds<OperatorId>(registry.size()))
-    row("  " + registry.at(id).name, joined(traitsOf(registry.at(id))));
+    row("  " + registry.at(id).name, joined(traitsOf(registry.at(id)), ", "));
   text << "\nCommunication:\n";
   for (const ops::Collective& c : ops::collectives())
-    row(std::string("  ") + c.name, joined(traitsOf(c)));
+    row(std::string("  ") + c.name, joined(traitsOf(c), ", "));
   return text.str();
 }
 

@@ -84,8 +84,9 @@ TEST(Attempts, CutPointsThatAnAttemptDoesWithoutAreJudged) {
     const Inferred inferred = inferLineage(*problem, options);
     ASSERT_NE(inferred.problem, nullptr);
     EXPECT_EQ(inferred.count, 1u);  // of h, where the plan has a cut point already
-    const Report report = verifyOnce(*inferred.problem, oneJob(),
-                                     {.name = "alone", .lemmas = Lemmas::kInferredOnly}, Budget());
+    const EntryId cutPoint(problem->plan.lineage.size() - 1);
+    const Report report =
+        verifyOnce(*inferred.problem, oneJob(), {.name = "alone"}, Budget(), {}, {cutPoint});
     EXPECT_EQ(report.verdict, Verdict::kEquivalent);
     for (const StageReport& stage : report.stages) {
       const bool own = stage.role == Role::kCutPoint && !stage.inferred;

@@ -66,15 +66,14 @@ void eachCall(const F& f) {
     }
 }
 
-// Of the first result.
-std::vector<double> firstOf(const Call& call, const std::vector<Tensor>& operands) {
-  DoubleAlgebra a;
-  return run(a, call, operands)[0].data;
-}
-
 std::vector<Tensor> results(const Call& call, const std::vector<Tensor>& operands) {
   DoubleAlgebra a;
   return run(a, call, operands);
+}
+
+// Of the first result.
+std::vector<double> firstOf(const Call& call, const std::vector<Tensor>& operands) {
+  return results(call, operands)[0].data;
 }
 
 TEST(Traits, WhatIsTotalHasAValueForAllNumbers) {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole scripts as people write them, by `python -m shardproof.torch`: `tests/whole_scripts/`.
 
-Each states its mesh and the verdict that is true of it.
+Each states its mesh, the verdict that is true of it, and an assignment that makes it wrong when it
+stands in the place of the script's own.
 """
 
 import os
@@ -29,27 +30,43 @@ def run_text(text, mesh="dp=2", *options):
         return run(str(path), mesh, *options)
 
 
+def stated(text, key):
+    """What the docstring of a script states."""
+    return re.search(rf"^{key}: (.*)$", text, re.MULTILINE)[1]
+
+
+def made_wrong(text):
+    """The script with the assignment that makes it wrong."""
+    wrong = stated(text, "wrong")
+    target = re.escape(wrong.partition(" = ")[0])
+    changed, count = re.subn(rf"^{target} = .*$", wrong, text, flags=re.MULTILINE)
+    assert count == 1 and changed != text, wrong
+    return changed
+
+
 class WholeScripts(unittest.TestCase):
+    def check(self, script, mesh, expected):
+        done = run(str(script), mesh)
+        head = re.search(
+            r"^(EQUIVALENT|CONDITIONAL|NOT EQUIVALENT|UNDECIDED): (.*)$", done.stdout, re.MULTILINE
+        )
+        self.assertIsNotNone(head, done.stdout + done.stderr)
+        self.assertEqual(head[1], expected, done.stdout)
+        self.assertNotIn(".plan.json", head[2])
+        self.assertIn(script.name, head[2])
+
     def test_all_have_their_verdict(self):
         scripts = sorted(SCRIPTS.glob("*.py"))
         self.assertTrue(scripts)
         for script in scripts:
+            text = script.read_text()
+            mesh = stated(text, "mesh")
             with self.subTest(script=script.name):
-                text = script.read_text()
-                mesh, expected = (
-                    re.search(rf"^{key}: (.*)$", text, re.MULTILINE)[1]
-                    for key in ("mesh", "expected")
-                )
-                done = run(str(script), mesh)
-                head = re.search(
-                    r"^(EQUIVALENT|CONDITIONAL|NOT EQUIVALENT|UNDECIDED): (.*)$",
-                    done.stdout,
-                    re.MULTILINE,
-                )
-                self.assertIsNotNone(head, done.stdout + done.stderr)
-                self.assertEqual(head[1], expected, done.stdout)
-                self.assertNotIn(".plan.json", head[2])
-                self.assertIn(script.name, head[2])
+                self.check(script, mesh, stated(text, "expected"))
+            with self.subTest(wrong=script.name), tempfile.TemporaryDirectory() as folder:
+                wrong = pathlib.Path(folder) / script.name
+                wrong.write_text(made_wrong(text))
+                self.check(wrong, mesh, "NOT EQUIVALENT")
 
 
 class Output(unittest.TestCase):

@@ -46,14 +46,14 @@ struct PlannedAttempt {
   Attempt attempt;
 };
 
-// A proof that takes longer is tried with other lemmas first. Cut points may be wrong, or say less
-// than what inference finds: either makes proofs long, and costs no more than a few of these.
+// A proof that takes longer is tried with other lemmas first, where numbers contradict a cut point
+// or an output: wrong cut points make proofs long, and cost no more than a few of these.
 constexpr double kFirstGlance = 5, kGlance = 3;
 constexpr std::size_t kGlanceMegabytes = 2048;
 
 // In order. An attempt with limits on a stage's time is left out where that time is all there is.
 constexpr PlannedAttempt kAttempts[] = {
-    {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = 5}},
+    {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = kFirstGlance}},
     {When::kCutPoints,
      {.name = "as given, 5 s a stage",
       .stageSeconds = kFirstGlance,
@@ -102,9 +102,10 @@ class Attempts {
       : problem_(problem), options_(options), infer_(infer), budget_(budget) {
     for (const Program& p : problem_->plan.programs) nodes_ += p.graph.nodes.size();
     const double density = infer == Infer::kAuto ? lineageDensity(*problem_) : 1;
-    hasCutPoints_ =
-        std::any_of(problem_->plan.lineage.begin(), problem_->plan.lineage.end(),
-                    [](const LineageEntry& e) { return e.role == Role::kCutPoint && !e.inferred; });
+    for (const EntryId e : firstIds<EntryId>(problem_->plan.lineage.size()))
+      if (const LineageEntry& entry = problem_->plan.lineage[e];
+          entry.role == Role::kCutPoint && !entry.inferred)
+        cutPoints_.push_back(e);
     lineage_ = density < kModestLineage  ? Lineage::kThin
                : density < kDenseLineage ? Lineage::kModest
                                          : Lineage::kDense;
@@ -150,9 +151,10 @@ class Attempts {
       case When::kFewNodes:
         return isFew() && limited;
       case When::kCutPoints:
-        return infer_ == Infer::kAuto && lineage_ != Lineage::kThin && hasCutPoints_ && limited;
+        return infer_ == Infer::kAuto && lineage_ != Lineage::kThin && !cutPoints_.empty() &&
+               limited;
       case When::kGuessed:
-        return infer_ == Infer::kAuto && hasCutPoints_ && limited;
+        return infer_ == Infer::kAuto && !cutPoints_.empty() && limited;
       case When::kAsGiven:
         return infer_ == Infer::kNever ||
                (infer_ == Infer::kAuto &&
@@ -160,7 +162,7 @@ class Attempts {
       case When::kInferred:
         return infer_ != Infer::kNever;
       case When::kWithoutCutPoints:
-        return infer_ != Infer::kNever && hasCutPoints_;
+        return infer_ != Infer::kNever && !cutPoints_.empty();
     }
     return false;
   }
@@ -177,10 +179,8 @@ class Attempts {
       found_.reset();
       replaced_.clear();
     }
-    std::vector<EntryId> contradicted;
-    if (attempt.lemmas == Lemmas::kInferred)
-      for (const Inferred::Replaced& one : replaced_) contradicted.push_back(one.entry);
-    Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_, contradicted);
+    Report report =
+        verifyOnce(*problem_, options_, attempt, budget_, doubtful_, leftOut(attempt.lemmas));
     ++made_;
     longest_[attempt.lemmas] = std::max(longest_[attempt.lemmas], attempt.stageSeconds);
     full_ = full_ || (attempt.stageSeconds >= options_.stageSeconds && !attempt.stopAtFirstFailure);
@@ -202,15 +202,23 @@ class Attempts {
     report_.statistics.secondsTotal += before;
   }
 
+  // The plan's cut points that an attempt does without.
+  std::vector<EntryId> leftOut(Lemmas lemmas) const {
+    if (lemmas == Lemmas::kInferredOnly) return cutPoints_;
+    std::vector<EntryId> contradicted;
+    if (lemmas == Lemmas::kInferred)
+      for (const Inferred::Replaced& one : replaced_) contradicted.push_back(one.entry);
+    return contradicted;
+  }
+
   // Whether it is worth an attempt.
   bool inferMore(const Attempt& attempt) {
     const std::size_t before = found_ ? found_->lemmas : 0;
+    if (attempt.stopAtFirstFailure && found_ && !contradicted()) return false;
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas);
-    // What no number contradicts is as good as what would be inferred: it needs more time.
-    if (attempt.stopAtFirstFailure && made_ > 0 && replaced_.empty() && doubtful_.empty())
-      return false;
+    if (attempt.stopAtFirstFailure && made_ > 0 && !contradicted()) return false;
     if (found_->lemmas > before || made_ == 0) return true;
     if (onlyNew_) return false;
     switch (attempt.lemmas) {
@@ -224,6 +232,9 @@ class Attempts {
     }
     return true;
   }
+
+  // What no number contradicts is as good as what would be inferred: it needs more time.
+  bool contradicted() const { return !replaced_.empty() || !doubtful_.empty(); }
 
   void look(Lemmas lemmas) {
     const InferParts parts = lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll;
@@ -309,8 +320,8 @@ class Attempts {
   std::size_t made_ = 0;
   bool onlyNew_ = false;  // an attempt with nothing new is left out
   double stageSeconds_ = options_.stageSeconds;
-  bool full_ = false;  // some attempt had all of the time
-  bool hasCutPoints_ = false;
+  bool full_ = false;                 // some attempt had all of the time
+  std::vector<EntryId> cutPoints_;    // of the plan
   std::map<Lemmas, double> longest_;  // what a stage had at most, by where lemmas come from
   Report report_;
   std::vector<AttemptReport> tried_;

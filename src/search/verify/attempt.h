@@ -39,12 +39,12 @@ struct Attempt {
 };
 
 // Never throws for a wrong plan: that is a verdict. Throws InputError where only the index of the
-// plan can see an input error. `contradicted`: cut points of the file that are not to be assumed.
-// `doubtful`: lineage entries of outputs that are probably wrong;
+// plan can see an input error. `doubtful`: lineage entries of outputs that are probably wrong;
 // these are evaluated in numbers before they are tried to be proved, which changes the order of the
-// work only.
+// work only. `leftOut`: cut points that nothing may assume; whether they hold is for the report
+// alone.
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                   const Budget& budget, const std::vector<EntryId>& doubtful = {},
-                  const std::vector<EntryId>& contradicted = {});
+                  const std::vector<EntryId>& leftOut = {});
 
 }  // namespace shardproof

@@ -38,7 +38,7 @@ class Verification {
  public:
   Verification(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                const Budget& budget, const std::vector<EntryId>& doubtful,
-               const std::vector<EntryId>& contradicted);
+               const std::vector<EntryId>& leftOut);
 
   Report run();
 
@@ -76,8 +76,7 @@ class Verification {
   void prove();
   // Some cut point of the plan was refuted in the first round.
   bool lineageIsRefuted() const;
-  // Once all outputs are proved without them (Lemmas::kInferredOnly): which of the plan's cut
-  // points hold, for the report alone.
+  // Once all outputs are proved without them: which cut points hold that the attempt leaves out.
   void judgeLeftOut();
   // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.
   // `todo`: what is left to be proved, all of it where nothing is doubtful.
@@ -225,7 +224,7 @@ class Verification {
   VerifyOptions options_;
   const Attempt attempt_;
   const Budget budget_;
-  const std::vector<EntryId> doubtful_, contradicted_;
+  const std::vector<EntryId> doubtful_;
   Report report_;
   std::unique_ptr<PlanIndex> planIndex_;
   std::unique_ptr<ProofChain> chain_;  // unless the index has defects

@@ -45,11 +45,6 @@ constexpr double kSecondsForLeftOut = 0.5;
 
 void Verification::prove() {
   entries_.resize(plan_.lineage.size());
-  leftOut_.assign(plan_.lineage.size(), 0);
-  if (attempt_.lemmas == Lemmas::kInferredOnly)
-    for (const EntryId e : firstIds<EntryId>(plan_.lineage.size()))
-      leftOut_[e] = plan_.lineage[e].role == Role::kCutPoint && !plan_.lineage[e].inferred;
-  for (const EntryId e : contradicted_) leftOut_[e] = 1;
   excluded_ = leftOut_;
   for (const EntryId e : firstIds<EntryId>(plan_.lineage.size())) {
     if (isGiven(plan_.lineage[e].role)) continue;

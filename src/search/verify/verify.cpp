@@ -14,14 +14,15 @@ namespace shardproof {
 Verification::Verification(const Problem& problem, const VerifyOptions& options,
                            const Attempt& attempt, const Budget& budget,
                            const std::vector<EntryId>& doubtful,
-                           const std::vector<EntryId>& contradicted)
+                           const std::vector<EntryId>& leftOut)
     : problem_(problem),
       plan_(problem.plan),
       options_(options),
       attempt_(attempt),
       budget_(budget),
       doubtful_(doubtful),
-      contradicted_(contradicted) {
+      leftOut_(problem.plan.lineage.size(), 0) {
+  for (const EntryId e : leftOut) leftOut_[e] = 1;
   options_.stageSeconds = std::min(options.stageSeconds, attempt.stageSeconds);
   options_.memoryMegabytes = std::min(options.memoryMegabytes, attempt.megabytes);
   if (options_.inProcess) options_.jobs = 1;
@@ -91,8 +92,8 @@ bool Verification::endToEndDiffers() {
 
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                   const Budget& budget, const std::vector<EntryId>& doubtful,
-                  const std::vector<EntryId>& contradicted) {
-  return Verification(problem, options, attempt, budget, doubtful, contradicted).run();
+                  const std::vector<EntryId>& leftOut) {
+  return Verification(problem, options, attempt, budget, doubtful, leftOut).run();
 }
 
 Report verify(const Problem& problem, const VerifyOptions& options) {

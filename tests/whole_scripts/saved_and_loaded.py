@@ -3,6 +3,7 @@
 
 mesh: dp=2
 expected: EQUIVALENT
+wrong: SCALE = 2.0
 """
 
 import os

@@ -3,6 +3,7 @@
 
 mesh: dp=2
 expected: EQUIVALENT
+wrong: REDUCES = False
 """
 
 import os

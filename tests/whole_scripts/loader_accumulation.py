@@ -3,6 +3,7 @@
 
 mesh: dp=2
 expected: EQUIVALENT
+wrong: MICRO, SYNC = 2, False
 """
 
 import contextlib

@@ -212,7 +212,8 @@ TEST(Checker, RefuteOnlyNeverProves) {
   EXPECT_EQ(outcome.reason, kNoDifferenceFound);
   outcome = evaluated(square("[3]", "3"), Masks::kReduced);
   EXPECT_EQ(outcome.verdict(), StageVerdict::kRefuted);
-  EXPECT_EQ(outcome.differingEntries, (test::ids<EntryId>({2})));
+  ASSERT_EQ(outcome.differing.size(), 1u);
+  EXPECT_EQ(outcome.differing[0].entry, EntryId(2));
 }
 
 // x times the number of positions that a causal mask leaves: the lower triangle's. Reduced, the
@@ -451,14 +452,14 @@ TEST(Checker, OutcomesSurviveSerialisation) {
   StageOutcome outcome = check(square("[3]", "3"));
   outcome.counterexample->parallel = -std::numeric_limits<double>::infinity();
   outcome.needsRefinement = outcome.shortenedMask = true;
-  outcome.differingEntries = {EntryId(1), EntryId(5)};
+  outcome.differing = {{EntryId(1), 0, Rank(3)}, {EntryId(5), 2, Rank(0)}};
   const StageOutcome again = deserialize(serialize(outcome));
   EXPECT_EQ(again.verdict(), outcome.verdict());
   EXPECT_EQ(again.method(), outcome.method());
   EXPECT_EQ(again.claim, outcome.claim);
   EXPECT_TRUE(again.needsRefinement);
   EXPECT_TRUE(again.shortenedMask);
-  EXPECT_EQ(again.differingEntries, outcome.differingEntries);
+  EXPECT_EQ(again.differing, outcome.differing);
   ASSERT_TRUE(again.counterexample);
   EXPECT_EQ(again.counterexample->element, outcome.counterexample->element);
   EXPECT_EQ(again.counterexample->parallel, outcome.counterexample->parallel);

@@ -19,9 +19,16 @@ constexpr double kManyInstances = 20'000;  // of the plan: one output is evaluat
 
 bool violates(const StageOutcome& outcome, const std::vector<EntryId>& entries) {
   return std::any_of(entries.begin(), entries.end(), [&](EntryId e) {
-    return std::find(outcome.differingEntries.begin(), outcome.differingEntries.end(), e) !=
-           outcome.differingEntries.end();
+    return std::any_of(outcome.differing.begin(), outcome.differing.end(),
+                       [&](const DifferingClaim& d) { return d.entry == e; });
   });
+}
+
+std::vector<EntryId> entriesOf(const std::vector<DifferingClaim>& differing) {
+  std::vector<EntryId> entries;
+  for (const DifferingClaim& d : differing)
+    if (entries.empty() || entries.back() != d.entry) entries.push_back(d.entry);
+  return entries;
 }
 
 // Whether what it shows counts.
@@ -159,7 +166,7 @@ void EndToEndCheck::take(const StageOutcome& outcome) {
   result_.differs = result_.shows.valid();
   // That inputs of one kind show no difference says nothing of others.
   if (!result_.differs && cut_.apart < CollapsedAxis::kApart) return;
-  result_.violated.insert(outcome.differingEntries.begin(), outcome.differingEntries.end());
+  for (const DifferingClaim& d : outcome.differing) result_.violated.emplace(d.entry, d);
   result_.evaluated = decisive_ && ended(outcome);
   result_.underCoarseMasks = result_.differs && outcome.shortenedMask;
 }
@@ -179,7 +186,7 @@ std::vector<EntryId> EndToEndCheck::reachedBy(EntryId lemma) const {
 std::optional<StageOutcome> EndToEndCheck::evaluateAndConfirm(const std::vector<EntryId>& claimed) {
   auto outcome = evaluate(claimed);
   const EntryId least =
-      outcome && outcome->shortenedMask ? leastOutput(outcome->differingEntries) : EntryId();
+      outcome && outcome->shortenedMask ? leastOutput(entriesOf(outcome->differing)) : EntryId();
   if (least < 0) return outcome;
   const auto alone = evaluate({least}, Masks::kWhole);
   if (!alone || !ended(*alone)) return outcome;

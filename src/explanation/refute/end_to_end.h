@@ -11,8 +11,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "plan/plan_index.h"
@@ -36,7 +36,7 @@ struct EndToEndQuestion {
 
 struct EndToEndResult {
   bool differs = false;           // an output does
-  std::set<EntryId> violated;     // entries that were found wrong
+  std::map<EntryId, DifferingClaim> violated;  // entries that were found wrong, with one claim each
   bool evaluated = false;         // ... to an end: what is not among them was found equal
   EntryId shows;                  // an output in which the difference shows
   bool underCoarseMasks = false;  // ... with two coarse masks; the whole one is too large

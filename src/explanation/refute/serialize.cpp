@@ -15,7 +15,9 @@ std::string serialize(const StageOutcome& outcome) {
   j["refuted_by"] = static_cast<int>(outcome.refutedBy);
   j["reason"] = outcome.reason;
   j["claim"] = outcome.claim;
-  j["differing_entries"] = outcome.differingEntries;
+  j["differing"] = json::array();
+  for (const DifferingClaim& d : outcome.differing)
+    j["differing"].push_back({d.entry.value, d.shard, d.rank.value});
   j["needs_refinement"] = outcome.needsRefinement;
   j["shortened_mask"] = outcome.shortenedMask;
   j["under_coarse_masks"] = outcome.underCoarseMasks;
@@ -44,8 +46,9 @@ StageOutcome deserialize(const std::string& text) {
   outcome.refutedBy = static_cast<Method>(j.at("refuted_by").get<int>());
   outcome.reason = j.at("reason").get<std::string>();
   outcome.claim = j.at("claim").get<std::int32_t>();
-  for (const json& e : j.at("differing_entries"))
-    outcome.differingEntries.emplace_back(e.get<std::int32_t>());
+  for (const json& d : j.at("differing"))
+    outcome.differing.push_back({EntryId(d[0].get<std::int32_t>()), d[1].get<std::int32_t>(),
+                                 Rank(d[2].get<std::int32_t>())});
   outcome.needsRefinement = j.at("needs_refinement").get<bool>();
   outcome.shortenedMask = j.at("shortened_mask").get<bool>();
   outcome.underCoarseMasks = j.at("under_coarse_masks").get<bool>();

@@ -15,6 +15,14 @@
 
 namespace shardproof {
 
+// A claim that both sides' numbers contradict, by its lineage entry, shard and first local tensor.
+struct DifferingClaim {
+  EntryId entry;
+  std::int32_t shard = -1;
+  Rank rank;
+  friend auto operator<=>(const DifferingClaim&, const DifferingClaim&) = default;
+};
+
 struct StageOutcome {
   std::optional<Proof> proof;
   // Of a refuted stage: by what; a proof has its own.
@@ -26,8 +34,8 @@ struct StageOutcome {
   bool underCoarseMasks = false;
   // Refuted: the first claim that differs, and where.
   std::int32_t claim = -1;
-  std::vector<EntryId> differingEntries;  // end to end: the lineage entries of all claims that
-                                          // some attempt made differ, sorted
+  std::vector<DifferingClaim> differing;  // end to end: all claims that some attempt made differ,
+                                          // sorted
   // Undecided because collapsing an axis is no symmetry of the stage: to be cut again with all
   // coordinates (stages/axis_symmetry.h).
   bool needsRefinement = false;

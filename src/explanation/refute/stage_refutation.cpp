@@ -70,9 +70,9 @@ void StageRefuter::evaluateEndToEnd() {
       endToEnd_ == Masks::kWhole ? searchWithWholeMasks() : searchWithReducedMasks();
   if (!trial || differing_.empty()) return;
   outcome_.reason.clear();
-  std::set<EntryId> entries;
-  for (const std::int32_t c : differing_) entries.insert(stage_.claims[c].entry);
-  outcome_.differingEntries.assign(entries.begin(), entries.end());
+  std::set<DifferingClaim> differing;
+  for (const std::int32_t c : differing_) differing.insert(claimOf(stage_, stage_.claims[c]));
+  outcome_.differing.assign(differing.begin(), differing.end());
   outcome_.refutedBy = Method::kNumeric;
 }
 
@@ -209,6 +209,12 @@ void StageRefuter::expectAffordable(double mostElements, double mostIteration) c
   if (static_cast<double>(totalElements(*reduced_)) > mostElements ||
       reduced_->largestIteration > mostIteration)
     throw Unsupported(kTooManyElements);
+}
+
+DifferingClaim claimOf(const Stage& stage, const Equation& claim) {
+  const bool local = !claim.parts.empty();
+  return {claim.entry, claim.shard,
+          local ? stage.tensors[claim.parts.front().first].rank : Rank()};
 }
 
 std::int64_t totalElements(const ReducedStage& reduced) {

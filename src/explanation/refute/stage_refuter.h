@@ -177,6 +177,7 @@ class StageRefuter : public ValueWitness {
 StageOutcome evaluateEndToEnd(const Stage& stage, Masks masks);
 
 // How many elements the reduced tensors of a stage have together.
+DifferingClaim claimOf(const Stage& stage, const Equation& claim);
 std::int64_t totalElements(const ReducedStage& reduced);
 
 }  // namespace shardproof

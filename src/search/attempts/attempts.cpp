@@ -35,7 +35,7 @@ constexpr double kSecondsForWrongLineage = 5;
 enum class When : std::uint8_t {
   kFewNodes,          // thin lineage, few operators
   kCutPoints,         // lineage is not thin
-  kGuessed,           // the plan has cut points, which may be wrong
+  kGuessed,           // the plan has cut points, which may be wrong, and was tried as given
   kAsGiven,           // dense lineage, or nothing is to be inferred
   kInferred,          // something may be inferred
   kWithoutCutPoints,  // the same, and the plan has cut points
@@ -154,7 +154,8 @@ class Attempts {
         return infer_ == Infer::kAuto && lineage_ != Lineage::kThin && !cutPoints_.empty() &&
                limited;
       case When::kGuessed:
-        return infer_ == Infer::kAuto && !cutPoints_.empty() && limited;
+        return infer_ == Infer::kAuto && !cutPoints_.empty() && limited &&
+               (made_ > 0 || lineage_ == Lineage::kThin);
       case When::kAsGiven:
         return infer_ == Infer::kNever ||
                (infer_ == Infer::kAuto &&

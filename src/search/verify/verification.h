@@ -197,6 +197,7 @@ class Verification {
 
   // Stages of a class differ in names: the counterexample has those of the one that was decided.
   void takeOwnNames(Failure& f, CutOptions cut) const;
+  Defect describe(const Failure& f) const;
 
   void conclude();
 

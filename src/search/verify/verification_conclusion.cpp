@@ -173,11 +173,25 @@ void Verification::listSuspects() {
   }
 }
 
+// Of an entry that was not tried by itself: the claim of it that the evaluation found to differ.
+Defect Verification::describe(const Failure& f) const {
+  StageOutcome outcome = f.outcome;
+  const auto known = endToEnd_.violated.find(f.entry);
+  if (outcome.claim < 0 && known != endToEnd_.violated.end()) {
+    const auto& claims = f.stage->claims;
+    const auto same = std::find_if(claims.begin(), claims.end(), [&](const Equation& claim) {
+      return claimOf(*f.stage, claim) == known->second;
+    });
+    if (same != claims.end()) outcome.claim = static_cast<std::int32_t>(same - claims.begin());
+  }
+  return describeFailure(*planIndex_, *f.stage, outcome);
+}
+
 void Verification::listDefects() {
   const auto list = [&](auto&& wanted) {
     for (const Failure& f : firstOutcomes_) {
       if (f.stage && wanted(f) && report_.defects.size() < kMostDefectsShown)
-        report_.defects.push_back(describeFailure(*planIndex_, *f.stage, f.outcome));
+        report_.defects.push_back(describe(f));
     }
   };
   list([&](const Failure& f) {

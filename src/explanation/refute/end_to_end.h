@@ -35,7 +35,7 @@ struct EndToEndQuestion {
 };
 
 struct EndToEndResult {
-  bool differs = false;           // an output does
+  bool differs = false;                        // an output does
   std::map<EntryId, DifferingClaim> violated;  // entries that were found wrong, with one claim each
   bool evaluated = false;         // ... to an end: what is not among them was found equal
   EntryId shows;                  // an output in which the difference shows

@@ -213,8 +213,7 @@ void StageRefuter::expectAffordable(double mostElements, double mostIteration) c
 
 DifferingClaim claimOf(const Stage& stage, const Equation& claim) {
   const bool local = !claim.parts.empty();
-  return {claim.entry, claim.shard,
-          local ? stage.tensors[claim.parts.front().first].rank : Rank()};
+  return {claim.entry, claim.shard, local ? stage.tensors[claim.parts.front().first].rank : Rank()};
 }
 
 std::int64_t totalElements(const ReducedStage& reduced) {

@@ -390,9 +390,9 @@ TEST(DiagnoseEdit, RefusesWhatTheReaderWould) {
   edit.nodes = {{ProgramId(0), NodeId(0)}};
   edit.index = 0;
   edit.tensor = TensorId(1);  // w for x: shapes that do not fit
-  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), Correspondence(*problem), edit));
   edit.nodes = {{ProgramId(0), NodeId(99)}};
-  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), edit));
+  EXPECT_FALSE(diagnose::apply(*cloneProblem(*problem), Correspondence(*problem), edit));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ std::vector<Edit> Search::odd(const Failing& failing) const {
     });
     if (usual->second.size() < 2 * values.at(own).size()) continue;
     Edit edit;
-    const std::vector<NodeRef> site = siteOf(plan(), ref);
+    const std::vector<NodeRef> site = siteOf(plan(), correspondence_, ref);
     std::copy_if(site.begin(), site.end(), std::back_inserter(edit.nodes),
                  [&](NodeRef other) { return valueOf(other) == own; });
     edit.wholeSite = edit.nodes.size() == site.size();

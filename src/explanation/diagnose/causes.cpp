@@ -547,7 +547,7 @@ class Collector {
       const std::vector<NodeRef> places = edits[i].nodes;
       std::vector<std::size_t> sizes;
       for (const Program& program : plan.plan.programs) sizes.push_back(program.graph.nodes.size());
-      if (!apply(plan, edits[i])) return false;
+      if (!apply(plan, Correspondence(plan), edits[i])) return false;
       for (std::size_t j = i + 1; j < edits.size(); ++j) {
         for (NodeRef& ref : edits[j].nodes) {
           const auto p = at(ref.program);

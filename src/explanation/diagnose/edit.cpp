@@ -16,37 +16,10 @@ namespace {
 Graph& graphOf(Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }
 const Graph& graphOf(const Problem& plan, ProgramId p) { return plan.plan.programs[p].graph; }
 
-bool sameOperator(const Program& a, const Node& x, const Program& b, const Node& y) {
-  if ((x.communication < 0) != (y.communication < 0)) return false;
-  if (x.communication < 0) return x.op == y.op;
-  return a.communications[x.communication].kind == b.communications[y.communication].kind;
-}
-
-bool sameNodes(const Program& a, const Program& b) {
-  if (a.graph.nodes.size() != b.graph.nodes.size()) return false;
-  for (std::size_t n = 0; n < a.graph.nodes.size(); ++n)
-    if (!sameOperator(a, a.graph.nodes[n], b, b.graph.nodes[n]) ||
-        a.graph.nodes[n].microbatch != b.graph.nodes[n].microbatch)
-      return false;
-  return true;
-}
-
-// Whether two nodes of a program do the same for two microbatches.
-bool sameSite(const Program& program, const Node& a, const Node& b) {
-  const Graph& g = program.graph;
-  if (!sameOperator(program, a, program, b) || !a.microbatch.isOne() || !b.microbatch.isOne() ||
-      a.microbatch == b.microbatch || a.inCount != b.inCount || a.outCount != b.outCount)
-    return false;
-  for (std::size_t i = 0; i < a.inCount; ++i)
-    if (g.in(a)[i].tensor != g.in(b)[i].tensor) return false;
-  for (std::size_t r = 0; r < a.outCount; ++r)
-    if (g.out(a)[r] != g.out(b)[r]) return false;
-  return true;
-}
-
+// Whether two operators work on tensors of the same names, and make such.
 bool sameNames(const Program& a, const Node& x, const Program& b, const Node& y) {
-  if (!sameOperator(a, x, b, y) || x.inCount != y.inCount || x.outCount != y.outCount ||
-      x.communication >= 0 || x.outCount == 0)
+  if (x.communication >= 0 || y.communication >= 0 || x.op != y.op || x.inCount != y.inCount ||
+      x.outCount != y.outCount || x.outCount == 0)
     return false;
   const auto same = [&](std::int32_t s, TensorId t) {
     return (s < 0) == (t < 0) && (s < 0 || a.graph.tensors[s].name == b.graph.tensors[t].name);
@@ -74,7 +47,8 @@ Rational fraction(std::int64_t num, std::int64_t den) { return Rational(num) / R
 
 class Application {
  public:
-  Application(Problem& plan, const Edit& edit) : plan_(plan), edit_(edit) {}
+  Application(Problem& plan, const Correspondence& correspondence, const Edit& edit)
+      : plan_(plan), correspondence_(correspondence), edit_(edit) {}
 
   bool run(std::vector<NodeRef>* touched) {
     std::vector<NodeRef> refs = edit_.nodes;
@@ -139,7 +113,7 @@ class Application {
         if (edit_.index >= in.size()) return false;
         Operand& o = in[edit_.index];
         if (edit_.tensor >= 0) {
-          o.tensor = TensorId(tensorIn(ref.program));
+          o.tensor = tensorIn(ref.program);
           if (o.tensor < 0) return false;
           const Tensor& t = g.tensors[o.tensor];
           if (!t.perMicrobatch) o.microbatch = Microbatch::none();
@@ -230,8 +204,15 @@ class Application {
     return plan_.attributes.intern(std::move(attributes));
   }
 
-  std::int32_t tensorIn(ProgramId program) const {
-    return corresponding(plan_, first_.program, edit_.tensor, program);
+  // The tensor that is read in the place of another: by name in programs that run something else.
+  TensorId tensorIn(ProgramId program) const {
+    if (correspondence_.alike(first_.program, program))
+      return correspondence_.tensor(first_.program, edit_.tensor, program);
+    const auto& tensors = graphOf(plan_, program).tensors;
+    const NameId name = graphOf(plan_, first_.program).tensors[edit_.tensor].name;
+    const auto it = std::find_if(tensors.begin(), tensors.end(),
+                                 [&](const Tensor& t) { return t.name == name; });
+    return it == tensors.end() ? TensorId::none() : TensorId(it - tensors.begin());
   }
 
   bool attribute(Node& node) {
@@ -288,7 +269,7 @@ class Application {
       out[edit_.index] = source.tensor;
       setResults(g, g.nodes[ref.node], out);
     } else {
-      source.tensor = TensorId(tensorIn(ref.program));
+      source.tensor = tensorIn(ref.program);
       if (source.tensor < 0 || source.tensor == result) return false;
       for (const Operand& o : in)
         if (o.tensor == source.tensor) source.microbatch = o.microbatch;
@@ -398,6 +379,7 @@ class Application {
   }
 
   Problem& plan_;
+  const Correspondence& correspondence_;  // of the plan before the edit
   const Edit& edit_;
   NodeRef first_;
 };
@@ -423,55 +405,29 @@ std::size_t fullOperand(const Image& image, NodeRef here, NodeRef there, std::si
 
 }  // namespace
 
-std::vector<NodeRef> siteOf(const Problem& plan, NodeRef node) {
-  std::vector<NodeRef> site;
-  const auto add = [&](NodeRef ref) {
-    const Program& program = plan.plan.programs[ref.program];
-    const Node& own = program.graph.nodes[ref.node];
-    site.push_back(ref);
-    if (!own.microbatch.isOne()) return;
-    for (const NodeId n : firstIds<NodeId>(program.graph.nodes.size()))
-      if (sameSite(program, own, program.graph.nodes[n])) site.push_back({ref.program, n});
-  };
-  add(node);
+std::vector<NodeRef> siteOf(const Problem& plan, const Correspondence& correspondence,
+                            NodeRef node) {
+  std::vector<NodeRef> site = correspondence.line(node);
   const Program& mine = plan.plan.programs[node.program];
   for (const ProgramId p : firstIds<ProgramId>(plan.plan.programs.size())) {
-    if (p == node.program) continue;
+    if (correspondence.alike(node.program, p)) continue;
     const Program& other = plan.plan.programs[p];
-    if (sameNodes(mine, other)) {
-      add({p, node.node});
-      continue;
-    }
-    // Of another stage: the same operator on tensors of the same names.
     for (const NodeId n : firstIds<NodeId>(other.graph.nodes.size())) {
       if (!sameNames(mine, mine.graph.nodes[node.node], other, other.graph.nodes[n])) continue;
-      add({p, n});
+      const std::vector<NodeRef> there = correspondence.microbatchesOf({p, n});
+      site.insert(site.end(), there.begin(), there.end());
       break;
     }
   }
+  // The node's own program, then all others as the plan has them.
+  const auto key = [&](NodeRef ref) { return std::pair(ref.program != node.program, ref.program); };
+  std::stable_sort(site.begin(), site.end(), [&](NodeRef a, NodeRef b) { return key(a) < key(b); });
   return site;
 }
 
-TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to) {
-  if (from == to) return tensor;
-  const Graph &a = graphOf(plan, ProgramId(from)), &b = graphOf(plan, ProgramId(to));
-  if (!sameNodes(plan.plan.programs[from], plan.plan.programs[to])) {
-    const auto it = std::find_if(b.tensors.begin(), b.tensors.end(),
-                                 [&](const Tensor& t) { return t.name == a.tensors[tensor].name; });
-    return TensorId(it == b.tensors.end() ? -1 : static_cast<std::int32_t>(it - b.tensors.begin()));
-  }
-  for (std::size_t n = 0; n < std::min(a.nodes.size(), b.nodes.size()); ++n) {
-    const Node &x = a.nodes[n], &y = b.nodes[n];
-    for (std::size_t r = 0; r < std::min(x.outCount, y.outCount); ++r)
-      if (a.out(x)[r] == tensor) return b.out(y)[r];
-    for (std::size_t i = 0; i < std::min(x.inCount, y.inCount); ++i)
-      if (a.in(x)[i].tensor == tensor) return b.in(y)[i].tensor;
-  }
-  return TensorId();
-}
-
-bool apply(Problem& plan, const Edit& edit, std::vector<NodeRef>* touched) {
-  return Application(plan, edit).run(touched);
+bool apply(Problem& plan, const Correspondence& correspondence, const Edit& edit,
+           std::vector<NodeRef>* touched) {
+  return Application(plan, correspondence, edit).run(touched);
 }
 
 Edit inFull(const Image& image, const Edit& edit) {
@@ -483,7 +439,8 @@ Edit inFull(const Image& image, const Edit& edit) {
   if (edit.kind == Edit::Kind::kOperand)
     full.index = fullOperand(image, edit.nodes.front(), full.nodes.front(), edit.index);
   if (full.from) full.from = image.fullNode(*full.from);
-  if (full.wholeSite) full.nodes = siteOf(image.full(), full.nodes.front());
+  if (full.wholeSite)
+    full.nodes = siteOf(image.full(), Correspondence(image.full()), full.nodes.front());
   // Tensors keep their names, and not their numbers: readers number them as they come.
   if (edit.tensor >= 0 && !edit.nodes.empty()) {
     const std::string name = image.problem().names.text(

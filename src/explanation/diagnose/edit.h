@@ -11,12 +11,10 @@
 
 namespace shardproof::diagnose {
 
-// The nodes of one line: at the same place in programs with the same operators, and for other
-// microbatches of the same tensors. The node itself comes first.
-std::vector<NodeRef> siteOf(const Problem& plan, NodeRef node);
-// The tensor of program `to` that stands where `tensor` stands in program `from`; -1: there is
-// none.
-TensorId corresponding(const Problem& plan, std::int32_t from, TensorId tensor, std::int32_t to);
+// The nodes of one line, the node itself first: those that correspond, and in programs that run
+// something else the first one that does the same with tensors of the same names.
+std::vector<NodeRef> siteOf(const Problem& plan, const Correspondence& correspondence,
+                            NodeRef node);
 
 struct Edit {
   enum class Kind : std::uint8_t {
@@ -57,8 +55,10 @@ struct Edit {
 };
 
 // Changes the nodes of `edit`, as far as they are nodes of `plan`. False: it cannot be done there.
-// `touched`: the nodes that were changed or made, as they are then.
-bool apply(Problem& plan, const Edit& edit, std::vector<NodeRef>* touched = nullptr);
+// `correspondence`: of the plan as it is before. `touched`: the nodes that were changed or made, as
+// they are then.
+bool apply(Problem& plan, const Correspondence& correspondence, const Edit& edit,
+           std::vector<NodeRef>* touched = nullptr);
 // The same edit in the full plan.
 Edit inFull(const Image& image, const Edit& edit);
 

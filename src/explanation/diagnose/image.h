@@ -4,7 +4,6 @@
 // plan.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,18 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "correspondence/correspondence.h"
 #include "diagnose/excerpt.h"
 #include "plan/plan_index.h"
 #include "shardproof/graph.h"
 #include "shrink/shrink.h"
 
 namespace shardproof::diagnose {
-
-struct NodeRef {
-  ProgramId program;
-  NodeId node;
-  auto operator<=>(const NodeRef&) const = default;
-};
 
 class Image {
  public:

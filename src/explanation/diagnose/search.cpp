@@ -98,7 +98,7 @@ Search::Holds Search::holdsWith(EntryId entry, const Edit& edit) {
   Holds holds = Holds::kNot;
   try {
     std::vector<NodeRef> touched;
-    if (apply(*work_, edit, &touched)) {
+    if (apply(*work_, correspondence_, edit, &touched)) {
       const Slice slice = cutter_.cut(*work_, entry, kMostSliceNodes, false, touched);
       if (Numbers(slice, model_, end_, Look::kReals).allHold())
         holds = Numbers(slice, model_, end_, Look::kField).allHoldInField() ? Holds::kInBoth
@@ -139,7 +139,7 @@ std::vector<Search::Site> Search::sites(const Failing& failing) const {
   for (const auto& [ref, distance] : tried) {
     if (taken.contains(ref) || image_.isAdded(ref)) continue;
     if (sites.size() >= kMostLines && reaching.contains(ref) && !turning.contains(ref)) continue;
-    Site site{siteOf(plan(), ref), distance, {}, turning.contains(ref)};
+    Site site{siteOf(plan(), correspondence_, ref), distance, {}, turning.contains(ref)};
     // All members of a collective are of its line.
     if (node(site.nodes.front()).communication >= 0) {
       const Program& own = program(site.nodes.front());

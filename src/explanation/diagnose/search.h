@@ -26,6 +26,7 @@ class Search {
         cutter_(image),
         model_(model),
         end_(end),
+        correspondence_(image.problem()),
         work_(cloneProblem(image.problem())) {}
 
   // What is wrong with the claim of an entry, executed. Nothing where it holds, or cannot be
@@ -101,6 +102,7 @@ class Search {
   SliceCutter cutter_;
   ModelValues& model_;
   DiagnosisClock::time_point end_;
+  const Correspondence correspondence_;
   std::unique_ptr<Problem> work_;
   std::size_t trials_ = 0;
 };

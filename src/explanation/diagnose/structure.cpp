@@ -159,7 +159,7 @@ class Structure {
         const auto fixed = cloneProblem(problem_);
         ir::makePartsOwn(*fixed);
         bool all = true;
-        for (const Edit& edit : edits_) all = all && apply(*fixed, edit);
+        for (const Edit& edit : edits_) all = all && apply(*fixed, Correspondence(*fixed), edit);
         if (all) {
           result_.fixedPlan = planText(*fixed, modelFile);
           result_.fixedModel = modelText(*fixed);

@@ -135,7 +135,7 @@ void LocalBoxes<Real>::arrange(Rank rank, std::int32_t slot, const Value& value)
   const ProgramId p = programs.programOf(rank);
   const TensorId t = programs.layout(rank).tensorOfSlot[slot];
   const Graph& graph = problem_.plan.programs[p].graph;
-  const NodeId n = correspondence_.producer(p, t).node;
+  const NodeId n = correspondence_.producer(p, t);
   if (!n.valid() || graph.tensors[t].added || value.size() > kMostArranged) return;
   const Node& node = graph.nodes[n];
   if (node.communication < 0 && ops::Registry::instance().at(node.op).traits.rearranges) return;

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "correspondence/correspondence.h"
 #include "executor/setup.h"
-#include "infer/correspondence.h"
 #include "infer/model_table.h"
 #include "infer/relations.h"
 

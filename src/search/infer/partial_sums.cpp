@@ -100,7 +100,7 @@ std::optional<Relation> PartialSums<Real>::relation(ProgramId p, TensorId t,
     if (!all || result.found.empty()) continue;
     for (const Rank r : ranksAlong(ranks.front(), axes)) {
       const ProgramId q = setup_.programs.programOf(r);
-      const std::pair other{q, correspondence_.tensor(p, t, q)};
+      const std::pair other{q, correspondence_.result(p, t, q)};
       if (q != p &&
           std::find(result.others.begin(), result.others.end(), other) == result.others.end())
         result.others.push_back(other);
@@ -159,7 +159,7 @@ std::vector<BoxPosition> PartialSums<Real>::places(ProgramId p, TensorId t, Rank
   std::vector<Real> alls;
   for (const Rank r : ranksAlong(rank, axes)) {
     const ProgramId q = setup_.programs.programOf(r);
-    const TensorId other = correspondence_.tensor(p, t, q);
+    const TensorId other = correspondence_.result(p, t, q);
     if (!other.valid()) return {};
     const std::int32_t first = setup_.programs.layoutOf(q).firstSlot[other];
     for (const std::int32_t s : slots) {

@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "correspondence/correspondence.h"
 #include "executor/setup.h"
-#include "infer/correspondence.h"
 #include "infer/model_table.h"
 #include "infer/relations.h"
 

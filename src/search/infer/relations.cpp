@@ -6,9 +6,9 @@
 #include <optional>
 #include <type_traits>
 
+#include "correspondence/correspondence.h"
 #include "executor/run.h"
 #include "executor/setup.h"
-#include "infer/correspondence.h"
 #include "infer/local_boxes.h"
 #include "infer/model_table.h"
 #include "infer/partial_sums.h"

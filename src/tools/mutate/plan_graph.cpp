@@ -10,7 +10,10 @@
 namespace shardproof::mutate {
 namespace {
 
-std::string sameLine(const Json& node) {
+shardproof::NodeRef idOf(NodeRef ref) { return {ProgramId(ref.program), NodeId(ref.node)}; }
+
+// Equal for nodes that do the same for different microbatches, whatever they call their results.
+std::string lineOf(const Json& node) {
   Json key = node;
   for (const char* field : {"mb", "out", "loc"}) key.erase(field);
   for (Json& operand : key["in"])
@@ -62,6 +65,9 @@ const Json& attributeOf(const Json& node, const char* name) {
 }
 
 bool isCommunication(const Json& node) { return node.contains("comm"); }
+const std::string& commOf(const Json& node) {
+  return node.at("comm").get_ref<const std::string&>();
+}
 bool isCollective(const Json& node) {
   return isCommunication(node) && opOf(node) != "send" && opOf(node) != "recv" &&
          opOf(node) != "broadcast";
@@ -113,8 +119,7 @@ PlanGraph::PlanGraph(const Json& plan, const std::string& file) : plan_(plan) {
     if (axes_.size() > 60) throw InputError(file, "/mesh", "too many axes");
     if (plan.contains("microbatches")) microbatches_ = plan.at("microbatches").get<std::int64_t>();
     readPrograms();
-    findLines();
-    findSiblings();
+    findCorrespondence();
     readLineage();
     propagate();
     numberValues();
@@ -141,7 +146,9 @@ void PlanGraph::readPrograms() {
     if (json.contains("at"))
       for (const auto& [axis, c] : json.at("at").items()) program.at[axis] = c.get<std::int64_t>();
     for (const auto& [name, tensor] : json.at("tensors").items()) {
-      program.tensors[name].declared = &tensor;
+      Tensor& own = program.tensors[name];
+      own.declared = &tensor;
+      own.id = TensorId(program.order.size());
       program.order.push_back(name);
     }
     programs_.push_back(std::move(program));
@@ -157,43 +164,40 @@ void PlanGraph::readPrograms() {
       for (const Json& result : node.at("out")) {
         if (Tensor* t = find(p, result)) t->producers.push_back(n);
       }
-      if (isCommunication(node)) byComm_[node.at("comm").get<std::string>()].push_back({p, n});
+      if (isCommunication(node)) byComm_[commOf(node)].push_back({p, n});
     }
   }
 }
 
-void PlanGraph::findLines() {
+void PlanGraph::findCorrespondence() {
+  std::unordered_map<std::string, std::int32_t> numbers;
+  const auto number = [&](std::string key) {
+    return numbers.emplace(std::move(key), static_cast<std::int32_t>(numbers.size())).first->second;
+  };
+  std::vector<Correspondence::Outline> outlines;
   for (int p = 0; p < programs(); ++p) {
-    Program& program = programs_[static_cast<std::size_t>(p)];
-    std::unordered_map<std::string, int> index;
-    for (int n = 0; n < nodes(p); ++n) {
-      const Json& node = this->node({p, n});
-      program.line.push_back(-1);
-      if (!node.contains("mb") || !node.at("mb").is_number_integer()) continue;
-      const auto [it, isNew] =
-          index.emplace(sameLine(node), static_cast<int>(program.lines.size()));
-      if (isNew) program.lines.emplace_back();
-      program.line.back() = it->second;
-      program.lines[static_cast<std::size_t>(it->second)].push_back(n);
-    }
-  }
-}
-
-void PlanGraph::findSiblings() {
-  // The same operators and collectives in the same order: the same stage. Messages between stages
-  // have ids of their own on each rank in some plans.
-  std::map<std::string, std::vector<int>> stages;
-  for (int p = 0; p < programs(); ++p) {
-    std::string key;
+    Correspondence::Outline& outline = outlines.emplace_back();
+    outline.kinds.resize(in(p).order.size());
+    const auto tensorsIn = [&](const Json& list) {
+      std::vector<TensorId> tensors;
+      for (const Json& name : list) {
+        const Tensor* t = find(p, name);
+        tensors.push_back(t == nullptr ? TensorId::none() : t->id);
+      }
+      return tensors;
+    };
     for (const Json& node : nodesOf(p)) {
-      key += opOf(node) + ' ';
-      if (isCollective(node)) key += node.at("comm").get_ref<const std::string&>();
-      key += '\n';
+      Correspondence::Outline::Node& own = outline.nodes.emplace_back();
+      // Two stages may run the same operators, not the same collectives. Messages have ids of their
+      // own on each rank in some plans.
+      own.operation = number(opOf(node) + ' ' + node.value("mb", Json()).dump() + ' ' +
+                             (isCollective(node) ? commOf(node) : ""));
+      own.in = tensorsIn(node.at("in"));
+      own.out = tensorsIn(node.at("out"));
+      if (node.contains("mb") && node.at("mb").is_number_integer()) own.line = number(lineOf(node));
     }
-    stages[key].push_back(p);
   }
-  for (const auto& [key, members] : stages)
-    for (const int p : members) programs_[static_cast<std::size_t>(p)].siblings = members;
+  correspondence_.emplace(std::move(outlines));
 }
 
 PlanGraph::Tensor* PlanGraph::find(int program, const Json& operand) {
@@ -312,18 +316,13 @@ std::vector<NodeRef> PlanGraph::copies(NodeRef ref) const {
   const auto add = [&](NodeRef r) {
     if (std::find(found.begin(), found.end(), r) == found.end()) found.push_back(r);
   };
-  const auto addWithMicrobatches = [&](NodeRef r) {
-    add(r);
-    const int line = in(r.program).line[static_cast<std::size_t>(r.node)];
-    if (line < 0) return;
-    for (const int n : in(r.program).lines[static_cast<std::size_t>(line)]) add({r.program, n});
-  };
-  addWithMicrobatches(ref);
-  for (const int p : in(ref.program).siblings) addWithMicrobatches({p, ref.node});
+  for (const auto& [program, n] : correspondence_->line(idOf(ref))) add({program.value, n.value});
   if (isCollective(node(ref)))
     for (std::size_t i = 0; i < found.size(); ++i)  // members of members' groups too
-      for (const NodeRef r : byComm_.at(node(ref).at("comm").get<std::string>()))
-        if (opOf(node(r)) == opOf(node(ref)) && meets(found[i], r)) addWithMicrobatches(r);
+      for (const NodeRef r : byComm_.at(commOf(node(ref))))
+        if (opOf(node(r)) == opOf(node(ref)) && meets(found[i], r))
+          for (const auto& [program, n] : correspondence_->microbatchesOf(idOf(r)))
+            add({program.value, n.value});
   return found;
 }
 
@@ -336,7 +335,7 @@ std::vector<NodeRef> PlanGraph::partners(NodeRef ref) const {
   const Json& n = node(ref);
   const char* wanted = opOf(n) == "send" ? "recv" : "send";
   std::vector<NodeRef> found;
-  for (const NodeRef r : byComm_.at(n.at("comm").get<std::string>())) {
+  for (const NodeRef r : byComm_.at(commOf(n))) {
     const Json& other = node(r);
     if (opOf(other) == wanted && other.contains("mb") == n.contains("mb") &&
         (!n.contains("mb") || other.at("mb") == n.at("mb")))
@@ -346,21 +345,14 @@ std::vector<NodeRef> PlanGraph::partners(NodeRef ref) const {
 }
 
 std::string PlanGraph::corresponding(int from, std::string_view name, int to) const {
-  const std::string own(stem(name)), instance(name.substr(own.size()));
   if (from == to) return std::string(name);
-  const auto lookUp = [&](const std::vector<int>& list, const char* field) -> std::string {
-    for (const int n : list) {
-      if (n >= nodes(to)) return {};
-      const Json &here = node({from, n}).at(field), &there = node({to, n}).at(field);
-      for (std::size_t i = 0; i < here.size() && i < there.size(); ++i)
-        if (here[i].is_string() && stem(here[i].get_ref<const std::string&>()) == own &&
-            there[i].is_string())
-          return std::string(stem(there[i].get_ref<const std::string&>())) + instance;
-    }
-    return {};
-  };
-  const std::string found = lookUp(find(from, own).producers, "out");
-  return found.empty() ? lookUp(find(from, own).readers, "in") : found;
+  const std::string_view own = stem(name);
+  const TensorId here = find(from, own).id;
+  const TensorId there = here.valid()
+                             ? correspondence_->tensor(ProgramId(from), here, ProgramId(to))
+                             : TensorId::none();
+  return there.valid() ? in(to).order[there.index()] + std::string(name.substr(own.size()))
+                       : std::string();
 }
 
 void PlanGraph::readLineage() {

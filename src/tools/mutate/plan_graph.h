@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "correspondence/correspondence.h"
 #include "mutate/document.h"
 
 namespace shardproof::mutate {
@@ -31,8 +32,9 @@ std::string pointerTo(NodeRef ref);
 const std::string& opOf(const Json& node);
 const Json& attributeOf(const Json& node, const char* name);
 bool isCommunication(const Json& node);
-bool isCollective(const Json& node);  // all members take and give: no broadcast, send, recv
-bool isBackward(const Json& node);    // NAME_backward
+const std::string& commOf(const Json& node);  // of a communication
+bool isCollective(const Json& node);          // all members take and give: no broadcast, send, recv
+bool isBackward(const Json& node);            // NAME_backward
 // all_reduce and reduce_scatter: adds up, the default.
 bool isSum(const Json& node);
 // The result is the operand: identity and what only changes precision or memory.
@@ -112,6 +114,7 @@ class PlanGraph {
   using Mask = std::uint64_t;
   struct Tensor {
     const Json* declared = nullptr;
+    TensorId id;  // its place in Program::order
     std::vector<int> producers = {}, readers = {};
     bool afterBackward = false, live = false;
     Mask varies = 0;
@@ -123,18 +126,13 @@ class PlanGraph {
     std::unordered_map<std::string, Tensor> tensors = {};
     std::vector<std::string> order = {};  // of tensors, in the file
     std::set<int> repeated = {};
-    std::vector<int> siblings = {};  // programs with the same nodes, itself included
-    std::vector<int> line =
-        {};  // of each node that names its microbatch: an index into `lines`; else -1
-    std::vector<std::vector<int>> lines = {};  // the nodes that are alike but for their microbatch
   };
   const Json& nodesOf(int program) const;
   const Program& in(int program) const { return programs_[static_cast<std::size_t>(program)]; }
   const Tensor& find(int program, std::string_view name) const;
   Tensor* find(int program, const Json& operand);
   void readPrograms();
-  void findLines();
-  void findSiblings();
+  void findCorrespondence();
   void readLineage();
   void propagate();
   void numberValues();
@@ -146,6 +144,7 @@ class PlanGraph {
   std::vector<std::pair<std::string, std::int64_t>> axes_;
   std::int64_t microbatches_ = 1;
   std::vector<Program> programs_;
+  std::optional<Correspondence> correspondence_;
   std::map<std::string, std::vector<NodeRef>> byComm_;
   std::set<std::string> dataAxes_;
 };

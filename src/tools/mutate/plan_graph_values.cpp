@@ -46,8 +46,9 @@ void PlanGraph::propagate() {
             from(find(sender.program, this->node(sender).at("in").at(0)));
         // Ranks of the stage that do the same with other attributes (a window of the vocabulary, an
         // index of a piece).
-        for (const int q : in(p).siblings)
-          if (q != p && this->node({q, n}).value("attrs", Json()) != node.value("attrs", Json()))
+        for (const ProgramId like : correspondence_->programsLike(ProgramId(p)))
+          if (const int q = like.value;
+              q != p && this->node({q, n}).value("attrs", Json()) != node.value("attrs", Json()))
             for (const auto& [axis, c] : in(p).at)
               if (this->at(q, axis) != c) varies |= axisBit(axis);
         if (opOf(node) == "all_reduce" || opOf(node) == "all_gather") varies &= ~groupMask({p, n});
@@ -74,7 +75,7 @@ void PlanGraph::propagate() {
         for (const Json& result : node.at("out"))
           if (const Tensor* t = find(p, result)) live = live || t->live;
         if (isCommunication(node) && !live)
-          for (const NodeRef r : byComm_.at(node.at("comm").get<std::string>()))
+          for (const NodeRef r : byComm_.at(commOf(node)))
             for (const Json& result : this->node(r).at("out"))
               if (const Tensor* t = find(r.program, result)) live = live || t->live;
         if (!live) continue;
@@ -105,7 +106,7 @@ void PlanGraph::numberValues() {
       const Json& node = this->node({p, n});
       const bool passes = isIdentity(opOf(node)) || opOf(node) == "multiref";
       std::string key = opOf(node);
-      if (opOf(node) == "recv") key += " " + node.at("comm").get<std::string>();
+      if (opOf(node) == "recv") key += " " + commOf(node);
       for (const char* field : {"attrs", "group", "group_at"})
         if (node.contains(field))
           key += " " + Json(node.at(field)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -137,9 +138,8 @@ void PlanGraph::numberValues() {
     }
     // The other microbatches' nodes of a program in issue order.
     for (const int n : std::set<int>(program.repeated))
-      if (const int line = program.line[static_cast<std::size_t>(n)]; line >= 0)
-        program.repeated.insert(program.lines[static_cast<std::size_t>(line)].begin(),
-                                program.lines[static_cast<std::size_t>(line)].end());
+      for (const auto& [own, other] : correspondence_->microbatchesOf({ProgramId(p), NodeId(n)}))
+        program.repeated.insert(other.value);
   }
 }
 
@@ -188,8 +188,7 @@ bool PlanGraph::isRepeated(NodeRef ref) const {
 }
 
 bool PlanGraph::sameStage(int program, int other) const {
-  const auto& siblings = in(program).siblings;
-  return std::find(siblings.begin(), siblings.end(), other) != siblings.end();
+  return correspondence_->alike(ProgramId(program), ProgramId(other));
 }
 
 std::set<NodeRef> PlanGraph::ancestors(int program, std::string_view name) const {

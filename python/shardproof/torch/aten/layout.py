@@ -68,9 +68,9 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
     ):
         return Table(t.source, t.entries.to(torch.float64), t.low, x.shape)
     if kind == "real" and have in ("int", "bool"):
-        return Known(x.data.double()) if isinstance(x, Known) else x
+        return Known(x.data.double(), x.host) if isinstance(x, Known) else x
     if isinstance(x, Known):
-        return Known(x.data.to(dtype))
+        return Known(x.data.to(dtype), x.host)
     if (
         kind in ("int", "bool")
         and isinstance(x, Named)

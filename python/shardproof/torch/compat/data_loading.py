@@ -7,10 +7,10 @@ Which samples make a batch is drawn with real numbers, in this process.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler
 from torch.utils.data import dataloader as loading
 from torch.utils.data.distributed import DistributedSampler
 
@@ -37,42 +37,19 @@ def _indices(original: Any) -> Any:
     return iterate
 
 
-class Dealing:
-    """The samples that DistributedSampler deals out.
+class Following(Protocol):
+    """What follows loaders while a step is recorded."""
 
-    seen: the number of ranks, and the samples in a batch of one. together: on the single device,
-    the number of ranks whose batches make its own, and the size of each. Their rows follow rank by
-    rank. DistributedSampler has other rows in each place for one rank, but the same batch.
-    """
+    def made(self, loader: Any) -> None: ...
 
-    def __init__(self) -> None:
-        self.seen: tuple[int, int] | None = None
-        self.together: tuple[int, int] | None = None
+    def length(self, loader: Any, length: Callable[[], int]) -> int: ...
 
-    def batches(self, batch_sampler: Any, original: Any) -> Iterator[list[int]]:
-        dealt = batch_sampler.sampler
-        if type(dealt) is not DistributedSampler:
-            return iter(original(batch_sampler))
-        self.seen = self.seen or (dealt.num_replicas, batch_sampler.batch_size)
-        if self.together is None or dealt.num_replicas != 1:
-            return iter(original(batch_sampler))
-        ranks, size = self.together
-        parts = [
-            DistributedSampler(dealt.dataset, ranks, r, dealt.shuffle, dealt.seed, dealt.drop_last)
-            for r in range(ranks)
-        ]
-        for part in parts:
-            part.set_epoch(dealt.epoch)
-        of_ranks = [BatchSampler(list(part), size, batch_sampler.drop_last) for part in parts]
-        return iter(
-            [
-                [i for batch in batches for i in batch]
-                for batches in zip(*(list(original(b)) for b in of_ranks))
-            ]
-        )
+    def next_samples(self, loader: Any, next_of_sampler: Callable[[], Any]) -> Any: ...
+
+    def batch(self, loader: Any, data: Any) -> Any: ...
 
 
-def in_this_process(undo: Undo, dealing: Dealing) -> None:
+def in_this_process(undo: Undo, loaders: Following) -> None:
     """Loaders have no workers.
 
     They draw their seeds and permutations outside of the recording: these are numbers of the
@@ -86,6 +63,7 @@ def in_this_process(undo: Undo, dealing: Dealing) -> None:
         given = {**dict(zip(names[_POSITIONAL:], args[_POSITIONAL:])), **kwargs}
         with outside():
             original(self, *args[:_POSITIONAL], **{**given, **_HERE})
+        loaders.made(self)
 
     begin = loading._BaseDataLoaderIter.__init__
 
@@ -93,13 +71,28 @@ def in_this_process(undo: Undo, dealing: Dealing) -> None:
     def start(self: Any, loader: Any) -> None:
         with outside():
             begin(self, loader)
+        self._loader = loader
 
-    batches = BatchSampler.__iter__
-    set_attribute(BatchSampler, "__iter__", lambda self: dealing.batches(self, batches), undo)
+    following = loading._BaseDataLoaderIter._next_index
+
+    def next_index(self: Any) -> Any:
+        return loaders.next_samples(self._loader, lambda: following(self))
+
+    following_batch = loading._BaseDataLoaderIter.__next__
+
+    def next_batch(self: Any) -> Any:
+        return loaders.batch(self._loader, following_batch(self))
+
+    length = DataLoader.__len__
+    set_attribute(
+        DataLoader, "__len__", lambda self: loaders.length(self, lambda: length(self)), undo
+    )
     set_attribute(DataLoader, "__init__", init, undo)
     set_attribute(loading._BaseDataLoaderIter, "__init__", start, undo)
+    set_attribute(loading._BaseDataLoaderIter, "_next_index", next_index, undo)
+    set_attribute(loading._BaseDataLoaderIter, "__next__", next_batch, undo)
     for sampler in (RandomSampler, SubsetRandomSampler, DistributedSampler):
         set_attribute(sampler, "__iter__", _indices(sampler.__iter__), undo)
 
 
-__all__ = ["Dealing", "in_this_process"]
+__all__ = ["Following", "in_this_process"]

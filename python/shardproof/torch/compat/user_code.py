@@ -12,6 +12,7 @@ from .private import torch_folder
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_USERS = (torch_folder, _PACKAGE, "<")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
@@ -29,6 +30,17 @@ def user_place(frame: Any) -> str:
     """FILE:LINE of a frame of the user's program; empty for any other frame."""
     short = short_name(frame.f_code.co_filename)
     return f"{short}:{frame.f_lineno}" if short is not None else ""
+
+
+def own_frame() -> Any:
+    """The innermost frame of a program that is not an installed package; None without one."""
+    f: Any = sys._getframe(1)
+    while f is not None:
+        file = f.f_code.co_filename
+        if _INSTALLED.isdisjoint(file.split(os.sep)) and short_name(file) is not None:
+            break
+        f = f.f_back
+    return f
 
 
 def nearest_user_place(stop_at_backward: bool = False) -> str:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..distributed.mesh import Mesh, RankClasses
 from ..terms import assumptions
 from ..terms.assumptions import Assumption
 from ..terms.nodes import MOVES_HERE
+from ..trace.batches import Batch, Dealt, Key, Shared
 from ..trace.initial_parameters import Initial, Origin, resolved
+from ..trace.initial_state import CONCAT, SAME
 from ..trace.randomness import INSIDE, Draw
 from ..trace.recording import CaptureError, Hazard, Recording
 from .boxes import DATA_NAMES
@@ -26,49 +28,135 @@ from .rank_program import Program, Tie
 MOST_NAMED = 4  # parameters in one sentence
 
 
-class Dealt(Exception):
-    """Ranks along axes are dealt out samples, so many to a batch: the single device's batches are
-    to be theirs together.
+class ReadApart(Exception):
+    """DataLoaders were followed: the step is to be recorded with the batches of ranks as inputs,
+    of which the single device's are made. loaders: how.
     """
 
-    def __init__(self, axes: tuple[str, ...], size: int) -> None:
-        super().__init__(f"samples are dealt out along {', '.join(axes)}")
-        self.axes, self.size = axes, size
+    def __init__(self, loaders: dict[Key, Shared]) -> None:
+        super().__init__(f"batches of {', '.join(loaders)}")
+        self.loaders = loaders
 
 
-def check_dealt(single: Recording, sides: Sequence[Recording]) -> None:
-    """Raises Dealt where the single device's batches have the size of a rank's, or where it matters
-    that they have their rows in the same order: what is drawn for each row (dropout) is by
-    position.
+def check_read(
+    single: Recording,
+    sides: Sequence[Recording],
+    stands_for: Callable[[int], int],
+) -> None:
+    """Raises ReadApart where all sides read of the same DataLoaders.
+
+    Which axes' ranks have samples of their own is what the user requests of them; of others, what
+    they read decides. stands_for: the recorded rank that a rank is like.
     """
-    dealt = {side.dealt for side in sides}
-    ranks, size = next(iter(dealt)) or (1, 0)
-    if (
-        len(dealt) != 1
-        or single.dealt is None
-        or ranks == 1
-        or single.dealt[0] != 1
-        or single.dealt[1] not in (size, ranks * size)
+    requested = single.initial_state.requested
+    mesh = sides[0].mesh
+    by_rank = {side.rank: side for side in sides}
+    found: dict[Key, Shared] = {}
+    for key, alone in single.read.items():
+        if not all(key in side.read for side in sides):
+            continue
+        count = min(len(side.read[key].batches) for side in sides)
+        axes = tuple(
+            a
+            for a in mesh.names
+            if mesh.sizes[a] > 1
+            and (requested[a] == CONCAT if a in requested else _read_others(sides, key, count, a))
+        )
+        if not alone.loaded and not axes:
+            continue  # constants: masks, positions
+        ranks = [
+            mesh.rank(dict(zip(axes, at)))
+            for at in itertools.product(*(range(mesh.sizes[a]) for a in axes))
+        ]
+        reads = [by_rank[stands_for(r)].read[key] for r in ranks]
+        dealt = _dealt_alike(sides, key)
+        own = len(alone.batches[0].samples)
+        first = reads[0].batches[0]
+        found[key] = Shared(
+            axes,
+            tuple(tuple(r.batches[n] for r in reads) for n in range(count)),
+            # a script that accumulates as many batches of its own on one device reads more of them
+            not axes or own != len(first.samples) or len(alone.batches) <= count,
+            frozenset(e for e in reads[0].ends if e <= count),
+            reads[0].length,
+            own,
+            dealt.replicas if dealt is not None else 0,
+            alone.loaded,
+        )
+    if found:
+        raise ReadApart(found)
+
+
+def _dealt_alike(sides: Sequence[Recording], key: Key) -> Dealt | None:
+    """How a DistributedSampler deals out samples. Raises Hazard where ranks deal out otherwise."""
+    first = sides[0].read[key].dealt
+    for side in sides:
+        dealt = side.read[key].dealt
+        if first is None or dealt is None:
+            return None
+        for field in dataclasses.fields(Dealt):
+            ours, theirs = getattr(dealt, field.name), getattr(first, field.name)
+            if ours != theirs:
+                raise Hazard(
+                    "ranks deal out samples in different ways, so that some are read twice and "
+                    f"others never: DistributedSampler has {field.name} {theirs} on rank "
+                    f"{sides[0].rank} and {ours} on rank {side.rank}",
+                    key,
+                    "",
+                    "batch",
+                )
+    return first
+
+
+def _read_others(sides: Sequence[Recording], key: Key, count: int, axis: str) -> bool:
+    """Whether ranks that differ along one axis only read different samples."""
+    by: dict[tuple[int, ...], list[tuple[Batch, ...]]] = collections.defaultdict(list)
+    read = [b for side in sides for b in side.read[key].batches[:count]]
+    if axis in spread_axes(sides) and any(
+        None in b.samples and any(t.origin is None for t in b.tensors.values()) for b in read
     ):
-        return
-    mesh, spread = sides[0].mesh, spread_axes(sides)
-    axes = tuple(a for a in mesh.names if a in spread and mesh.sizes[a] > 1)
-    drawn = any(
-        d.value.name.startswith(INSIDE) for side in (single, *sides) for d in side.random_inputs
-    )
-    if (single.dealt[1] == size or drawn) and math.prod(mesh.sizes[a] for a in axes) == ranks:
-        raise Dealt(axes, size)
+        return True  # nothing tells
+    for side in sides:
+        at = tuple(c for a, c in side.mesh.coordinates(side.rank).items() if a != axis)
+        by[at].append(side.read[key].batches[:count])
+    return any(batches != alike[0] for alike in by.values() for batches in alike)
+
+
+def reads_apart(
+    sides: Sequence[Recording], model: Model, loaders: Mapping[Key, Shared]
+) -> Hazard | None:
+    """What is wrong where ranks that hold parts of parameters read samples of their own, and the
+    step is not right.
+    """
+    programs = [(side, side.program) for side in sides if side.program is not None]
+    cut = _cut_parameters([s for s, _ in programs], [p for _, p in programs], model)
+    spread = {a for side in sides for a in side.spread}.union(DATA_NAMES)
+    for key, shared in loaders.items():
+        apart = [a for a in shared.axes if a in cut - spread]
+        if apart:
+            return Hazard(
+                f"ranks along {', '.join(apart)}, which hold parts of the same parameters, read "
+                "different samples",
+                key,
+                "",
+                "batch",
+            )
+    return None
 
 
 class OtherBatches(Exception):
-    """Draws are different data on ranks, as many as the single device draws once. axes: along
-    which, of each. otherwise: what is wrong where these are not parts of one batch; data: they
-    should be, as all axes are those of a batch.
+    """Draws are different data on ranks, as many as the single device draws once.
+
+    axes: along which, of each. otherwise: what is wrong where these are not parts of one batch.
+    data: they should be, as all axes are those of a batch. apart: they should not be, as ranks
+    along an axis hold parts of parameters.
     """
 
-    def __init__(self, axes: dict[str, tuple[str, ...]], otherwise: Hazard, data: bool) -> None:
+    def __init__(
+        self, axes: dict[str, tuple[str, ...]], otherwise: Hazard, data: bool, apart: bool = False
+    ) -> None:
         super().__init__(str(otherwise))
-        self.axes, self.otherwise, self.data = axes, otherwise, data
+        self.axes, self.otherwise, self.data, self.apart = axes, otherwise, data, apart
 
     def failed(self, why: Exception) -> CaptureError:
         """With the batches of all ranks, one after another, there is no program of the single
@@ -150,8 +238,10 @@ def check_draws(
         )
     }
     spread = spread_axes(sides)
+    _requested(seen, model)
     _batches(others, sides, programs, model, spread)
     assumed: dict[Assumption, None] = {}
+    requested = model.initial_state.requested
     for name, drawn in others.items():
         first = drawn[0].draw
         axes = model.initial_state.batch.get(name)
@@ -186,10 +276,27 @@ def check_draws(
                     "random",
                 )
             # from the state that every step begins with, real processes draw different ones
-            if seeded:
+            if seeded and any(requested.get(a) != CONCAT for a in varying):
                 assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
         by_key[e.draw.key].setdefault(e.at, e)
     return list(assumed)
+
+
+def _requested(seen: Mapping[str, list[_Drawn]], model: Model) -> None:
+    """Raises OtherBatches where ranks draw the same batch that are said to have their own."""
+    initial_state = model.initial_state
+    axes = tuple(a for a, how in initial_state.requested.items() if how == CONCAT)
+    found = {
+        name: axes
+        for name, drawn in seen.items()
+        if axes
+        and name not in initial_state.batch
+        and all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in drawn)
+    }
+    if found:
+        first = seen[next(iter(found))][0].draw
+        why = "the rows of all ranks' batches are requested, which are not drawn so"
+        raise OtherBatches(found, Hazard(why, first.loc, "", "random"), True)
 
 
 def _batches(
@@ -204,7 +311,6 @@ def _batches(
     """
     found: dict[str, tuple[str, ...]] = {}
     first_hazard: Hazard | None = None
-    cut: set[str] | None = None
     for name, drawn in others.items():
         mesh: Mesh = drawn[0].side.mesh
         axes: set[str] = set()
@@ -228,21 +334,19 @@ def _batches(
             )
             varying = [mesh.varying([a.side.rank, b.side.rank]) for a, b in differing]
             axes.update(v[0] for v in varying if len(v) == 1)
-            if cut is None:
-                cut = _cut_parameters(sides, programs, model) - spread
             rows = (
                 all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in here)
                 and name not in model.initial_state.batch
             )
-            if not rows or not axes or axes & cut or any(axes.isdisjoint(v) for v in varying):
+            if not rows or not axes or any(axes.isdisjoint(v) for v in varying):
                 raise hazard
             first_hazard = first_hazard or hazard
         if axes:
             found[name] = tuple(a for a in mesh.names if a in axes)
     if first_hazard is not None:
-        raise OtherBatches(
-            found, first_hazard, spread.issuperset(a for axes in found.values() for a in axes)
-        )
+        split = {a for axes in found.values() for a in axes}
+        apart = split & (_cut_parameters(sides, programs, model) - spread)
+        raise OtherBatches(found, first_hazard, spread.issuperset(split), bool(apart))
 
 
 def same_batch(
@@ -261,6 +365,7 @@ def same_batch(
             axis not in spread
             or sides[0].mesh.sizes[axis] == 1
             or any(axis in side.cuts for side in sides)
+            or model.initial_state.requested.get(axis) == SAME
         ):
             continue
         by: dict[tuple[int, ...], str] = {}
@@ -299,7 +404,8 @@ def _data(side: Recording, program: Program, model: Model) -> str:
     ties = {
         t.local: t
         for t in program.ties
-        if t.role == "input" and (t.local in keys or t.local.startswith("%known"))
+        if t.role == "input"
+        and (t.local in keys or t.local.startswith("%known") or t.tensor in side.loaded)
     }
     parts: list[Any] = [
         [t.tensor, t.box.low, t.shape, keys.get(name, "")] for name, t in ties.items()

@@ -228,6 +228,12 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     )
 
 
+def _is_read(side: Recording, tracked: TrackedTensor) -> bool:
+    """Whether a node has a tracked input as an operand."""
+    name = getattr(tracked.value, "name", None)
+    return any(name in n["in"] for n in side.graph.nodes)
+
+
 def _check_models(side: Recording, model: Model) -> None:
     """Models that have parameters of one name are matched by the order of their creation.
 
@@ -680,6 +686,8 @@ def _tie(
         if tracked.role == CUT_POINT:
             skipped[tracked.name] = "not in the model"
             return None
+        if tracked.name in side.loaded and not _is_read(side, tracked):
+            return None  # a batch that was read ahead
         raise CaptureError(
             f"{tracked.role} {tracked.name!r} of rank {side.rank} is not on the single device"
         )

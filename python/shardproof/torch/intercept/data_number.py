@@ -52,7 +52,11 @@ class Follower(Protocol):
 
     def number_tensor(self, value: Any, dtype: torch.dtype) -> torch.Tensor: ...
 
-    def taken(self) -> Any: ...
+    def taken(self) -> tuple[Any, float | None]: ...
+
+    def decided_by_drawn(self, loc: str) -> None: ...
+
+    def decide(self, loc: str) -> bool: ...
 
     def unknown_text(self, t: torch.Tensor) -> bool: ...
 
@@ -102,18 +106,24 @@ def _standing_for(value: Any) -> float:
 
 class DataNumber(float):
     """The result of `.item()`. loc: where it was called; value: its value, None where it is not
-    known.
+    known. drawn: its number in this run, where it depends on nothing but draws.
     """
 
     loc: str
     value: Any
     follower: Follower | None
+    drawn: float | None
 
     def __new__(
-        cls, loc: str = "", value: Any = None, follower: Follower | None = None
+        cls,
+        loc: str = "",
+        value: Any = None,
+        follower: Follower | None = None,
+        drawn: float | None = None,
     ) -> DataNumber:
         self = super().__new__(cls, _standing_for(value))
         self.loc, self.value, self.follower = loc if isinstance(loc, str) else "", value, follower
+        self.drawn = drawn
         return self
 
     def __deepcopy__(self, memo: Any) -> DataNumber:
@@ -137,8 +147,10 @@ class DataNumber(float):
             return NotImplemented  # a tensor computes with it itself
         return DataNumber(self.loc, None, self.follower)
 
-    def followed(self, make: Callable[..., Any], *others: Any) -> DataNumber:
-        """make(graph, this number's value, the others), as a number."""
+    def followed(
+        self, make: Callable[..., Any], *others: Any, drawn: Callable[..., Any] | None = None
+    ) -> DataNumber:
+        """make(graph, this number's value, the others), as a number. drawn: the same of numbers."""
         values = [x.value if type(x) is DataNumber else x for x in others]
         known = (
             self.follower is not None
@@ -154,15 +166,25 @@ class DataNumber(float):
             if known and self.follower is not None
             else None,
             self.follower,
+            self._of_drawn(drawn, others) if drawn is not None else None,
         )
+
+    def _of_drawn(self, compute: Callable[..., Any], others: Any) -> float | None:
+        """What numbers that were drawn make; None where some were not."""
+        numbers = [x.drawn if type(x) is DataNumber else x for x in (self, *others)]
+        if any(x is None for x in numbers):
+            return None
+        try:
+            made = compute(*numbers)
+        except ArithmeticError:
+            return None
+        return float(made) if isinstance(made, (int, float)) else None
 
     def text(self, spec: str = "") -> str:
         return Text(self.loc, float.__add__(self, 0.0))
 
     __array_ufunc__ = None  # numpy
-    __array__ = __complex__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = (
-        __int__
-    ) = __float__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = refuse
+    __array__ = __complex__ = __divmod__ = __rdivmod__ = refuse
     as_integer_ratio = is_integer = hex = refuse
     __str__ = __repr__ = __format__ = text
     __hash__ = refuse
@@ -175,7 +197,7 @@ class DataNumber(float):
     real = property(__pos__)
 
     def __neg__(self) -> DataNumber:
-        return self.followed(lambda g, a: ar.binary(g, "mul", a, -1))
+        return self.followed(lambda g, a: ar.binary(g, "mul", a, -1), drawn=operator.neg)
 
     def __pow__(self, exponent: Any, modulus: None = None) -> Any:
         if type(exponent) not in (int, float):
@@ -183,7 +205,41 @@ class DataNumber(float):
         return self.followed(lambda g, a: ar.power(g, a, exponent))
 
 
+_QUESTIONS = frozenset({"__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__"})
+
+
+def _decision(name: str) -> Callable[..., Any]:
+    """A method that decides something by the number: by what was drawn, or by an answer."""
+
+    def decide(self: DataNumber, *others: Any) -> Any:
+        numbers = [x.drawn if type(x) is DataNumber else x for x in (self, *others)]
+        if self.follower is None:
+            return self.refuse()
+        if any(x is None for x in numbers):
+            if name in _QUESTIONS and all(isinstance(x, (int, float)) for x in others):
+                return self.follower.decide(self.loc)
+            return self.refuse()
+        self.follower.decided_by_drawn(self.loc)
+        return getattr(float, name)(*numbers)
+
+    return decide
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "trunc", "floor", "ceil"):
+    setattr(DataNumber, f"__{_name}__", _decision(f"__{_name}__"))
+
+
+_PLAIN_OPERATORS = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+}
+
+
 def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
+    plain = _PLAIN_OPERATORS[op]
+
     def compute(self: DataNumber, other: Any) -> Any:
         if isinstance(other, complex):
             self.refuse()
@@ -194,6 +250,7 @@ def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
             if swapped
             else (lambda g, a, b: ar.binary(g, op, a, b)),
             other,
+            drawn=(lambda a, b: plain(b, a)) if swapped else plain,
         )
 
     return compute
@@ -406,8 +463,9 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
     )
 
     def known(x: Any) -> Any:
+        value, drawn = follower.taken()
         return (
-            DataNumber(follower.where(), follower.taken(), follower)
+            DataNumber(follower.where(), value, follower, drawn)
             if type(x) is float and math.isnan(x)
             else x
         )

@@ -88,6 +88,9 @@ class Devices(Protocol):
     def placed_there(self, made: Any) -> None:
         """A tensor that was made on "cuda" or moved there."""
 
+    def moved(self, made: Any) -> Any:
+        """What the program has of a tensor that it moved to a device."""
+
 
 class OnCPU(TorchFunctionMode):
     """Replaces "cuda" by the CPU in calls of PyTorch."""
@@ -115,8 +118,12 @@ class OnCPU(TorchFunctionMode):
         if func is _CUDA or func is _PIN_MEMORY:
             if func is _CUDA:
                 self.devices.placed_there(args[0])
+                return self.devices.moved(args[0])
             return args[0]
         on_cuda = False
+        moves = func is torch.Tensor.to and (
+            "device" in (kwargs or {}) or any(type(x) in (str, _DEVICE, int) for x in args[1:2])
+        )
         if func in _TO and any(type(x) is int for x in args):
             args = tuple(CPU if type(x) is int else x for x in args)
             on_cuda = True
@@ -131,7 +138,7 @@ class OnCPU(TorchFunctionMode):
         if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
             return made
         if not kwargs and not on_cuda:
-            return func(*args)
+            return self.devices.moved(func(*args)) if moves else func(*args)
         kwargs = kwargs or {}
         if type(kwargs.get("alpha")) is DataNumber:
             return with_numbers(func, args, kwargs)
@@ -143,12 +150,13 @@ class OnCPU(TorchFunctionMode):
             }
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if not on_cuda:
-            return func(*args, **kwargs)
-        with self.devices.on_device():
+        if on_cuda:
+            with self.devices.on_device():
+                made = func(*args, **kwargs)
+            self.devices.placed_there(made)
+        else:
             made = func(*args, **kwargs)
-        self.devices.placed_there(made)
-        return made
+        return self.devices.moved(made) if moves else made
 
 
 class _Nothing:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..compat.data_loading import Dealing
+from ..compat.data_loading import Following
 from ..distributed.mailbox import Mailbox
 from .devices import Devices
 
@@ -49,7 +49,7 @@ class Hooks:
     synchronised(tensors, group, source): DistributedDataParallel, or FSDP's first version, gives
         tensors of rank `source` of the group to all of its ranks.
     asynchronous: follows asynchronous calls. mailbox: what stages of pipelines on other ranks have
-    sent. dealing: follows DistributedSampler. devices: follows what is placed on "cuda".
+    sent. loaders: follows DataLoaders. devices: follows what is placed on "cuda".
     """
 
     freed: Callable[[int], None]
@@ -63,5 +63,5 @@ class Hooks:
     synchronised: Callable[[Sequence[torch.Tensor], Any, int], None]
     asynchronous: Asynchronous
     mailbox: Mailbox
-    dealing: Dealing
+    loaders: Following
     devices: Devices

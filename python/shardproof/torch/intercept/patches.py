@@ -54,7 +54,7 @@ def patched(hooks: Hooks) -> Iterator[None]:
         patch_format(undo)
         patch_compilers(undo)
         patch_fsdp(undo, hooks)
-        in_this_process(undo, hooks.dealing)
+        in_this_process(undo, hooks.loaders)
         on_cpu(undo)
         # What the checks of distributions look at is data; they compute nothing.
         set_attribute(torch.distributions.Distribution, "_validate_args", False, undo)

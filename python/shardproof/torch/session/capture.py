@@ -23,19 +23,20 @@ import torch
 from ...program import verify_files
 from ...report import Defect, Report
 from ..distributed.mesh import Mesh, RankClasses
-from ..export.agreement import Dealt, OtherBatches, check_dealt, listed
+from ..export.agreement import OtherBatches, ReadApart, check_read, listed, reads_apart
 from ..export.model_file import Model, model_of
 from ..export.plan_file import Uneven, plan_of
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
 from ..terms.labels import Met, Names, may_be_ignored
+from ..trace.decisions import Raised, check_decisions
 from ..trace.end_of_step import AS_IT_WAS
-from ..trace.initial_state import InitialState
+from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
-from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
-from .ranks import LARGE, ORDINARY, decided, recorded_ranks
+from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request
+from .ranks import LARGE, ORDINARY, Recorded, decided, recorded_ranks
 from .wording import Wording, source_of, wording
 
 
@@ -58,6 +59,8 @@ class Capture:
     seconds: float
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
     source: str = ""  # the script, or the step's function
+    # what is wrong where the step is
+    suspected: Hazard | None = None
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
@@ -189,17 +192,46 @@ def _check_numbers(
     """
     if not isinstance(other, Recording):
         return
-    theirs = _model(other, name)
-    same = [(n, c.shape) for n, c in theirs.constants] == [
-        (n, c.shape) for n, c in model.constants
-    ] and all(torch.equal(a, b) for (_, a), (_, b) in zip(theirs.constants, model.constants))
-    if (
-        not same
-        or theirs.json != model.json
-        or theirs.random != model.random
-        or theirs.distributions != model.distributions
-    ):
+    if not _same_model(model, _model(other, name)):
         raise decided("the single device", side)
+
+
+def _decisions(
+    side: Recording,
+    model: Model,
+    request: Request,
+    name: str,
+    isolated: IsolatedRecorder,
+    start: float,
+) -> list[basis.Assumption]:
+    """What is assumed where the single device decides something by data, which has to make no
+    difference. Raises CaptureError where it does.
+    """
+
+    def record(answers: tuple[bool, ...]) -> Recording:
+        isolated.submit([dataclasses.replace(request, decided=answers)])
+        other = isolated.take({}, time.monotonic() - start)[SINGLE]
+        if isinstance(other, Failed):
+            raise Raised
+        if not isinstance(other, Recording):
+            raise other
+        return other
+
+    def same(other: Recording) -> bool:
+        return _same_model(model, _model(other, name))
+
+    raising = check_decisions("the single device", side, record, same)
+    return [basis.not_raised(loc) for loc in raising]
+
+
+def _same_model(one: Model, two: Model) -> bool:
+    return (
+        [(n, c.shape) for n, c in one.constants] == [(n, c.shape) for n, c in two.constants]
+        and all(torch.equal(a, b) for (_, a), (_, b) in zip(one.constants, two.constants))
+        and one.json == two.json
+        and one.random == two.random
+        and one.distributions == two.distributions
+    )
 
 
 def _check_ordinary_numbers(
@@ -230,6 +262,7 @@ def capture(
     jobs: int = 1,
     strict: bool = False,
     steps: int | None = None,
+    batch: Mapping[str, str] | None = None,
 ) -> Capture:
     """Records a step (`step(world)`) as one device and on a mesh.
 
@@ -238,11 +271,15 @@ def capture(
     between the ends of shards, a few ranks are recorded and represent the others. strict: opaque
     operators are an error. jobs: so many processes record ranks; they are forked, without the
     threads of the caller. steps: of a function that yields each step's result, how many are
-    recorded (None: all).
+    recorded (None: all). batch: mesh axis -> "concat", where the batches that its ranks read from
+    DataLoaders are parts of the single device's, one after another, or "same", where each is all of
+    it; of other axes, what is read decides.
 
     Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
-    return _captured_with(_Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps)
+    return _captured_with(
+        _Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+    )
 
 
 def _captured_with(
@@ -254,13 +291,16 @@ def _captured_with(
     jobs: int,
     strict: bool,
     steps: int | None,
+    batch: Mapping[str, str] | None,
 ) -> Capture:
     if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
         functions = [first_of(f, steps) for f in functions]
     with _no_collection(), _one_thread():
-        return _capture(functions, mesh, ranks, checkpoints, max(1, jobs), strict, labels)
+        return _capture(
+            functions, mesh, ranks, checkpoints, max(1, jobs), strict, labels, dict(batch or {})
+        )
 
 
 @contextlib.contextmanager
@@ -298,15 +338,33 @@ def _capture(
     jobs: int,
     strict: bool,
     labels: _Labels,
+    batch: Mapping[str, str],
 ) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
     one = Mesh(dict.fromkeys(where.names, 1))
+    for axis, how in batch.items():
+        if axis not in where.sizes or how not in (CONCAT, SAME):
+            raise ValueError(
+                f"batch: {axis}={how}: an axis of the mesh ({', '.join(where.names)}) and {CONCAT} "
+                f"or {SAME}"
+            )
     with IsolatedRecorder({True: (steps[0], one), False: (steps[-1], where)}) as isolated:
         try:
             return _captured(
-                steps, where, one, name, isolated, ranks, checkpoints, jobs, strict, start, labels
+                steps,
+                where,
+                one,
+                name,
+                isolated,
+                ranks,
+                checkpoints,
+                jobs,
+                strict,
+                start,
+                labels,
+                batch,
             )
         except Hazard:
             raise
@@ -315,7 +373,18 @@ def _capture(
             if less is None:
                 raise
         return _captured(
-            steps, where, one, name, isolated, ranks, checkpoints, jobs, strict, start, less
+            steps,
+            where,
+            one,
+            name,
+            isolated,
+            ranks,
+            checkpoints,
+            jobs,
+            strict,
+            start,
+            less,
+            batch,
         )
 
 
@@ -331,15 +400,16 @@ def _captured(
     strict: bool,
     start: float,
     labels: _Labels,
+    batch: Mapping[str, str],
 ) -> Capture:
     """The capture with as many buffers that begin with any value as possible (initial_state.py).
 
     Raises CaptureError.
     """
-    initial_state = InitialState()
+    initial_state = InitialState(requested=batch)
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
-    deal = True
+    apart: Exception | None = None  # with the batches of ranks as inputs
     first = True
     while True:
         found: list[Recording] = []
@@ -359,16 +429,9 @@ def _captured(
                 first,
                 found,
                 labels,
-                deal,
             )
-        except Dealt as e:
-            initial_state, first, deal = (
-                dataclasses.replace(
-                    initial_state, dealt=e.axes, size=e.size, sizes=dict(where.sizes)
-                ),
-                False,
-                False,
-            )
+        except ReadApart as e:
+            initial_state, first = dataclasses.replace(initial_state, loaders=e.loaders), False
             continue
         except OtherBatches as e:
             if tried is not None:
@@ -380,9 +443,13 @@ def _captured(
             )
             continue
         except Exception as e:
-            if initial_state.dealt:  # no program for the batches of all: as they are, then
-                initial_state, first = dataclasses.replace(initial_state, dealt=(), size=0), False
+            if initial_state.loaders and not isinstance(e, Hazard):
+                # no program for the batches of all: as they are, then
+                initial_state, first = dataclasses.replace(initial_state, loaders={}), False
+                apart = e
                 continue
+            if apart is not None:
+                raise apart from None
             less = initial_state.less()
             wrong = isinstance(e, Hazard) or not isinstance(e, CaptureError)
             if (
@@ -394,6 +461,10 @@ def _captured(
             initial_state, first = less, False
             continue
         if isinstance(made, Capture):
+            if tried is not None and tried.apart:
+                made.suspected = tried.otherwise
+            if apart is not None:
+                made.assumptions.append(basis.batches_as_read(str(apart)))
             made.assumptions += [
                 basis.made_buffer(
                     b,
@@ -438,11 +509,10 @@ def _begun(
     first: bool,
     found: list[Recording],
     labels: _Labels,
-    deal: bool,
 ) -> Capture | dict[str, str]:
     """The capture, or the buffers that begin with numbers after all, and why.
 
-    found: gets the single device's recording. deal: samples that are dealt out may be put together.
+    found: gets the single device's recording. Raises ReadApart.
     """
     single, model, request = _single(steps[0], one, name, isolated, initial_state, first, labels)
     found.append(single)
@@ -481,11 +551,12 @@ def _begun(
                 f"no collective was issued on {where.world} ranks: the script trains {where.world} "
                 "models that know nothing of each other, or stopped before it communicated"
             )
-        if deal:
-            check_dealt(single, sides)
+        if initial_state.loaders is None and where.world > 1:
+            check_read(single, sides, _standing(where, recorded))
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, isolated, start)
+        decided_apart = _decisions(single, model, request, name, isolated, start)
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
@@ -530,9 +601,19 @@ def _begun(
     assumptions = list(
         dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)])
     )
-    assumptions += assumed + recorded.assumed + labels.assumed()
-    if initial_state.dealt:
-        assumptions.append(basis.dealt_batches(", ".join(initial_state.dealt), initial_state.size))
+    assumptions += assumed + recorded.assumed + labels.assumed() + decided_apart
+    for key, shared in (initial_state.loaders or {}).items():
+        assumptions.append(
+            basis.loaded_batches(
+                f"the DataLoader at {key}" if shared.loaded else f"what {key} moves to a device",
+                shared.sizes,
+                ", ".join(shared.axes),
+                shared.together,
+                shared.alone,
+            )
+        )
+        if shared.replicas not in (0, 1, shared.ranks):
+            assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
     assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [
@@ -580,7 +661,14 @@ def _begun(
         time.monotonic() - start,
         labels,
         source_of(steps[-1]),
+        reads_apart(sides, model, initial_state.loaders or {}),
     )
+
+
+def _standing(mesh: Mesh, recorded: Recorded) -> Callable[[int], int]:
+    """The recorded rank that a rank is like."""
+    ranks = {side.rank for side in recorded.sides}
+    return lambda r: mesh.stands_for(r, recorded.rank_classes, recorded.affine_axis, ranks)
 
 
 def _by_ranks(
@@ -757,12 +845,13 @@ def verify(
     accept: Sequence[str] = (),
     allow_uncompared: Sequence[str] = (),
     steps: int | None = None,
+    batch: Mapping[str, str] | None = None,
 ) -> Report:
     """Whether the step on the mesh computes what it computes on one device.
 
     With two steps, it is compared with what the first computes on one device. mesh, ranks,
-    checkpoints, jobs, strict: as of `capture`. steps: of a function that yields each step's result,
-    how many are verified as one program (None: all). keep: prefix of files to leave behind.
+    checkpoints, jobs, strict, batch: as of `capture`. steps: of a function that yields each step's
+    result, how many are verified as one program (None: all). keep: prefix of files to leave behind.
     arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
     that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
     that.
@@ -783,10 +872,15 @@ def verify(
 
     def judged(labels: _Labels) -> tuple[Report, Capture | None]:
         try:
-            c = _captured_with(labels, functions, mesh, ranks, checkpoints, jobs, strict, steps)
+            c = _captured_with(
+                labels, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+            )
         except Hazard as e:
             return _hazardous(e), None
-        return _judged(c, keep, [*accepted, *arguments], words), c
+        report = _judged(c, keep, [*accepted, *arguments], words)
+        if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
+            return _hazardous(c.suspected), None
+        return report, c
 
     report, made = judged(labels)
     less = (
@@ -876,6 +970,7 @@ def _hazardous(e: Hazard) -> Report:
     verdicts = {
         "async": "what the step computes depends on when its communication happens",
         "random": "ranks draw other random numbers than one device could",
+        "batch": "ranks read other samples than they should",
     }
     raw = {
         "verdict": "not-equivalent",

@@ -39,7 +39,8 @@ MOST_SECONDS = 60
 class Request:
     """A rank to be recorded (SINGLE: the single device).
 
-    stand_in: the number of those that depend on data, for code that is not followed.
+    stand_in: the number of those that depend on data, for code that is not followed. decided:
+    answers to the first questions about data.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Request:
     stand_in: float = math.nan
     initial_state: InitialState = InitialState()
     ignorable: Ignorable = dataclasses.field(default_factory=dict)
+    decided: tuple[bool, ...] = ()
 
 
 class Failed(Exception):
@@ -222,6 +224,7 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
             stand_in=request.stand_in,
             initial_state=request.initial_state,
             ignorable=request.ignorable,
+            decided=request.decided,
         )
     except MissingMetadata as e:
         return "missing", str(e), e.peer

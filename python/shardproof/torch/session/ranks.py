@@ -26,7 +26,8 @@ from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..export.affine_programs import FEWEST, between
 from ..export.model_file import Model
 from ..export.rank_program import Program, program_of
-from ..terms.assumptions import Assumption, ranks_identical
+from ..terms.assumptions import Assumption, not_raised, ranks_identical
+from ..trace.decisions import Raised, check_decisions
 from ..trace.record import record
 from ..trace.recording import CaptureError, Facts, Hazard, Recording, Step
 from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request, fork
@@ -98,7 +99,7 @@ def recorded_ranks(
                 raise
         else:
             if together.same_isolated(found[0]):
-                return Recorded(*found, [], together.beside)
+                return Recorded(*found, together.decisions(found[0]), together.beside)
     except Overrun:
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
@@ -106,7 +107,7 @@ def recorded_ranks(
     alone = _Recorder(step, mesh, model, cut_points, jobs, isolated, alone=True)
     found = choose(alone)
     alone.same_isolated(found[0])
-    return Recorded(*found, [], together.beside)
+    return Recorded(*found, alone.decisions(found[0]), together.beside)
 
 
 class _Recorder:
@@ -208,7 +209,9 @@ class _Recorder:
         except (CaptureError, Hazard) as e:
             return f"{type(e).__name__} {e}"
 
-    def _submit(self, ranks: Sequence[int], stand_in: float) -> None:
+    def _submit(
+        self, ranks: Sequence[int], stand_in: float, decided: tuple[bool, ...] = ()
+    ) -> None:
         beside = [self.submitted_beside] if self.submitted_beside is not None else []
         self.submitted_beside = None
         self.isolated.submit(
@@ -221,6 +224,7 @@ class _Recorder:
                         stand_in,
                         self.model.initial_state,
                         self.model.ignorable,
+                        decided,
                     )
                     for r in ranks
                 ],
@@ -404,6 +408,30 @@ class _Recorder:
                     continue
                 if not isinstance(other, Recording) or self._text(other) != texts[r]:
                     raise decided(f"rank {r}", sides[r])
+
+    def decisions(self, sides: Sequence[Recording]) -> list[Assumption]:
+        """What is assumed where the program decides something by data, which has to make no
+        difference. Raises CaptureError where it does.
+        """
+        found: list[Assumption] = []
+        for side in sides:
+            if not side.decisions:
+                continue
+            text = self._text(side)
+
+            def record(answers: tuple[bool, ...], rank: int = side.rank) -> Recording:
+                self._submit([rank], math.nan, answers)
+                other = self._take()[rank]
+                if isinstance(other, Failed):
+                    raise Raised
+                return self._given(other)
+
+            def same(other: Recording, text: str = text) -> bool:
+                return self._text(other) == text
+
+            raising = check_decisions(f"rank {side.rank}", side, record, same)
+            found += [not_raised(loc) for loc in raising]
+        return found
 
     def _text(self, side: Recording) -> str:
         """All of a recording that a verdict depends on."""

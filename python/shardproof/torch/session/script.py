@@ -275,6 +275,15 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="so many processes record ranks"
     )
+    parser.add_argument(
+        "--batch",
+        metavar="AXIS=HOW",
+        action="append",
+        default=[],
+        help="concat: the batches that ranks along this axis read are parts of the single "
+        "device's, one after another; same: each is all of it (default: what they read decides); "
+        "may be given several times",
+    )
     parser.add_argument("--quiet", action="store_true", help="leave out what the script prints")
     parser.add_argument(
         "--strict",
@@ -361,6 +370,7 @@ def main(argv: list[str] | None = None) -> int:
     2 is also for wrong options and for what cannot be captured.
     """
     options = _options(argv)
+    batch = {axis: how for axis, _, how in (text.partition("=") for text in options.batch)}
     try:
         devices = Mesh.parse(options.mesh).world
         step = script_step(options.script, options.arguments, options.steps, devices, options.quiet)
@@ -371,6 +381,7 @@ def main(argv: list[str] | None = None) -> int:
                 ranks=options.ranks,
                 jobs=options.jobs,
                 strict=options.strict,
+                batch=batch,
             )
             for path in done.write(options.capture):
                 print(path)
@@ -382,6 +393,7 @@ def main(argv: list[str] | None = None) -> int:
             arguments=shlex.split(options.verify),
             jobs=options.jobs,
             strict=options.strict,
+            batch=batch,
             accept=options.accept,
             allow_uncompared=options.allow_uncompared,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -116,6 +117,23 @@ NUMBER_TEXT = Assumption(
 )
 
 
+def not_raised(loc: str) -> Assumption:
+    return Assumption(
+        "not-raised",
+        Kind.CHECKABLE,
+        f"the program does not raise an error at {loc}, where it compares what depends on data",
+    )
+
+
+def drawn_number(loc: str) -> Assumption:
+    return Assumption(
+        "drawn-numbers",
+        Kind.CHECKABLE,
+        f"Python decides by numbers that are drawn at {loc}: the program is that of the numbers "
+        "that were drawn in this run",
+    )
+
+
 def rest_of_script(steps: list[int]) -> Assumption:
     """A script was stopped when each of its optimizers had made so many steps."""
     most = max(steps, default=1)
@@ -204,12 +222,48 @@ def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
     )
 
 
-def dealt_batches(axes: str, size: int) -> Assumption:
+def loaded_batches(
+    source: str, sizes: Sequence[int], axes: str, together: bool, alone: int
+) -> Assumption:
+    """sizes: samples of each rank along the axes. alone: what the script reads on one device."""
+    if not axes:
+        text = f"single device: batch of {sizes[0]}, the same as on every rank,"
+    elif together:
+        own = f"{len(sizes)} x {sizes[0]}" if len(set(sizes)) == 1 else " + ".join(map(str, sizes))
+        text = f"single device: batch of {sum(sizes)} = {own} (ranks along {axes}, in order)"
+    else:
+        text = (
+            f"single device: batches of {sizes[0]}, those of the ranks along {axes} one after "
+            "another"
+        )
+    whole = sum(sizes) if together else sizes[0]
+    other = f"; run on one device, the script itself reads {alone}" if alone != whole else ""
+    return Assumption("batch", Kind.CHECKABLE, f"{text} from {source}{other}")
+
+
+def batches_as_read(why: str) -> Assumption:
     return Assumption(
         "batch",
         Kind.CHECKABLE,
-        f"DistributedSampler deals out {size} samples for a batch to each rank along"
-        f" {axes}; the single device's batch is theirs, one after another",
+        "the batches of DataLoaders are those that were read, on the single device by its own "
+        f"sampler: with the ranks' batches as inputs the step cannot be followed ({why})",
+    )
+
+
+def dealt_to(loader: str, replicas: int, ranks: int) -> Assumption:
+    return Assumption(
+        "dealt-samples",
+        Kind.RISK,
+        f"the DistributedSampler of the DataLoader at {loader} deals out samples to {replicas} "
+        f"ranks, and {ranks} read samples of their own: some are read twice, or never",
+    )
+
+
+def loaded_below(name: str, below: int) -> Assumption:
+    return Assumption(
+        "loaded-integers",
+        Kind.CHECKABLE,
+        f"the integers of {name} are below {below}, as all that were read are",
     )
 
 

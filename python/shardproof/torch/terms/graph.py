@@ -338,7 +338,10 @@ class Graph(Nodes):
             if key not in self._joined:
                 # the parts are kept, so that their ids stay their own
                 self._joined[key] = (
-                    Known(torch.cat([self.data(v) for v in values], dim)),
+                    Known(
+                        torch.cat([self.data(v) for v in values], dim),
+                        any(isinstance(v, Known) and v.host for v in values),
+                    ),
                     values,
                 )
             return self._joined[key][0]

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from ..compat.private import outside
 from .nodes import MOVES, Nodes
-from .values import Named
+from .values import Filled, Known, Named, Value
 
 
 @dataclasses.dataclass
@@ -56,6 +57,25 @@ class IntegerInputs:
         self.ignorable: dict[str, int] = {}
         self.labelled: dict[str, Any] = {}
         self.label_names: Any = None
+
+    def below(self, v: Value) -> tuple[int | None, bool]:
+        """What integers are below, where none is below zero, and whether the program limits them
+        so: constants are but those of this run.
+        """
+        if isinstance(v, Filled):
+            return (int(v.fill) + 1 if v.fill >= 0 else None), False
+        if isinstance(v, Known):
+            with outside():
+                least, most = int(v.data.min()), int(v.data.max())
+            return (most + 1 if least >= 0 else None), False
+        origins = self.origins_of(v) if isinstance(v, Named) else None
+        if origins is None or origins.least < 0:
+            return None, False
+        limits = [self.ranges.get(name) for name in origins.origins]
+        known = [n for n in limits if n is not None]
+        if not known or len(known) < len(limits):
+            return None, False
+        return max(origins.most + 1, *known), origins.most < 0
 
     def origins_of(self, v: Named) -> IntegerOrigins | None:
         """The inputs, choices and constants of which a tensor of integers is a rearrangement, or

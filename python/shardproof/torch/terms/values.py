@@ -88,19 +88,19 @@ class Filled(Value):
 class Known(Value):
     """Numbers that do not depend on any input, computed once by ATen itself.
 
-    `data` is never written.
+    `data` is never written. host: they come from an array of the program's, as of a file.
     """
 
-    __slots__ = ("data", "_hides", "_made")
+    __slots__ = ("data", "host", "_hides", "_made")
 
-    def __init__(self, data: torch.Tensor) -> None:
+    def __init__(self, data: torch.Tensor, host: bool = False) -> None:
         super().__init__(data.shape)
-        self.data = data
+        self.data, self.host = data, host
         self._hides: bool | None = None
         self._made: dict[Any, Known] = {}
 
     def __reduce__(self) -> Any:
-        return Known, (self.data,)  # without what was made of it
+        return Known, (self.data, self.host)  # without what was made of it
 
     def once(self, key: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> Known:
         """A function of these numbers, computed once and one value.
@@ -109,7 +109,7 @@ class Known(Value):
         """
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = Known(make(self.data))
+            made = self._made[key] = Known(make(self.data), self.host)
         return made
 
     def hides(self) -> bool:

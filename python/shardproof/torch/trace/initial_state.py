@@ -27,6 +27,10 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from ..terms.values import Filled, Value, numel
+from .batches import Key, Shared
+
+# of the batches of ranks along an axis: parts of the single device's, or each all of it
+CONCAT, SAME = "concat", "same"
 
 _NONE = 1 << 62  # elements that no buffer has
 
@@ -40,8 +44,9 @@ class InitialState:
     that each was made with.
 
     batch: draws that are different data on ranks along these axes, of these sizes. The single
-    device draws the rows of all of them, rank by rank. dealt: axes along which DistributedSampler
-    deals out samples, `size` to a batch. The single device's batches are those of all ranks.
+    device draws the rows of all of them, rank by rank. loaders: how the batches of ranks make the
+    single device's (batches.py); None where that is to be found out. requested: mesh axis -> CONCAT
+    or SAME, as the user says of its ranks' batches.
     """
 
     least: int = 1
@@ -49,8 +54,8 @@ class InitialState:
     single: Mapping[str, float] | None = None
     batch: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    dealt: tuple[str, ...] = ()
-    size: int = 0
+    loaders: Mapping[Key, Shared] | None = None
+    requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""

@@ -49,6 +49,9 @@ def shortest(x: float, dtype: torch.dtype) -> float:
     return x
 
 
+_MANY = 8  # numbers that make a list a part of a batch
+
+
 def constant(data: torch.Tensor) -> Value:
     """A real tensor as a value: one number where all are equal."""
     if data._is_zerotensor():  # of forward differentiation: it has no memory
@@ -144,6 +147,10 @@ class Memory:
                     if not plain.is_complex()
                     else plain.clone().resolve_conj().contiguous()
                 )
+                # of NumPy's memory, or a list that is no handful of settings
+                many = plain.numel() >= _MANY or not t.untyped_storage().resizable()
+                if isinstance(value, Known) and many:
+                    value = Known(value.data, host=True)
             geometry = Geometry(size, tuple(plain.stride()), plain.storage_offset())
         self._put(s, value, geometry, t.is_complex())
 
@@ -255,7 +262,7 @@ class Memory:
                 value.shape,
                 kind_of(dtype),
             )
-        return Known(value.data.to(dtype))
+        return Known(value.data.to(dtype), value.host)
 
     def _reason(self, e: Exception) -> Reason:
         return e.reason if isinstance(e, Poisoned) else Reason(str(e), self.g.loc)

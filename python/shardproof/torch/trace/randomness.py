@@ -17,8 +17,9 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -104,6 +105,10 @@ class Randomness:
         # (initial_state.py)
         self.batch: dict[str, int] = {}
         self._rows = False  # an operator of _OF_ROWS runs
+        # what the integers that are drawn now are below, where none is below zero
+        self._below: int | None = None
+        self.on_moved: Callable[[Any], Any] = lambda made: made
+        self._limits: list[int] = []  # of these integers, as the operator is given them
 
     def begin(self, rank: int, world: int, own: bool) -> None:
         """Seeds PyTorch's generator as a process finds it.
@@ -138,6 +143,10 @@ class Randomness:
         """A tensor that was made on "cuda" or moved there."""
         if isinstance(made, torch.Tensor) and not isinstance(made, private.DTensor):
             self._there[private.storage_key(made)] = made.untyped_storage()
+
+    def moved(self, made: Any) -> Any:
+        """What the program has of a tensor that it moved to a device."""
+        return self.on_moved(made)
 
     def _of_cpu(self, seed: str, t: torch.Tensor) -> str | None:
         """The seed of the CPU, where only that of "cuda" leads to what is drawn.
@@ -211,7 +220,13 @@ class Randomness:
                 "random numbers that depend on data, or of an operator that is not known"
             )
         numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
-        return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
+        if what == "randint":
+            limits = [x for x in values if isinstance(x, int) and not isinstance(x, bool)]
+            self._below, self._limits = (limits[-1] if min(limits) >= 0 else None), limits
+        try:
+            return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
+        finally:
+            self._below, self._limits = None, []
 
     def _bernoulli(self, t: torch.Tensor, p: Value, generator: Any) -> Value:
         """1 where a number between 0 and 1 is less than p of its position."""
@@ -242,6 +257,8 @@ class Randomness:
         self._count[path] += 1
         g: Graph = self.recorder.g
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
+        if value.kind == "int" and self._below is not None:
+            g.integers.ranges[name] = self._below
         placement = (
             place(self.recorder, private.DTensor(t, spec, requires_grad=False))
             if spec is not None
@@ -262,6 +279,9 @@ class Randomness:
         )
         self._rows = False
         self._before[key] = value
+        if spec is None:
+            distribution, _, numbers = what.partition(" ")
+            self.recorder.drawn.draw(t, value, distribution, json.loads(numbers), self._limits, key)
         return value
 
     def kept(self, v: Value) -> None:

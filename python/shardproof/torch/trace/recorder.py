@@ -17,7 +17,7 @@ from ..aten import table
 from ..compat import private
 from ..compat.fake_answers import Answers
 from ..compat.refusals import fail
-from ..compat.user_code import nearest_user_place
+from ..compat.user_code import nearest_user_place, own_frame, user_place
 from ..distributed import collectives
 from ..distributed.asynchronous import Begun
 from ..intercept.data_number import DataDependent, holds_one
@@ -40,11 +40,13 @@ from ..terms.values import (
     kind_of,
     numel,
 )
+from .drawn_numbers import DrawnNumbers
 from .flat_copies import FlatCopies
 from .memory import Memory, constant
 from .opaque import Calls
 from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
 from .randomness import Randomness
+from .recording import Decision
 from .untracked_tensors import UntrackedTensors
 
 FEW = 1 << 10  # elements of constants that are computed with anew rather than looked up
@@ -171,8 +173,12 @@ class Recorder(Memory, private.TorchDispatchMode):
         # what an asynchronous call of c10d writes (True) and sends, while it is made
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None
         self.begun = Begun(self.g)
+        self.drawn = DrawnNumbers(self)
         self._forward_locs: dict[int, str] = {}
         self._item_value: Value | None = None
+        self._item_drawn: float | None = None
+        self.decisions: list[Decision] = []  # questions about data that were answered
+        self.answers: Sequence[bool] = ()  # to the first of them
         self.counting = 0
         self._parts = 0  # decompositions that run
         # what was computed of large constants
@@ -241,6 +247,15 @@ class Recorder(Memory, private.TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        numbers = None
+        if not self.paused and not is_view(func) and not writes_operands(func):
+            numbers = self.drawn.operands(args, kwargs)
+        out = self._followed(func, types, args, kwargs)
+        if numbers is not None and name_of(func)[1] not in table.RANDOM:
+            self.drawn.follow(func, numbers, out)
+        return out
+
+    def _followed(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         namespace, name = name_of(func)
         if (
             not self.paused
@@ -441,8 +456,14 @@ class Recorder(Memory, private.TorchDispatchMode):
             )
         if isinstance(v, Known) and numel(v.shape) == 1:
             return v.data.item()
+        drawn = self.drawn.of(t)
+        with private.outside():
+            number = drawn.item() if drawn is not None else None
+        if number is not None and not t.dtype.is_floating_point:
+            self.decided_by_drawn(self.g.loc)
+            return number
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
-            self._item_value = v
+            self._item_value, self._item_drawn = v, number
             self._gives_number()
             # poisons any tensor that it goes into; to Python a number of data_number.py, which
             # knows its value
@@ -450,10 +471,19 @@ class Recorder(Memory, private.TorchDispatchMode):
         if t.dtype == torch.bool and private.initialising():
             # whether numbers are resampled, of parameters that are inputs afterwards
             return False
+        if t.dtype == torch.bool:
+            return self.decide(self.g.loc)
         raise DataDependent(
             f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), "
             "bool() or int() of a tensor)"
         )
+
+    def decide(self, loc: str) -> bool:
+        """The answer to a question about data (decisions.py)."""
+        n = len(self.decisions)
+        answer = self.answers[n] if n < len(self.answers) else False
+        self.decisions.append(Decision(loc, answer))
+        return answer
 
     def unknown_text(self, t: torch.Tensor) -> bool:
         """Whether what is printed of a tensor depends on data."""
@@ -470,10 +500,16 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.g.assume(assumptions.NUMBER_TEXT)
         self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
 
-    def taken(self) -> Value | None:
-        """The value whose number was taken last."""
+    def decided_by_drawn(self, loc: str) -> None:
+        """Python code decides by a number that was drawn."""
+        frame = own_frame()
+        self.g.assume(assumptions.drawn_number(user_place(frame) if frame is not None else loc))
+
+    def taken(self) -> tuple[Value | None, float | None]:
+        """The value whose number was taken last, and the number that was drawn."""
         v, self._item_value = self._item_value, None
-        return v if isinstance(v, Named) and numel(v.shape) == 1 else None
+        drawn, self._item_drawn = self._item_drawn, None
+        return (v if isinstance(v, Named) and numel(v.shape) == 1 else None), drawn
 
     def computed(self, make: Callable[[Any], Value]) -> Value | None:
         """A value made of numbers in Python; None where it cannot be."""
@@ -782,6 +818,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             made: list[Value | None] = [
                 constant(t.detach()) for t in private.tensors(written if written else result)
             ]
+            if any(isinstance(v, Known) and v.host for v in operands):
+                made = [Known(v.data, host=True) if isinstance(v, Known) else v for v in made]
         if key is not None:
             self._folds[key] = (made, operands)  # they are kept, so that their ids stay their own
         return made
@@ -806,3 +844,4 @@ class Recorder(Memory, private.TorchDispatchMode):
         for kept in (self.storages, self._pairs, self._folds, self._forward_locs, self.placed):
             kept.clear()
         self.untracked.forget()
+        self.drawn.forget()

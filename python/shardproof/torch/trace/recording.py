@@ -16,6 +16,7 @@ from ..step.world import World
 from ..terms.assumptions import Assumption, NotCompared
 from ..terms.graph import Graph
 from ..terms.values import Named, Shape
+from .batches import Key, Read
 from .initial_parameters import Initial, Origin
 from .initial_state import InitialState
 from .opaque import Call as OpaqueCall
@@ -43,12 +44,21 @@ class Hazard(CaptureError):
     """The step is wrong whatever its numbers are.
 
     kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
-    `random`, ranks draw other random numbers than one device could. loc: where.
+    `random`, ranks draw other random numbers than one device could; `batch`, ranks read other
+    samples than they should. loc: where.
     """
 
     def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
         super().__init__(f"{text} at {loc}" if loc else text)
         self.text, self.loc, self.tensor, self.kind = text, loc, tensor, kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The answer that the program got to a question about data, and where."""
+
+    loc: str
+    answer: bool
 
 
 @dataclasses.dataclass
@@ -119,8 +129,10 @@ class Recording:
     spread: frozenset[str] = frozenset()
     own: bool = False  # it began with a random state that no other process has
     given: frozenset[str] = frozenset()  # names of what world.input gave
-    # to how many ranks samples are dealt out, and how many are in a batch
-    dealt: tuple[int, int] | None = None
+    loaded: frozenset[str] = frozenset()  # names of inputs that DataLoaders gave
+    # by DataLoader, what was read (batches.py)
+    read: dict[Key, Read] = dataclasses.field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()  # in order
     # tensor, divisor -> its quotient, made for a cut point
     parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)
     # export.rank_program.Program that needs no communication of the construction, once it was made

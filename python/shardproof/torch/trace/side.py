@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from ..compat import private
-from ..compat.data_loading import Dealing
 from ..distributed.exchange import Exchange
 from ..distributed.mesh import Mesh
 from ..step import flat_parameters
 from ..step.binding import Binding
 from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions, labels
-from ..terms.values import Filled, Known, Named, Value
+from ..terms.values import Filled, Known, Named, Shape, Value
+from .batches import Loaded, Loaders
 from .cut_points import CutPoints
 from .end_of_step import EndOfStep, Given, memory_of, same
 from .initial_parameters import Initial, Origins
@@ -34,7 +34,8 @@ class Side:
 
     started: nodes before this one belong to the construction of the model. unused: parameters that
     DistributedDataParallel found not used. initial: first values of parameters. spread: mesh axes
-    of DistributedDataParallel. input_names: of what `world.input` gave.
+    of DistributedDataParallel. input_names: of what `world.input` gave; loaded_names: of what
+    loaders did.
     """
 
     def __init__(self, recorder: Recorder, mesh: Mesh, initial_state: InitialState) -> None:
@@ -50,12 +51,12 @@ class Side:
         self.initial: dict[str, Initial] = {}
         self.spread: set[str] = set()
         self.input_names: set[str] = set()
-        self.dealing = Dealing()
-        if mesh.world == 1 and initial_state.dealt:
-            self.dealing.together = initial_state.ranks_of(initial_state.dealt), initial_state.size
+        self.loaders = Loaders(mesh, recorder.rank, initial_state.loaders or {}, self)
+        recorder.random.on_moved = self.loaders.moved
+        self.loaded_names: set[str] = set()
         # Memory that DistributedDataParallel gave to all where it held constants.
         self.constants_given: dict[int, Value] = {}
-        for axes in (*initial_state.batch.values(), initial_state.dealt):
+        for axes in initial_state.batch.values():
             for axis in axes if mesh.world > 1 else ():
                 self.tracker.cuts[axis].add(0)
 
@@ -87,16 +88,56 @@ class Side:
         if dtype == torch.bool or high is not None and not dtype.is_floating_point:
             self.recorder.g.integers.ranges[name] = 2 if dtype == torch.bool else int(high or 1)
         self.input_names.add(name)
-        self._given(
-            name,
-            t,
-            Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes}),
-            "input",
+        self._given_input(
+            name, t, Placement(shard={a: d for a, d in shard.items() if a in self.mesh.sizes})
         )
+        return t
+
+    def _given_input(self, name: str, t: torch.Tensor, placement: Placement) -> None:
+        self._given(name, t, placement, "input")
         if name in self.recorder.g.integers.ignorable and 0 not in t.shape:
             classes = cast("Named", self.recorder.read(t))
             self.recorder.write(t, labels.input_of(self.recorder.g, name, classes))
+
+    # ---- what loaders yield (batches.py) ----
+    def look(self, t: torch.Tensor) -> Loaded:
+        v = self.recorder.read(unwrapped(t))
+        self.origins.look(self.recorder.random.draws)
+        origin = self.origins.of(v).origin
+        below: tuple[int | None, bool] = (2, True)
+        if t.dtype != torch.bool:
+            below = self.recorder.g.integers.below(v)
+        return Loaded(tuple(int(n) for n in t.shape), origin, *below)
+
+    def loaded(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: torch.dtype,
+        placement: Placement,
+        below: int | None,
+    ) -> torch.Tensor:
+        if not dtype.is_floating_point and below is not None:
+            self.recorder.g.integers.ranges[name] = below
+        for axis in placement.cut:
+            dim = next(d for d, n in enumerate(placement.shape) if n != shape[d])
+            self.tracker.cuts[axis].add(dim)
+            self.tracker.cut_inputs = True
+        self.loaded_names.add(name)
+        with self.tracker.quiet():
+            t = torch.empty(shape, dtype=dtype)
+        self._given_input(name, t, placement)
         return t
+
+    def assume(self, assumption: assumptions.Assumption) -> None:
+        self.recorder.g.assume(assumption)
+
+    def from_array(self, t: torch.Tensor) -> bool:
+        v = self.recorder.read(t)
+        return isinstance(v, Known) and v.host
+
+    def error(self, text: str) -> Exception:
+        return CaptureError(text)
 
     def output(
         self,

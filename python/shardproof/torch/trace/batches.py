@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The batches of DataLoaders, as inputs of the step.
+
+A tensor that a loader yields is an input: what is proved holds for every batch of that shape, not
+for the samples that were read. On the ranks of data-parallel axes it is a part of the single
+device's, whose batch is theirs, one after another in the order of ranks.
+
+Which axes these are is found by recording twice. The first recordings show what each rank reads
+(`Read`), and which axes read other samples. These make a plan (`Shared`), by which the single
+device and the ranks are recorded again. On the single device the sampler is not asked then: its
+batches have the samples of all ranks, so that lists and texts beside the tensors are right, too.
+
+A tensor stays what was read where no dimension of it is that of the samples: a number of the batch,
+or rows that each rank pads to a length of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from ..compat import private
+from ..compat.user_code import nearest_user_place, own_frame, user_place
+from ..distributed.mesh import Mesh
+from ..step.tracked_tensors import Placement
+from ..terms.assumptions import Assumption, loaded_below
+from ..terms.values import Shape
+from .initial_parameters import Origin
+
+Key = str  # FILE:LINE where a loader was made; of further ones that were made there, with a number
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A tensor that was read. origin: what it is made of (initial_parameters.py).
+
+    below: what its integers are below, where none is below zero. by_program: the program limits
+    them so, and not just those that were read.
+    """
+
+    shape: Shape
+    origin: Origin
+    below: int | None = None
+    by_program: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """samples: what the sampler gave, or None for each of an IterableDataset. tensors: by their
+    path in what the loader yields.
+    """
+
+    samples: tuple[Any, ...]
+    tensors: Mapping[str, Loaded]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealt:
+    """How a DistributedSampler deals out samples. replicas: to how many ranks."""
+
+    replicas: int
+    seed: int
+    epoch: int
+    shuffle: bool
+    drop_last: bool
+    samples: int
+
+    @classmethod
+    def by(cls, sampler: Any) -> Dealt | None:
+        """None for any other sampler."""
+        if not isinstance(sampler, DistributedSampler):
+            return None
+        return cls(
+            sampler.num_replicas,
+            sampler.seed,
+            sampler.epoch,
+            sampler.shuffle,
+            sampler.drop_last,
+            sampler.total_size,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """What one side reads of one loader.
+
+    ends: after how many batches an iterator had no more. length: of the loader, where it has one.
+    dealt: by its sampler, when the first batch was read. loaded: by a loader; else these are
+    tensors that a line of the program moves to a device.
+    """
+
+    batches: tuple[Batch, ...]
+    ends: frozenset[int]
+    length: int | None
+    dealt: Dealt | None
+    loaded: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The place of a rank's tensor in the single device's: rows from `low` of dimension `dim`."""
+
+    dim: int
+    low: int
+    whole: Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """How the batches of ranks make those of the single device.
+
+    axes: along which ranks have batches of their own. batches: by their number, of the ranks along
+    these axes in order. together: the batches of one number are one of the single device's; else
+    they follow each other, as where a script accumulates more of them on one device. alone: how
+    many samples the script reads at once on one device of its own accord. replicas: to how many
+    ranks a DistributedSampler deals out samples; 0 without one. loaded: as of `Read`.
+    """
+
+    axes: tuple[str, ...]
+    batches: tuple[tuple[Batch, ...], ...]
+    together: bool
+    ends: frozenset[int]
+    length: int | None
+    alone: int
+    replicas: int = 0
+    loaded: bool = True
+
+    @property
+    def ranks(self) -> int:
+        return len(self.batches[0])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples in the first batch of each rank."""
+        return tuple(len(b.samples) for b in self.batches[0])
+
+    def of_single(self, number: int) -> tuple[Batch, ...] | None:
+        """The ranks' batches that are one of the single device's; None where there is none."""
+        which, rank = (number, None) if self.together else divmod(number, self.ranks)
+        if which >= len(self.batches):
+            return None
+        return self.batches[which] if rank is None else (self.batches[which][rank],)
+
+    def ends_at(self, number: int) -> bool:
+        """Whether an iterator of the single device ends before the batch of this number."""
+        return (number if self.together else number / self.ranks) in self.ends
+
+    def below(self, path: str) -> tuple[int | None, bool]:
+        """What all integers of a tensor are below, and whether the program limits them so."""
+        read = [b.tensors[path] for same in self.batches for b in same if path in b.tensors]
+        limits = [t.below for t in read]
+        known = [n for n in limits if n is not None]
+        if len(known) < len(limits):
+            return None, False
+        return max(known), all(t.by_program for t in read)
+
+    def number_of(self, number: int, rank: int) -> int:
+        """The single device's batch that a rank's batch belongs to. rank: among `ranks`."""
+        return number if self.together else number * self.ranks + rank
+
+
+def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
+    """Where one rank's tensor lies in all ranks' together. None where they make no such tensor."""
+    found = [b.tensors.get(path) for b in batches]
+    shapes = [f.shape for f in found if f is not None]
+    counts = [len(b.samples) for b in batches]
+    if len(shapes) < len(batches) or not counts[0] or len({len(s) for s in shapes}) > 1:
+        return None
+    dims = [
+        d
+        for d in range(len(shapes[0]))
+        if all(s[d] == n * shapes[0][d] // counts[0] and s[d] > 0 for s, n in zip(shapes, counts))
+        and shapes[0][d] % counts[0] == 0
+        and all(s[:d] + s[d + 1 :] == shapes[0][:d] + shapes[0][d + 1 :] for s in shapes)
+    ]
+    # the first dimension; of others, the one that is as long as there are samples
+    exact = [d for d in dims if shapes[0][d] == counts[0]]
+    dim = 0 if 0 in dims else exact[0] if exact else None
+    if dim is None:
+        return None
+    rows = [s[dim] for s in shapes]
+    first = shapes[0]
+    return Cut(dim, sum(rows[:rank]), (*first[:dim], sum(rows), *first[dim + 1 :]))
+
+
+def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
+    """What a loader yields, with f(path, tensor) in the place of each tensor."""
+
+    def inside(key: Any) -> str:
+        return f"{path}.{key}" if path else str(key)
+
+    if isinstance(data, torch.Tensor):
+        return f(path, data)
+    if isinstance(data, Mapping):
+        made = {k: mapped(v, f, inside(k)) for k, v in data.items()}
+        if type(data) is dict:
+            return made
+        if isinstance(data, MutableMapping):  # of tokenizers, for one: it stays what it is
+            for k, v in made.items():
+                data[k] = v
+        return data
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(mapped(v, f, inside(k)) for k, v in zip(data._fields, data)))
+    if type(data) in (list, tuple):
+        return type(data)(mapped(v, f, inside(i)) for i, v in enumerate(data))
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        fields = [field.name for field in dataclasses.fields(data) if field.init]
+        return dataclasses.replace(
+            data, **{n: mapped(getattr(data, n), f, inside(n)) for n in fields}
+        )
+    return data
+
+
+def _of_a_module() -> bool:
+    """Whether nn.Module.to moves what is moved."""
+    f: Any = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        f = f.f_back
+        if f is None:
+            return False
+        if f.f_code.co_name == "_apply" and f.f_code.co_filename == _MODULE:
+            return True
+    return False
+
+
+_MODULE = torch.nn.Module._apply.__code__.co_filename
+_MOST_FRAMES = 12  # between nn.Module._apply and what follows a tensor
+
+
+@dataclasses.dataclass
+class _Loader:
+    """One loader while a side is recorded. number: of batches that were read."""
+
+    key: Key
+    loader: Any
+    batches: list[Batch] = dataclasses.field(default_factory=list)
+    ends: set[int] = dataclasses.field(default_factory=set)
+    length: int | None = None
+    number: int = 0
+    samples: tuple[Any, ...] = ()  # of the batch that is being read
+    dealt: Dealt | None = None
+
+
+class Tensors(Protocol):
+    """Who knows what tensors hold: the recording of a side."""
+
+    def look(self, t: torch.Tensor) -> Loaded: ...
+
+    def loaded(
+        self,
+        name: str,
+        shape: Shape,
+        dtype: torch.dtype,
+        placement: Placement,
+        below: int | None,
+    ) -> torch.Tensor:
+        """A new input of the step."""
+
+    def assume(self, assumption: Assumption) -> None: ...
+
+    def from_array(self, t: torch.Tensor) -> bool:
+        """Whether it holds numbers of an array of the program's, as of a file."""
+
+    def error(self, text: str) -> Exception: ...
+
+
+class Loaders:
+    """Follows the loaders of one side."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        rank: int,
+        shared: Mapping[Key, Shared],
+        side: Tensors,
+    ) -> None:
+        self.mesh, self.rank, self.shared, self.side = mesh, rank, shared, side
+        self._by_id: dict[int, _Loader] = {}
+        # of what is moved to a device: the instruction that moves it; whether it is for training
+        self._by_place: dict[tuple[str, int, bool], _Loader] = {}
+        self._count: collections.Counter[str] = collections.Counter()
+
+    @property
+    def single(self) -> bool:
+        return self.mesh.world == 1
+
+    # ---- what loaders do (compat.data_loading) ----
+    def made(self, loader: Any) -> None:
+        frame = own_frame()
+        place = user_place(frame) if frame is not None else nearest_user_place()
+        self._by_id[id(loader)] = _Loader(self._key(place), loader)
+
+    def length(self, loader: Any, length: Callable[[], int]) -> int:
+        """len() of a loader: on the single device that of a rank's, whose batches it has."""
+        known = self._by_id.get(id(loader))
+        shared = self.shared.get(known.key) if known is not None else None
+        if self.single and shared is not None and shared.together and shared.length is not None:
+            return shared.length
+        n = length()
+        if known is not None:
+            known.length = n
+        return n
+
+    def next_samples(self, loader: Any, next_of_sampler: Callable[[], Any]) -> Any:
+        known = self._by_id.get(id(loader))
+        if known is None:
+            return next_of_sampler()
+        shared = self.shared.get(known.key)
+        if self.single and shared is not None:
+            given = self._planned(known, shared)
+            if given is not None:
+                known.samples = tuple(given)
+                return given
+        try:
+            found = next_of_sampler()
+        except StopIteration:
+            known.ends.add(known.number)
+            raise
+        known.samples = tuple(found) if isinstance(found, (list, tuple)) else ()
+        return found
+
+    def batch(self, loader: Any, data: Any) -> Any:
+        """What the loader yields, where it has read `data`."""
+        known = self._by_id.get(id(loader))
+        return data if known is None else self._next(known, data)
+
+    def _next(self, known: _Loader, data: Any) -> Any:
+        number, known.number = known.number, known.number + 1
+        shared = self.shared.get(known.key)
+        if shared is None:
+            self._read(known, data)
+            return data
+        return self._given(known.key, shared, number, data)
+
+    def _key(self, place: str) -> Key:
+        self._count[place] += 1
+        return place if self._count[place] == 1 else f"{place} ({self._count[place]})"
+
+    def moved(self, t: Any) -> Any:
+        """What the program has of a tensor that it moves to a device: batches of its own making,
+        which no loader yields.
+        """
+        plain = isinstance(t, torch.Tensor) and type(t) in (torch.Tensor, private.FakeTensor)
+        if not plain or not t.dim() or t.requires_grad or not self.side.from_array(t):
+            return t
+        frame = own_frame()
+        if frame is None or _of_a_module():
+            return t
+        place, instruction = user_place(frame), frame.f_lasti
+        known = self._by_place.get((place, instruction, torch.is_grad_enabled()))
+        if known is None:
+            known = self._by_place[place, instruction, torch.is_grad_enabled()] = _Loader(
+                self._key(place if torch.is_grad_enabled() else f"{place} without gradients"),
+                None,
+            )
+        known.samples = (None,) * int(t.shape[0])
+        return self._next(known, t)
+
+    def read(self) -> dict[Key, Read]:
+        """By loader, what was read."""
+        return {
+            k.key: Read(
+                tuple(k.batches), frozenset(k.ends), k.length, k.dealt, loaded=k.loader is not None
+            )
+            for k in (*self._by_id.values(), *self._by_place.values())
+            if k.batches
+        }
+
+    # ---- ----
+    def _planned(self, known: _Loader, shared: Shared) -> list[Any] | None:
+        """The samples of the single device's next batch; None where its sampler gives them."""
+        if shared.ends_at(known.number) and known.number not in known.ends:
+            known.ends.add(known.number)
+            raise StopIteration
+        batches = shared.of_single(known.number)
+        if batches is None:
+            raise self.side.error(
+                f"the single device reads more batches of the DataLoader at {known.key} than the "
+                f"ranks do ({known.number} of them)"
+            )
+        samples = [s for b in batches for s in b.samples]
+        return samples if samples and all(s is not None for s in samples) else None
+
+    def _read(self, known: _Loader, data: Any) -> None:
+        tensors: dict[str, Loaded] = {}
+
+        def look(path: str, t: torch.Tensor) -> torch.Tensor:
+            tensors[path] = self.side.look(t)
+            return t
+
+        mapped(data, look)
+        samples = known.samples
+        if not samples and isinstance(getattr(known.loader, "dataset", None), IterableDataset):
+            # it yields batches itself
+            rows = next((t.shape[0] for t in tensors.values() if t.shape), 0)
+            samples = (None,) * rows
+        if not known.batches:
+            known.dealt = Dealt.by(getattr(known.loader, "sampler", None))
+        known.batches.append(Batch(samples, tensors))
+
+    def _given(self, key: Key, shared: Shared, number: int, data: Any) -> Any:
+        at = 0
+        coordinates = self.mesh.coordinates(self.rank)
+        for axis in shared.axes if not self.single else ():
+            at = at * self.mesh.sizes[axis] + coordinates[axis]
+        which = number if self.single else shared.number_of(number, at)
+        batches = shared.of_single(which)
+        if batches is None:
+            return data  # of the single device there is none either
+        rank = at if shared.together and not self.single else 0
+
+        def put(path: str, t: torch.Tensor) -> torch.Tensor:
+            cut = cut_of(batches, path, rank)
+            if cut is None:
+                return t
+            name = f"{key} batch {which}" + (f" {path}" if path else "")
+            shape, place = cut.whole, Placement()
+            if not self.single:
+                shape = tuple(int(n) for n in t.shape)
+                low = tuple(cut.low if d == cut.dim else 0 for d in range(len(shape)))
+                axes = list(shared.axes) if shared.together else []
+                place = Placement(
+                    offset=low, shape=cut.whole, covered=list(self.mesh.names), cut=axes
+                )
+            below, by_program = shared.below(path)
+            if below is not None and not by_program and not t.dtype.is_floating_point:
+                self.side.assume(loaded_below(f"{key} {path}".strip(), below))
+            return self.side.loaded(name, shape, t.dtype, place, below)
+
+        return mapped(data, put)
+
+
+__all__ = [
+    "Batch",
+    "Cut",
+    "Dealt",
+    "Key",
+    "Loaded",
+    "Loaders",
+    "Read",
+    "Shared",
+    "cut_of",
+    "mapped",
+]

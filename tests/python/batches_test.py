@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of DataLoaders: how those of ranks make the single device's (trace/batches.py)."""
+
+import collections
+import dataclasses
+import unittest
+
+import shardproof.torch as sp
+import torch
+import torch.nn.functional as F
+from shardproof.torch.trace.batches import Batch, Cut, Loaded, Shared, cut_of, mapped
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+def batch(samples, **shapes):
+    return Batch(tuple(range(samples)), {path: Loaded(s, "") for path, s in shapes.items()})
+
+
+class Places(unittest.TestCase):
+    def test_rows_follow_each_other(self):
+        both = batch(4, x=(4, 6)), batch(4, x=(4, 6))
+        self.assertEqual(Cut(0, 0, (8, 6)), cut_of(both, "x", 0))
+        self.assertEqual(Cut(0, 4, (8, 6)), cut_of(both, "x", 1))
+
+    def test_uneven_batches(self):
+        both = batch(4, x=(4, 6)), batch(3, x=(3, 6))
+        self.assertEqual(Cut(0, 4, (7, 6)), cut_of(both, "x", 1))
+
+    def test_several_rows_of_a_sample(self):
+        both = batch(2, x=(4, 6)), batch(1, x=(2, 6))
+        self.assertEqual(Cut(0, 4, (6, 6)), cut_of(both, "x", 1))
+
+    def test_samples_in_another_dimension(self):
+        both = batch(4, x=(9, 4)), batch(4, x=(9, 4))
+        self.assertEqual(Cut(1, 4, (9, 8)), cut_of(both, "x", 1))
+
+    def test_no_place(self):
+        for shapes in (((4, 7), (4, 9)), ((), ()), ((3,), (3,)), ((4, 6), (4,))):
+            with self.subTest(shapes):
+                self.assertIsNone(cut_of(tuple(batch(4, x=s) for s in shapes), "x", 0))
+        self.assertIsNone(cut_of((batch(4, x=(4,)), batch(4, y=(4,))), "x", 0))
+
+    def test_one_after_another(self):
+        first, second = (batch(4, x=(4, 6)), batch(4, x=(4, 6))), (batch(4), batch(4))
+        shared = Shared(("dp",), (first, second), False, frozenset({2}), 2, 4)
+        self.assertEqual((first[1],), shared.of_single(1))
+        self.assertEqual((second[0],), shared.of_single(2))
+        self.assertIsNone(shared.of_single(4))
+        self.assertEqual(3, shared.number_of(1, 1))
+        self.assertEqual([False, False, True], [shared.ends_at(n) for n in (2, 3, 4)])
+
+    def test_integers(self):
+        read = [
+            Batch((0,), {"y": Loaded((1,), "", below, by)}) for below, by in ((4, True), (7, False))
+        ]
+        shared = Shared((), ((read[0],), (read[1],)), True, frozenset(), None, 1)
+        self.assertEqual((7, False), shared.below("y"))
+        unknown = Batch((0,), {"y": Loaded((1,), "")})
+        self.assertEqual(
+            (None, False), dataclasses.replace(shared, batches=((read[0],), (unknown,))).below("y")
+        )
+
+
+class Structures(unittest.TestCase):
+    def test_each_tensor_by_its_path(self):
+        Pair = collections.namedtuple("Pair", "a b")
+        data = {"x": torch.zeros(2), "more": [torch.ones(1), Pair(torch.zeros(3), "text")]}
+        paths = []
+        made = mapped(data, lambda path, t: paths.append(path) or t + 1)
+        self.assertEqual(["x", "more.0", "more.1.a"], paths)
+        self.assertEqual([1, 1], made["x"].tolist())
+        self.assertIsInstance(made["more"][1], Pair)
+        self.assertEqual("text", made["more"][1].b)
+        self.assertEqual([0, 0], data["x"].tolist())
+
+    def test_what_is_no_dictionary_stays_what_it_is(self):
+        data = collections.UserDict(x=torch.zeros(2))
+        made = mapped(data, lambda path, t: t + 1)
+        self.assertIs(data, made)
+        self.assertEqual([1, 1], made["x"].tolist())
+
+
+class Stream(IterableDataset):
+    """Each rank takes its samples of one stream."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(3)
+        for i in range(64):
+            sample = torch.randn(6, generator=generator), torch.randn(4, generator=generator)
+            if i % self.size == self.rank:
+                yield sample
+
+
+class Batches(unittest.TestCase):
+    """What a step computes from a loader's batches."""
+
+    def verdict(self, load, mesh="dp=2", parallel=DDP, **options):
+        def step(world):
+            model = torch.nn.Linear(6, 4)
+            model = parallel(model) if parallel else model
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for x, y in load(world):
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+                break
+
+        return sp.verify(step, mesh=mesh, **options)
+
+    def check(self, verdict, report, *texts):
+        self.assertEqual(verdict, report.verdict, str(report))
+        for text in texts:
+            self.assertTrue(any(text in a for a in report.assumptions), report.assumptions)
+
+    @staticmethod
+    def data(seed=0, n=32):
+        generator = torch.Generator().manual_seed(seed)
+        return TensorDataset(
+            torch.randn(n, 6, generator=generator), torch.randn(n, 4, generator=generator)
+        )
+
+    def test_a_stream(self):
+        report = self.verdict(lambda w: DataLoader(Stream(w.rank, w.size), batch_size=4))
+        self.check("EQUIVALENT", report, "batch of 8 = 2 x 4 (ranks along dp, in order)")
+
+    def test_a_stream_that_all_ranks_read_alike(self):
+        report = self.verdict(lambda w: DataLoader(Stream(0, 1), batch_size=4))
+        self.check("CONDITIONAL", report, "taken to be the same on all ranks along dp")
+
+    def test_a_sampler_with_a_seed_of_its_own(self):
+        def load(world):
+            generator = torch.Generator().manual_seed(world.rank)
+            return DataLoader(self.data(), batch_size=4, shuffle=True, generator=generator)
+
+        self.check("EQUIVALENT", self.verdict(load), "batch of 8 = 2 x 4")
+
+    def test_requested(self):
+        def load(world):
+            return DataLoader(self.data(), batch_size=4)
+
+        self.check("CONDITIONAL", self.verdict(load), "taken to be the same")
+        self.check(
+            "EQUIVALENT", self.verdict(load, batch={"dp": "same"}), "the same as on every rank"
+        )
+        self.check("EQUIVALENT", self.verdict(load, batch={"dp": "concat"}), "batch of 8 = 2 x 4")
+        for wrong in ({"tp": "same"}, {"dp": "both"}):
+            with self.assertRaisesRegex(ValueError, "concat or same"):
+                self.verdict(load, batch=wrong)
+
+    def test_the_last_batches_of_ranks_differ(self):
+        """The mean of the means of 4 and of 3 rows is not the mean of all."""
+
+        def load(world):
+            rows = slice(0, 7) if world.single else (slice(0, 4), slice(4, 7))[world.rank]
+            x, y = self.data().tensors
+            return DataLoader(TensorDataset(x[rows], y[rows]), batch_size=7)
+
+        report = self.verdict(load)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, str(report))
+        self.assertTrue(any("batch of 7 = 4 + 3" in a for a in report.assumptions))
+
+    def test_tensor_parallel_ranks_read_the_same(self):
+
+        def step(world, seed):
+            from torch.distributed.tensor.parallel import (
+                ColwiseParallel,
+                RowwiseParallel,
+                parallelize_module,
+            )
+
+            model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Linear(8, 4))
+            parallelize_module(
+                model, world.mesh("tp"), {"0": ColwiseParallel(), "1": RowwiseParallel()}
+            )
+            generator = torch.Generator().manual_seed(seed(world.rank))
+            loader = DataLoader(self.data(), batch_size=4, shuffle=True, generator=generator)
+            x, y = next(iter(loader))
+            F.mse_loss(model(x), y).backward()
+
+        self.check("EQUIVALENT", sp.verify(lambda w: step(w, lambda r: 5), mesh="tp=2"))
+        wrong = sp.verify(lambda w: step(w, lambda r: 5 + r), mesh="tp=2")
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict)
+        self.assertIn("read different samples", wrong.defects[0].text)
+
+    def test_samplers_that_disagree(self):
+        def load(world):
+            sampler = DistributedSampler(self.data(), seed=world.rank)
+            return DataLoader(self.data(), batch_size=4, sampler=sampler)
+
+        report = self.verdict(load)
+        self.assertEqual("NOT EQUIVALENT", report.verdict)
+        self.assertIn("DistributedSampler has seed", report.defects[0].text)
+
+    def test_a_sampler_of_too_few_ranks(self):
+        def load(world):
+            size = 1 if world.single else 2
+            sampler = DistributedSampler(self.data(), size, world.rank % size)
+            return DataLoader(self.data(), batch_size=4, sampler=sampler)
+
+        self.check("CONDITIONAL", self.verdict(load, "dp=4"), "deals out samples to 2 ranks")
+
+    def test_lists_and_numbers_beside_tensors(self):
+        """On the single device lists have the entries of all ranks."""
+
+        def collate(samples):
+            x, y = (torch.stack(column) for column in zip(*samples))
+            return {"x": x, "y": y, "names": [f"sample {i}" for i in range(len(samples))]}
+
+        def step(world):
+            model = DDP(torch.nn.Linear(6, 4))
+            sampler = DistributedSampler(self.data())
+            for b in DataLoader(self.data(), batch_size=4, sampler=sampler, collate_fn=collate):
+                assert len(b["names"]) == b["x"].shape[0]
+                F.mse_loss(model(b["x"]), b["y"]).backward()
+                break
+
+        self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"), "batch of 8 = 2 x 4")
+
+    def test_the_length_of_a_loader_is_a_ranks(self):
+        """A schedule that it sets is the same on both sides."""
+
+        def step(world):
+            sampler = DistributedSampler(self.data())
+            loader = DataLoader(self.data(), batch_size=4, sampler=sampler)
+            model = DDP(torch.nn.Linear(6, 4))
+            optimizer = torch.optim.SGD(model.parameters(), 1 / len(loader))
+            for x, y in loader:
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+                break
+
+        self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"))
+
+    def test_more_batches_on_one_device(self):
+        """A script that accumulates over as many batches on one device as ranks read together."""
+
+        def step(world, count):
+            sampler = DistributedSampler(self.data())
+            loader = DataLoader(self.data(), batch_size=4, sampler=sampler)
+            model = DDP(torch.nn.Linear(6, 4))
+            times = count(world)
+            for (x, y), _ in zip(loader, range(times)):
+                (F.mse_loss(model(x), y) / times).backward()
+
+        right = sp.verify(lambda w: step(w, lambda w: 4 // w.size), mesh="dp=2")
+        self.check("EQUIVALENT", right, "those of the ranks along dp one after another")
+
+    def test_missing_reduction(self):
+        def load(world):
+            return DataLoader(self.data(), batch_size=4, sampler=DistributedSampler(self.data()))
+
+        self.assertEqual("NOT EQUIVALENT", self.verdict(load, parallel=None).verdict)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import unittest
 
+import numpy as np
 import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
@@ -248,6 +249,24 @@ class Batches(unittest.TestCase):
 
         right = sp.verify(lambda w: step(w, lambda w: 4 // w.size), mesh="dp=2")
         self.check("EQUIVALENT", right, "those of the ranks along dp one after another")
+
+    def test_arrays_that_nothing_drawn_chooses(self):
+        """Positions that one rank counts from another number on, say: whether these are samples is
+        for the user to say.
+        """
+
+        def step(world, drawn):
+            model = DDP(torch.nn.Linear(6, 4))
+            torch.manual_seed(7 + world.rank)
+            begin = int(torch.randint(40, (1,))) if drawn else world.rank
+            x = torch.from_numpy(np.arange(begin, begin + 24, dtype=np.float32).reshape(4, 6))
+            model(x.to("cuda")).square().mean().backward()
+
+        drawn = sp.verify(lambda w: step(w, True), mesh="dp=2")
+        self.check("EQUIVALENT", drawn, "batch of 8 = 2 x 4", "Python decides by numbers")
+        self.check(
+            "CONDITIONAL", sp.verify(lambda w: step(w, False), mesh="dp=2"), "samples of each rank"
+        )
 
     def test_missing_reduction(self):
         def load(world):

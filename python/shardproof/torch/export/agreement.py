@@ -82,6 +82,7 @@ def check_read(
             own,
             dealt.replicas if dealt is not None else 0,
             alone.loaded,
+            alone.chosen and all(side.read[key].chosen for side in sides),
         )
     if found:
         raise ReadApart(found)

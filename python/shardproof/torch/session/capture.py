@@ -212,7 +212,7 @@ def _decisions(
         isolated.submit([dataclasses.replace(request, decided=answers)])
         other = isolated.take({}, time.monotonic() - start)[SINGLE]
         if isinstance(other, Failed):
-            raise Raised
+            raise Raised if other.own else CaptureError(str(other))
         if not isinstance(other, Recording):
             raise other
         return other
@@ -612,8 +612,11 @@ def _begun(
                 shared.alone,
             )
         )
+        if not shared.chosen:
+            assumptions.append(basis.arrays_of_ranks(key, ", ".join(shared.axes)))
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
+    assumptions = list(dict.fromkeys(assumptions))
     assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))
     not_compared += [

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..compat.user_code import user_place
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
 from ..terms.labels import Ignorable
@@ -53,7 +54,14 @@ class Request:
 
 
 class Failed(Exception):
-    """A recording that raised something else than CaptureError: its text."""
+    """A recording that raised something else than CaptureError: its text.
+
+    own: a line of the user's program raised it, and no library.
+    """
+
+    def __init__(self, text: str, own: bool = False) -> None:
+        super().__init__(text)
+        self.own = own
 
 
 class Overrun(Exception):
@@ -156,7 +164,7 @@ def _raised(kind: str, text: str, peer: int = -1) -> Exception:
         if kind == "missing"
         else CaptureError(text)
         if kind == "capture"
-        else Failed(text)
+        else Failed(text, own=kind == "raised")
     )
 
 
@@ -231,7 +239,11 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
     except CaptureError as e:
         return "capture", str(e)
     except Exception as e:
-        return "failed", f"{type(e).__name__}: {e}"
+        trace = e.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        own = trace is not None and bool(user_place(trace.tb_frame))
+        return "raised" if own else "failed", f"{type(e).__name__}: {e}"
 
 
 __all__ = ["SINGLE", "IsolatedRecorder", "Failed", "Overrun", "Request", "fork"]

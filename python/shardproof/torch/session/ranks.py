@@ -422,7 +422,7 @@ class _Recorder:
             def record(answers: tuple[bool, ...], rank: int = side.rank) -> Recording:
                 self._submit([rank], math.nan, answers)
                 other = self._take()[rank]
-                if isinstance(other, Failed):
+                if isinstance(other, Failed) and other.own:
                     raise Raised
                 return self._given(other)
 

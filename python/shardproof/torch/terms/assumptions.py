@@ -241,6 +241,15 @@ def loaded_batches(
     return Assumption("batch", Kind.CHECKABLE, f"{text} from {source}{other}")
 
 
+def arrays_of_ranks(loc: str, axes: str) -> Assumption:
+    return Assumption(
+        "own-arrays",
+        Kind.RISK,
+        f"the arrays that {loc} moves to a device differ between ranks along {axes}, and nothing "
+        "that is drawn chooses them; they are taken to be samples of each rank",
+    )
+
+
 def batches_as_read(why: str) -> Assumption:
     return Assumption(
         "batch",

@@ -93,7 +93,8 @@ class Read:
 
     ends: after how many batches an iterator had no more. length: of the loader, where it has one.
     dealt: by its sampler, when the first batch was read. loaded: by a loader; else these are
-    tensors that a line of the program moves to a device.
+    tensors that a line of the program moves to a device. chosen: by a loader, or by numbers that
+    are drawn; else nothing shows that these are samples.
     """
 
     batches: tuple[Batch, ...]
@@ -101,6 +102,7 @@ class Read:
     length: int | None
     dealt: Dealt | None
     loaded: bool = True
+    chosen: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Shared:
     these axes in order. together: the batches of one number are one of the single device's; else
     they follow each other, as where a script accumulates more of them on one device. alone: how
     many samples the script reads at once on one device of its own accord. replicas: to how many
-    ranks a DistributedSampler deals out samples; 0 without one. loaded: as of `Read`.
+    ranks a DistributedSampler deals out samples; 0 without one. loaded, chosen: as of `Read`.
     """
 
     axes: tuple[str, ...]
@@ -131,6 +133,7 @@ class Shared:
     alone: int
     replicas: int = 0
     loaded: bool = True
+    chosen: bool = True
 
     @property
     def ranks(self) -> int:
@@ -246,6 +249,10 @@ class _Loader:
     number: int = 0
     samples: tuple[Any, ...] = ()  # of the batch that is being read
     dealt: Dealt | None = None
+    # of what is moved to a device: whether Python read numbers that are drawn before each, and how
+    # often it had by then
+    by_draws: bool = True
+    reads: int = 0
 
 
 class Tensors(Protocol):
@@ -264,6 +271,9 @@ class Tensors(Protocol):
         """A new input of the step."""
 
     def assume(self, assumption: Assumption) -> None: ...
+
+    def draws_read(self) -> int:
+        """How often Python has read numbers that are drawn."""
 
     def from_array(self, t: torch.Tensor) -> bool:
         """Whether it holds numbers of an array of the program's, as of a file."""
@@ -361,13 +371,21 @@ class Loaders:
                 None,
             )
         known.samples = (None,) * int(t.shape[0])
+        reads = self.side.draws_read()
+        known.by_draws = known.by_draws and reads > known.reads
+        known.reads = reads
         return self._next(known, t)
 
     def read(self) -> dict[Key, Read]:
         """By loader, what was read."""
         return {
             k.key: Read(
-                tuple(k.batches), frozenset(k.ends), k.length, k.dealt, loaded=k.loader is not None
+                tuple(k.batches),
+                frozenset(k.ends),
+                k.length,
+                k.dealt,
+                loaded=k.loader is not None,
+                chosen=k.loader is not None or k.by_draws,
             )
             for k in (*self._by_id.values(), *self._by_place.values())
             if k.batches

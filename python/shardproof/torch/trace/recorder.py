@@ -179,6 +179,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._item_drawn: float | None = None
         self.decisions: list[Decision] = []  # questions about data that were answered
         self.answers: Sequence[bool] = ()  # to the first of them
+        self.draws_read = 0  # how often Python has read numbers that are drawn
         self.counting = 0
         self._parts = 0  # decompositions that run
         # what was computed of large constants
@@ -502,6 +503,7 @@ class Recorder(Memory, private.TorchDispatchMode):
 
     def decided_by_drawn(self, loc: str) -> None:
         """Python code decides by a number that was drawn."""
+        self.draws_read += 1
         frame = own_frame()
         self.g.assume(assumptions.drawn_number(user_place(frame) if frame is not None else loc))
 

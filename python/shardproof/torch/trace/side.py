@@ -132,6 +132,9 @@ class Side:
     def assume(self, assumption: assumptions.Assumption) -> None:
         self.recorder.g.assume(assumption)
 
+    def draws_read(self) -> int:
+        return self.recorder.draws_read
+
     def from_array(self, t: torch.Tensor) -> bool:
         v = self.recorder.read(t)
         return isinstance(v, Known) and v.host

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about data, and numbers that are drawn (trace/decisions.py, trace/drawn_numbers.py)."""
+
+import types
+import unittest
+
+import shardproof.torch as sp
+import torch
+from shardproof.torch.trace.decisions import Raised, check_decisions
+from shardproof.torch.trace.recording import CaptureError, Decision
+
+
+def side(*answers):
+    return types.SimpleNamespace(decisions=tuple(Decision("x.py:1", a) for a in answers))
+
+
+class Answers(unittest.TestCase):
+    """All combinations, each once."""
+
+    def explored(self, program, same=lambda other: True):
+        """program(ask): asks questions; returns what it is then."""
+        seen = []
+
+        def record(answers):
+            given = []
+
+            def ask():
+                n = len(given)
+                given.append(answers[n] if n < len(answers) else False)
+                return given[-1]
+
+            result = program(ask)
+            seen.append(tuple(given))
+            made = side(*given)
+            made.result = result
+            return made
+
+        first = record(())
+        raising = check_decisions("rank 0", first, record, lambda o: o.result == first.result)
+        return seen, raising
+
+    def test_each_combination_once(self):
+        seen, _ = self.explored(lambda ask: [ask(), ask(), ask()] and 0)
+        self.assertEqual(8, len(seen))
+        self.assertEqual(8, len(set(seen)))
+
+    def test_questions_that_answers_lead_to(self):
+        seen, _ = self.explored(lambda ask: (ask() and (ask(), ask()) and 0) or 0)
+        self.assertEqual({(False,), *((True, a, b) for a in (0, 1) for b in (0, 1))}, set(seen))
+
+    def test_two_answers_together(self):
+        with self.assertRaisesRegex(CaptureError, "another one"):
+            self.explored(lambda ask: [ask(), ask()] == [True, True])
+
+    def test_too_many(self):
+        with self.assertRaisesRegex(CaptureError, "more questions"):
+            self.explored(lambda ask: [ask() for _ in range(6)] and 0)
+
+    def test_an_error_of_the_programs(self):
+        def program(ask):
+            if ask():
+                raise Raised
+            return 0
+
+        seen, raising = self.explored(program)
+        self.assertEqual([(False,)], seen)
+        self.assertEqual(["x.py:1"], raising)
+
+
+class Steps(unittest.TestCase):
+    MESH = "tp=2"
+
+    def loss(self, world, model):
+        return model(world.input("x", (8, 6))).square().mean()
+
+    def verified(self, use):
+        def step(world):
+            model = torch.nn.Linear(6, 4)
+            loss = self.loss(world, model)
+            loss.backward()
+            use(world, model, loss)
+            return loss
+
+        return sp.verify(step, mesh=self.MESH)
+
+    def test_the_best_loss(self):
+        def use(world, model, loss):
+            if loss.item() < 3 and bool(loss > 0):
+                print("best so far")
+
+        self.assertEqual("EQUIVALENT", self.verified(use).verdict)
+
+    def test_a_step_that_depends_on_it(self):
+        def use(world, model, loss):
+            if 0 < loss.item() < 3 and not world.single:
+                model.weight.grad *= 2
+
+        with self.assertRaisesRegex(CaptureError, "depends on data.*another one"):
+            self.verified(use)
+
+    def test_an_assertion(self):
+        def use(world, model, loss):
+            assert loss.item() < 1e6, "diverged"
+
+        report = self.verified(use)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertEqual(1, sum("does not raise an error" in a for a in report.assumptions))
+
+    def test_an_error_of_the_recorders(self):
+        """It is none that the program would have."""
+
+        def use(world, model, loss):
+            if loss.item() > 3 and not world.single:
+                model.weight.grad[torch.nonzero(model.weight.grad)] = 0
+
+        with self.assertRaisesRegex(CaptureError, "cannot be followed"):
+            self.verified(use)
+
+    def test_numbers_that_are_drawn(self):
+        def step(world):
+            torch.manual_seed(3)
+            x = world.input("x", (8, 6))
+            if torch.rand(1) < 0.5:
+                x = x.flip(0)
+            at = int(torch.randint(0, 3, (1,)).item())
+            rows = [int(i) for i in torch.randint(8, (3,))]
+            return torch.nn.Linear(3, 2)(x[rows, at : at + 3]).square().mean()
+
+        report = sp.verify(step, mesh=self.MESH)
+        self.assertEqual("EQUIVALENT", report.verdict)
+        self.assertTrue(any("drawn at" in a for a in report.assumptions))
+
+    def test_memory_that_was_written_since(self):
+        """What was drawn there before decides nothing."""
+        seen = []
+
+        def step(world):
+            x = torch.rand(2)
+            x.data[0] = 7.0
+            x.data[1] = 7.0
+            seen.append(bool(x[0] > 2))
+            return torch.nn.Linear(6, 4)(world.input("x", (8, 6))).mean()
+
+        sp.verify(step, mesh=self.MESH)
+        self.assertEqual({True}, set(seen))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -45,7 +45,13 @@ class Answers(unittest.TestCase):
         self.assertEqual(8, len(set(seen)))
 
     def test_questions_that_answers_lead_to(self):
-        seen, _ = self.explored(lambda ask: (ask() and (ask(), ask()) and 0) or 0)
+        def program(ask):
+            if ask():
+                ask()
+                ask()
+            return 0
+
+        seen, _ = self.explored(program)
         self.assertEqual({(False,), *((True, a, b) for a in (0, 1) for b in (0, 1))}, set(seen))
 
     def test_two_answers_together(self):

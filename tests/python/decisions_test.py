@@ -40,7 +40,7 @@ class Answers(unittest.TestCase):
         return seen, raising
 
     def test_each_combination_once(self):
-        seen, _ = self.explored(lambda ask: [ask(), ask(), ask()] and 0)
+        seen, _ = self.explored(lambda ask: 0 * sum(ask() for _ in range(3)))
         self.assertEqual(8, len(seen))
         self.assertEqual(8, len(set(seen)))
 
@@ -60,7 +60,7 @@ class Answers(unittest.TestCase):
 
     def test_too_many(self):
         with self.assertRaisesRegex(CaptureError, "more questions"):
-            self.explored(lambda ask: [ask() for _ in range(6)] and 0)
+            self.explored(lambda ask: 0 * sum(ask() for _ in range(6)))
 
     def test_an_error_of_the_programs(self):
         def program(ask):

@@ -10,8 +10,12 @@ from shardproof.torch.trace.decisions import Raised, check_decisions
 from shardproof.torch.trace.recording import CaptureError, Decision
 
 
+LEFT = ("plain", "no_gradient", "changed", "beside", "left_alone", "as_made", "groups_made")
+
+
 def side(*answers):
-    return types.SimpleNamespace(decisions=tuple(Decision("x.py:1", a) for a in answers))
+    decisions = tuple(Decision("x.py:1", a) for a in answers)
+    return types.SimpleNamespace(decisions=decisions, **dict.fromkeys(LEFT))
 
 
 class Answers(unittest.TestCase):
@@ -103,6 +107,15 @@ class Steps(unittest.TestCase):
 
         with self.assertRaisesRegex(CaptureError, "depends on data.*another one"):
             self.verified(use)
+
+    def test_a_text_that_is_returned(self):
+        def step(world):
+            model = torch.nn.Linear(6, 4)
+            loss = self.loss(world, model)
+            return {"loss": loss, "text": "large" if loss.item() > 3 else "small"}
+
+        with self.assertRaisesRegex(CaptureError, "depends on data.*another one"):
+            sp.verify(step, mesh=self.MESH)
 
     def test_an_assertion(self):
         def use(world, model, loss):

@@ -10,6 +10,7 @@ makes the program raise an error, it is no training step, and the others count.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .recording import CaptureError, Decision, Recording
 
@@ -44,13 +45,26 @@ def check_decisions(
             continue
         except CaptureError as e:
             raise _decides(who, loc, f"it cannot be followed ({e})") from None
-        if not same(other):
+        if not same(other) or _left(other) != _left(side):
             raise _decides(who, loc, "it is another one")
         todo += _others(other.decisions, len(answers))
     loc = side.decisions[0].loc
     raise CaptureError(
         f"{loc}: {who}: what the program does next depends on data: it asks more questions of this "
         f"kind than {MOST_RECORDINGS} recordings can answer in all ways"
+    )
+
+
+def _left(side: Recording) -> tuple[Any, ...]:
+    """What a step leaves beside its program: numbers and texts that it returns, say."""
+    return (
+        side.plain,
+        side.no_gradient,
+        side.changed,
+        side.beside,
+        side.left_alone,
+        side.as_made,
+        side.groups_made,
     )
 
 

@@ -9,7 +9,6 @@ import torch
 from shardproof.torch.trace.decisions import Raised, check_decisions
 from shardproof.torch.trace.recording import CaptureError, Decision
 
-
 LEFT = ("plain", "no_gradient", "changed", "beside", "left_alone", "as_made", "groups_made")
 
 
@@ -108,11 +107,11 @@ class Steps(unittest.TestCase):
         with self.assertRaisesRegex(CaptureError, "depends on data.*another one"):
             self.verified(use)
 
-    def test_a_text_that_is_returned(self):
+    def test_a_number_that_is_returned(self):
         def step(world):
             model = torch.nn.Linear(6, 4)
             loss = self.loss(world, model)
-            return {"loss": loss, "text": "large" if loss.item() > 3 else "small"}
+            return {"loss": loss, "count": 2 if loss.item() > 3 else 1}
 
         with self.assertRaisesRegex(CaptureError, "depends on data.*another one"):
             sp.verify(step, mesh=self.MESH)

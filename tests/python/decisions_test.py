@@ -6,6 +6,9 @@ import unittest
 
 import shardproof.torch as sp
 import torch
+from shardproof.torch.distributed.mailbox import MissingMetadata
+from shardproof.torch.session.isolated_processes import Failed, Overrun
+from shardproof.torch.session.ranks import check_answers
 from shardproof.torch.trace.decisions import Raised, check_decisions
 from shardproof.torch.trace.recording import CaptureError, Decision
 
@@ -74,6 +77,33 @@ class Answers(unittest.TestCase):
         seen, raising = self.explored(program)
         self.assertEqual([(False,)], seen)
         self.assertEqual(["x.py:1"], raising)
+
+
+class Recordings(unittest.TestCase):
+    """What becomes of a recording with other answers."""
+
+    def answers(self, outcome):
+        def record(answers):
+            if isinstance(outcome, Overrun):
+                raise outcome
+            return outcome
+
+        return check_answers("rank 0", side(False), record, lambda other: True)
+
+    def test_an_error_of_the_programs_own_is_assumed_away(self):
+        (assumed,) = self.answers(Failed("ValueError: diverged", own=True))
+        self.assertEqual("not-raised", assumed.name)
+
+    def test_any_other_error_ends_the_recording(self):
+        """One that did not end, too: what the program does then is not known."""
+        for outcome in (
+            Failed("NotImplementedError: of a library"),
+            CaptureError("not followed"),
+            Overrun("did not end"),
+            MissingMetadata("of another rank", 1),
+        ):
+            with self.subTest(outcome), self.assertRaisesRegex(CaptureError, "cannot be followed"):
+                self.answers(outcome)
 
 
 class Steps(unittest.TestCase):

@@ -32,6 +32,20 @@ def user_place(frame: Any) -> str:
     return f"{short}:{frame.f_lineno}" if short is not None else ""
 
 
+def raised_by_user(e: Exception) -> bool:
+    """Whether a line of the user's program raised it, and no library."""
+    trace = e.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and bool(user_place(trace.tb_frame))
+
+
+def own_place() -> str:
+    """FILE:LINE of `own_frame`; empty without one."""
+    frame = own_frame()
+    return user_place(frame) if frame is not None else ""
+
+
 def own_frame() -> Any:
     """The innermost frame of a program that is not an installed package; None without one."""
     f: Any = sys._getframe(1)

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..distributed.mesh import Mesh, RankClasses
@@ -41,16 +41,17 @@ class ReadApart(Exception):
 def check_read(
     single: Recording,
     sides: Sequence[Recording],
-    stands_for: Callable[[int], int],
+    rank_classes: RankClasses,
+    affine_axis: str | None,
 ) -> None:
     """Raises ReadApart where all sides read of the same DataLoaders.
 
     Which axes' ranks have samples of their own is what the user requests of them; of others, what
-    they read decides. stands_for: the recorded rank that a rank is like.
+    they read decides.
     """
     requested = single.initial_state.requested
     mesh = sides[0].mesh
-    by_rank = {side.rank: side for side in sides}
+    recorded = {side.rank: side for side in sides}
     found: dict[Key, Shared] = {}
     for key, alone in single.read.items():
         if not all(key in side.read for side in sides):
@@ -68,7 +69,10 @@ def check_read(
             mesh.rank(dict(zip(axes, at)))
             for at in itertools.product(*(range(mesh.sizes[a]) for a in axes))
         ]
-        reads = [by_rank[stands_for(r)].read[key] for r in ranks]
+        reads = [
+            recorded[mesh.stands_for(r, rank_classes, affine_axis, recorded)].read[key]
+            for r in ranks
+        ]
         dealt = _dealt_alike(sides, key)
         own = len(alone.batches[0].samples)
         first = reads[0].batches[0]
@@ -287,11 +291,12 @@ def _requested(seen: Mapping[str, list[_Drawn]], model: Model) -> None:
     """Raises OtherBatches where ranks draw the same batch that are said to have their own."""
     initial_state = model.initial_state
     axes = tuple(a for a, how in initial_state.requested.items() if how == CONCAT)
+    if not axes:
+        return
     found = {
         name: axes
         for name, drawn in seen.items()
-        if axes
-        and name not in initial_state.batch
+        if name not in initial_state.batch
         and all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in drawn)
     }
     if found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import gzip
 import itertools
@@ -30,13 +31,12 @@ from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
 from ..terms.labels import Met, Names, may_be_ignored
-from ..trace.decisions import Raised, check_decisions
 from ..trace.end_of_step import AS_IT_WAS
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
-from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request
-from .ranks import LARGE, ORDINARY, Recorded, decided, recorded_ranks
+from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
+from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .wording import Wording, source_of, wording
 
 
@@ -208,20 +208,14 @@ def _decisions(
     difference. Raises CaptureError where it does.
     """
 
-    def record(answers: tuple[bool, ...]) -> Recording:
+    def record(answers: tuple[bool, ...]) -> Recording | Exception:
         isolated.submit([dataclasses.replace(request, decided=answers)])
-        other = isolated.take({}, time.monotonic() - start)[SINGLE]
-        if isinstance(other, Failed):
-            raise Raised if other.own else CaptureError(str(other))
-        if not isinstance(other, Recording):
-            raise other
-        return other
+        return isolated.take({}, time.monotonic() - start)[SINGLE]
 
     def same(other: Recording) -> bool:
         return _same_model(model, _model(other, name))
 
-    raising = check_decisions("the single device", side, record, same)
-    return [basis.not_raised(loc) for loc in raising]
+    return check_answers("the single device", side, record, same)
 
 
 def _same_model(one: Model, two: Model) -> bool:
@@ -351,28 +345,8 @@ def _capture(
                 f"or {SAME}"
             )
     with IsolatedRecorder({True: (steps[0], one), False: (steps[-1], where)}) as isolated:
-        try:
-            return _captured(
-                steps,
-                where,
-                one,
-                name,
-                isolated,
-                ranks,
-                checkpoints,
-                jobs,
-                strict,
-                start,
-                labels,
-                batch,
-            )
-        except Hazard:
-            raise
-        except CaptureError:
-            less = labels.less(Names.PROGRAM)
-            if less is None:
-                raise
-        return _captured(
+        captured = functools.partial(
+            _captured,
             steps,
             where,
             one,
@@ -383,9 +357,17 @@ def _capture(
             jobs,
             strict,
             start,
-            less,
             batch,
         )
+        try:
+            return captured(labels)
+        except Hazard:
+            raise
+        except CaptureError:
+            less = labels.less(Names.PROGRAM)
+            if less is None:
+                raise
+        return captured(less)
 
 
 def _captured(
@@ -399,8 +381,8 @@ def _captured(
     jobs: int,
     strict: bool,
     start: float,
-    labels: _Labels,
     batch: Mapping[str, str],
+    labels: _Labels,
 ) -> Capture:
     """The capture with as many buffers that begin with any value as possible (initial_state.py).
 
@@ -542,6 +524,9 @@ def _begun(
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        if initial_state.loaders is None and where.world > 1:
+            check_read(single, sides, rank_classes, affine_axis)
+        not_raised = recorded.decisions()
         if (
             getattr(steps[-1], "whole_script", False)
             and where.world > 1
@@ -551,12 +536,10 @@ def _begun(
                 f"no collective was issued on {where.world} ranks: the script trains {where.world} "
                 "models that know nothing of each other, or stopped before it communicated"
             )
-        if initial_state.loaders is None and where.world > 1:
-            check_read(single, sides, _standing(where, recorded))
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording):
             _check_ordinary_numbers(single, model, request, name, isolated, start)
-        decided_apart = _decisions(single, model, request, name, isolated, start)
+        not_raised += _decisions(single, model, request, name, isolated, start)
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
@@ -598,10 +581,8 @@ def _begun(
             "nothing is computed: no operator was recorded on the single device and none on the "
             "ranks, so that there is nothing to compare"
         )
-    assumptions = list(
-        dict.fromkeys([*model.assumptions, *(a for s in sides for a in s.facts.assumptions)])
-    )
-    assumptions += assumed + recorded.assumed + labels.assumed() + decided_apart
+    assumptions = [*model.assumptions, *(a for s in sides for a in s.facts.assumptions)]
+    assumptions += assumed + recorded.assumed + labels.assumed() + not_raised
     for key, shared in (initial_state.loaders or {}).items():
         assumptions.append(
             basis.loaded_batches(
@@ -666,12 +647,6 @@ def _begun(
         source_of(steps[-1]),
         reads_apart(sides, model, initial_state.loaders or {}),
     )
-
-
-def _standing(mesh: Mesh, recorded: Recorded) -> Callable[[int], int]:
-    """The recorded rank that a rank is like."""
-    ranks = {side.rank for side in recorded.sides}
-    return lambda r: mesh.stands_for(r, recorded.rank_classes, recorded.affine_axis, ranks)
 
 
 def _by_ranks(

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..compat.user_code import user_place
+from ..compat.user_code import raised_by_user
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
 from ..terms.labels import Ignorable
@@ -239,11 +239,7 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
     except CaptureError as e:
         return "capture", str(e)
     except Exception as e:
-        trace = e.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        own = trace is not None and bool(user_place(trace.tb_frame))
-        return "raised" if own else "failed", f"{type(e).__name__}: {e}"
+        return "raised" if raised_by_user(e) else "failed", f"{type(e).__name__}: {e}"
 
 
 __all__ = ["SINGLE", "IsolatedRecorder", "Failed", "Overrun", "Request", "fork"]

@@ -18,7 +18,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..compat.fake_answers import Answers
 from ..distributed.mailbox import Mailbox, MissingMetadata
@@ -52,15 +52,23 @@ class Recorded:
     """Recordings of ranks.
 
     rank_classes: where others are taken to be like them. affine_axis: an axis along which others
-    are taken to follow those evenly. beside: the recording that was requested beside them, None
-    where that did not end.
+    are taken to follow those evenly. by: who recorded them. beside: the recording that was
+    requested beside them, None where that did not end.
     """
 
     sides: list[Recording]
     rank_classes: RankClasses
     affine_axis: str | None
     assumed: list[Assumption]
+    by: _Recorder
     beside: Recording | Exception | None = None
+
+    def decisions(self) -> list[Assumption]:
+        """What is assumed where ranks decide something by data, which has to make no difference.
+
+        Raises CaptureError where it does.
+        """
+        return self.by.decisions(self.sides)
 
 
 def recorded_ranks(
@@ -99,15 +107,15 @@ def recorded_ranks(
                 raise
         else:
             if together.same_isolated(found[0]):
-                return Recorded(*found, together.decisions(found[0]), together.beside)
+                return Recorded(*found, [], together, together.beside)
     except Overrun:
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
-        return Recorded(*found, [UNLOOKED], together.beside)
+        return Recorded(*found, [UNLOOKED], together, together.beside)
     alone = _Recorder(step, mesh, model, cut_points, jobs, isolated, alone=True)
     found = choose(alone)
     alone.same_isolated(found[0])
-    return Recorded(*found, alone.decisions(found[0]), together.beside)
+    return Recorded(*found, [], alone, together.beside)
 
 
 class _Recorder:
@@ -410,27 +418,21 @@ class _Recorder:
                     raise decided(f"rank {r}", sides[r])
 
     def decisions(self, sides: Sequence[Recording]) -> list[Assumption]:
-        """What is assumed where the program decides something by data, which has to make no
-        difference. Raises CaptureError where it does.
-        """
+        """As of Recorded."""
         found: list[Assumption] = []
         for side in sides:
             if not side.decisions:
                 continue
             text = self._text(side)
 
-            def record(answers: tuple[bool, ...], rank: int = side.rank) -> Recording:
+            def record(answers: tuple[bool, ...], rank: int = side.rank) -> Recording | Exception:
                 self._submit([rank], math.nan, answers)
-                other = self._take()[rank]
-                if isinstance(other, Failed) and other.own:
-                    raise Raised
-                return self._given(other)
+                return self._take()[rank]
 
             def same(other: Recording, text: str = text) -> bool:
                 return self._text(other) == text
 
-            raising = check_decisions(f"rank {side.rank}", side, record, same)
-            found += [not_raised(loc) for loc in raising]
+            found += check_answers(f"rank {side.rank}", side, record, same)
         return found
 
     def _text(self, side: Recording) -> str:
@@ -452,6 +454,32 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
         1 if sys.platform == "darwin" else 1024
     )
+
+
+def check_answers(
+    who: str,
+    side: Recording,
+    record: Callable[[tuple[bool, ...]], Recording | Exception],
+    same: Callable[[Recording], bool],
+) -> list[Assumption]:
+    """What is assumed where a side decides something by data, which has to make no difference.
+
+    record: in a process of its own, with these answers to the first questions; may raise Overrun.
+    same: whether it is the same program. Raises CaptureError where an answer makes another one.
+    """
+
+    def answered(answers: tuple[bool, ...]) -> Recording:
+        try:
+            other = record(answers)
+        except Overrun as e:
+            raise CaptureError(str(e)) from None
+        if isinstance(other, Failed) and other.own:
+            raise Raised
+        if isinstance(other, Recording):
+            return other
+        raise other if isinstance(other, CaptureError) else CaptureError(str(other))
+
+    return [not_raised(loc) for loc in check_decisions(who, side, answered, same)]
 
 
 def decided(who: str, side: Recording) -> CaptureError:
@@ -583,4 +611,4 @@ def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:
     return list(zip(inside, inside[1:]))
 
 
-__all__ = ["LARGE", "Recorded", "decided", "recorded_ranks"]
+__all__ = ["LARGE", "Recorded", "check_answers", "decided", "recorded_ranks"]

@@ -27,7 +27,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from ..compat import private
-from ..compat.user_code import nearest_user_place, own_frame, user_place
+from ..compat.user_code import nearest_user_place, own_frame, own_place, user_place
 from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement
 from ..terms.assumptions import Assumption, loaded_below
@@ -303,9 +303,8 @@ class Loaders:
 
     # ---- what loaders do (compat.data_loading) ----
     def made(self, loader: Any) -> None:
-        frame = own_frame()
-        place = user_place(frame) if frame is not None else nearest_user_place()
-        self._by_id[id(loader)] = _Loader(self._key(place), loader)
+        key = self._key(own_place() or nearest_user_place())
+        self._by_id[id(loader)] = _Loader(key, loader)
 
     def length(self, loader: Any, length: Callable[[], int]) -> int:
         """len() of a loader: on the single device that of a rank's, whose batches it has."""
@@ -363,13 +362,12 @@ class Loaders:
         frame = own_frame()
         if frame is None or _of_a_module():
             return t
-        place, instruction = user_place(frame), frame.f_lasti
-        known = self._by_place.get((place, instruction, torch.is_grad_enabled()))
+        place, trains = user_place(frame), torch.is_grad_enabled()
+        at = place, frame.f_lasti, trains
+        known = self._by_place.get(at)
         if known is None:
-            known = self._by_place[place, instruction, torch.is_grad_enabled()] = _Loader(
-                self._key(place if torch.is_grad_enabled() else f"{place} without gradients"),
-                None,
-            )
+            key = self._key(place if trains else f"{place} without gradients")
+            known = self._by_place[at] = _Loader(key, None)
         known.samples = (None,) * int(t.shape[0])
         reads = self.side.draws_read()
         known.by_draws = known.by_draws and reads > known.reads

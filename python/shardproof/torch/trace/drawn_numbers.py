@@ -10,7 +10,6 @@ constants. That the program is that of these numbers is an assumption.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -61,7 +60,7 @@ class DrawnNumbers:
         """A tensor becomes `value`, which is drawn. numbers: parameters of the distribution;
         limits: of integers; key: of the draw.
         """
-        if not 0 < t.numel() <= MOST or isinstance(t, private.DTensor):
+        if not 0 < t.numel() <= MOST:
             return
         with private.outside():
             made = _drawn(distribution, tuple(t.shape), limits, int(key[:14], 16))
@@ -124,12 +123,8 @@ class DrawnNumbers:
         """The numbers of a small constant. What is read of a tensor is a node of this line's."""
         if t.numel() > MOST:
             return None
-        g = self._recorder.g
-        before, g.loc = g.loc, self._recorder.where()
-        try:
+        with self._recorder.here():
             numbers = self._recorder.numbers(t)
-        finally:
-            g.loc = before
         return None if isinstance(numbers, private.FakeTensor) else numbers
 
     def follow(self, func: Any, operands: tuple[Any, Any], out: Any) -> None:
@@ -142,7 +137,7 @@ class DrawnNumbers:
                 made = private.tensors(func(*operands[0], **operands[1]))
         except Exception:  # it has no numbers, then
             return
-        for t, numbers in itertools.zip_longest(results, made):
-            if t is not None and numbers is not None and t.shape == numbers.shape:
+        for t, numbers in zip(results, made):
+            if t.shape == numbers.shape:
                 with private.outside():
                     self._put(t, self._value(t), numbers.detach())

@@ -17,7 +17,7 @@ from ..compat.fake_answers import Answers
 from ..compat.lazy_modules import lazy_as_fake
 from ..compat.refusals import Refusal, noted
 from ..compat.sync_batch_norm import sync_batch_norm
-from ..compat.user_code import user_place
+from ..compat.user_code import raised_by_user
 from ..distributed import collectives
 from ..distributed.exchange import Groups
 from ..distributed.mailbox import Mailbox, MissingMetadata
@@ -211,13 +211,6 @@ def record(
             decided = other
 
 
-def _raising_frame(e: Exception) -> Any:
-    trace: Any = e.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace.tb_frame
-
-
 _MOST_ANSWERS = 4  # to questions about data, until a step raises no error
 
 
@@ -281,12 +274,7 @@ def _recorded(
             except Exception as e:
                 given = [d.answer for d in recorder.decisions]
                 # an error of a library's is none that the program avoids
-                if (
-                    user_place(_raising_frame(e))
-                    and given
-                    and not given[-1]
-                    and len(given) > len(decided)
-                ):
+                if raised_by_user(e) and given and not given[-1] and len(given) > len(decided):
                     e.other_answers = (*given[:-1], True)  # type: ignore[attr-defined]
                 raise
             recorder.g.loc = ""

@@ -7,8 +7,9 @@ no lowering there, where it can. The rest poisons everything that it returns or 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..aten import table
 from ..compat import private
 from ..compat.fake_answers import Answers
 from ..compat.refusals import fail
-from ..compat.user_code import nearest_user_place, own_frame, user_place
+from ..compat.user_code import nearest_user_place, own_place
 from ..distributed import collectives
 from ..distributed.asynchronous import Begun
 from ..intercept.data_number import DataDependent, holds_one
@@ -504,8 +505,7 @@ class Recorder(Memory, private.TorchDispatchMode):
     def decided_by_drawn(self, loc: str) -> None:
         """Python code decides by a number that was drawn."""
         self.draws_read += 1
-        frame = own_frame()
-        self.g.assume(assumptions.drawn_number(user_place(frame) if frame is not None else loc))
+        self.g.assume(assumptions.drawn_number(own_place() or loc))
 
     def taken(self) -> tuple[Value | None, float | None]:
         """The value whose number was taken last, and the number that was drawn."""
@@ -513,17 +513,23 @@ class Recorder(Memory, private.TorchDispatchMode):
         drawn, self._item_drawn = self._item_drawn, None
         return (v if isinstance(v, Named) and numel(v.shape) == 1 else None), drawn
 
-    def computed(self, make: Callable[[Any], Value]) -> Value | None:
-        """A value made of numbers in Python; None where it cannot be."""
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Nodes that are made inside are made by the line that runs."""
         before, self.g.loc = self.g.loc, self.where()
         try:
-            with private.outside():
+            yield
+        finally:
+            self.g.loc = before
+
+    def computed(self, make: Callable[[Any], Value]) -> Value | None:
+        """A value made of numbers in Python; None where it cannot be."""
+        try:
+            with self.here(), private.outside():
                 v = make(self.g)
             return None if isinstance(v, Poison) else v
         except (Unsupported, Poisoned, ZeroDivisionError, OverflowError):
             return None
-        finally:
-            self.g.loc = before
 
     def number_tensor(self, value: Value | None, dtype: torch.dtype) -> torch.Tensor:
         """A number that depends on data, as a tensor."""

@@ -101,7 +101,8 @@ class Side:
 
     # ---- what loaders yield (batches.py) ----
     def look(self, t: torch.Tensor) -> Loaded:
-        v = self.recorder.read(unwrapped(t))
+        with self.recorder.here():
+            v = self.recorder.read(unwrapped(t))
         self.origins.look(self.recorder.random.draws)
         origin = self.origins.of(v).origin
         below: tuple[int | None, bool] = (2, True)
@@ -136,7 +137,8 @@ class Side:
         return self.recorder.draws_read
 
     def from_array(self, t: torch.Tensor) -> bool:
-        v = self.recorder.read(t)
+        with self.recorder.here():
+            v = self.recorder.read(t)
         return isinstance(v, Known) and v.host
 
     def error(self, text: str) -> Exception:

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "mutate/editor.h"
 #include "plans.h"
 #include "shardproof/error.h"
 
@@ -142,6 +143,38 @@ TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
   EXPECT_EQ(complaint(R"([["a", 1024], ["b", 1024]])", "1"), "");
   EXPECT_NE(complaint(R"([["a", 1024], ["b", 1025]])", "1"), "");
   EXPECT_NE(complaint(R"([["a", 0]])", "1"), "");
+}
+
+// Not memory without end: a program is written once for each rank.
+TEST(PlanGraph, RanksAndMicrobatchesThatCannotBeWrittenOutAreAnInputError) {
+  Json plan = Json::parse(
+      R"({"format": "shardproof-plan", "version": 1, "mesh": [["a", 1000000]], "lineage": [],
+          "programs": [{"at": {}, "tensors": {}, "nodes": []}]})");
+  try {
+    asPlan("p.json", [&] { return splitAxis(plan, 0, "a"); });
+    ADD_FAILURE();
+  } catch (const InputError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "p.json: not a plan that can be mutated: /programs/0 would be written 1000000 times, "
+              "for the ranks along 'a'; a mutated plan has at most 8388608 JSON values");
+  }
+  plan["mesh"][0][1] = 1000;
+  asPlan("p.json", [&] { return splitAxis(plan, 0, "a"); });
+  EXPECT_EQ(plan["programs"].size(), 1000U);
+
+  const auto complaint = [&](std::int64_t microbatches) {
+    plan["microbatches"] = microbatches;
+    try {
+      const PlanGraph graph(plan, "p.json");
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(complaint(16384), "");
+  EXPECT_EQ(complaint(16385),
+            "p.json: /microbatches: found 16385, expected 1 to 16384 in a plan that is to be "
+            "mutated");
 }
 
 TEST(PlanGraph, WhatIsNoPlanIsAnInputError) {

@@ -197,6 +197,14 @@ void checkSizes(const Json& plan, const std::string& file) {
                            std::to_string(kMaxRanks) + " ranks");
     }
   }
+  if (!plan.contains("microbatches")) return;
+  // A node for all microbatches may be written once for each.
+  constexpr std::int64_t kMostMicrobatches = 1 << 14;
+  const auto count = plan.at("microbatches").get<std::int64_t>();
+  if (count < 1 || count > kMostMicrobatches)
+    throw InputError(file, "/microbatches",
+                     "found " + std::to_string(count) + ", expected 1 to " +
+                         std::to_string(kMostMicrobatches) + " in a plan that is to be mutated");
 }
 
 Json decimal(const std::string& text) {

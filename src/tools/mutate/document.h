@@ -38,11 +38,14 @@ auto asPlan(const std::string& file, F&& f) {
   } catch (const std::out_of_range&
                error) {  // of at(), where a tensor has fewer dimensions than its reader needs
     throw refused(error);
+  } catch (const std::length_error& error) {  // the mutated plan would be too large
+    throw refused(error);
   }
 }
 
 // Throws InputError where a size, coordinate or attribute of a plan is so large that what bugs add
-// to it or multiply it by could leave 64 bits; to be called within asPlan().
+// to it or multiply it by could leave 64 bits, and for more ranks or microbatches than are written
+// out; to be called within asPlan().
 void checkSizes(const Json& plan, const std::string& file);
 
 Json decimal(const std::string& text);

@@ -2,6 +2,7 @@
 #include "mutate/editor.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace shardproof::mutate {
 namespace {
@@ -15,6 +16,16 @@ std::int64_t sizeOf(const Json& plan, const std::string& axis) {
     if (a.at(0) == axis) return a.at(1).get<std::int64_t>();
   return 1;
 }
+
+std::int64_t valuesIn(const Json& json) {
+  std::int64_t values = 1;
+  if (json.is_structured())
+    for (const Json& each : json) values += valuesIn(each);
+  return values;
+}
+
+// About a gigabyte of memory.
+constexpr std::int64_t kMostValues = 1 << 23;
 
 }  // namespace
 
@@ -127,6 +138,12 @@ void Editor::dropWaits(int program, const Json& handle) {
 int splitAxis(Json& plan, int program, const std::string& axis) {
   Json& programs = plan.at("programs");
   const Json whole = programs.at(static_cast<std::size_t>(program));
+  const std::int64_t times = sizeOf(plan, axis);  // at most kMaxRanks, so that nothing overflows
+  if (valuesIn(plan) + valuesIn(whole) * times > kMostValues)
+    throw std::length_error("/programs/" + std::to_string(program) + " would be written " +
+                            std::to_string(times) + " times, for the ranks along '" + axis +
+                            "'; a mutated plan has at most " + std::to_string(kMostValues) +
+                            " JSON values");
   std::vector<Json> made;
   for (std::int64_t c = 0; c < sizeOf(plan, axis); ++c) {
     Json each = whole;

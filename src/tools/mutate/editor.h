@@ -52,7 +52,7 @@ class Editor {
 // programs may have moved.
 int splitOffLast(Json& plan, int program, const std::vector<std::string>& axes);
 // Writes out a free axis of a program: one program for each coordinate, in the place of the one.
-// Returns the first's index.
+// Returns the first's index. Throws std::length_error if that would take too much memory.
 int splitAxis(Json& plan, int program, const std::string& axis);
 // The node of each microbatch in the place of one that runs for all ("*"); returns their handles by
 // microbatch. A node that names its microbatch is left.

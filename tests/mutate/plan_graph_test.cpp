@@ -149,7 +149,8 @@ TEST(PlanGraph, SizesNearTwoToThe63AreAnInputError) {
 TEST(PlanGraph, RanksAndMicrobatchesThatCannotBeWrittenOutAreAnInputError) {
   Json plan = Json::parse(
       R"({"format": "shardproof-plan", "version": 1, "mesh": [["a", 1000000]], "lineage": [],
-          "programs": [{"at": {}, "tensors": {}, "nodes": []}]})");
+          "programs": [{"at": {}, "tensors": {"x": {"shape": [2, 2]}, "y": {"shape": [2]}},
+                        "nodes": []}]})");
   try {
     asPlan("p.json", [&] { return splitAxis(plan, 0, "a"); });
     ADD_FAILURE();

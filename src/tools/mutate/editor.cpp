@@ -24,8 +24,18 @@ std::int64_t valuesIn(const Json& json) {
   return values;
 }
 
-// About a gigabyte of memory.
+// Of a mutated plan: about a gigabyte of memory.
 constexpr std::int64_t kMostValues = 1 << 23;
+
+// Throws std::length_error where that would take too much memory.
+void refuseCopies(const Json& plan, const Json& what, std::int64_t times, const std::string& name,
+                  const std::string& why) {
+  // Copies are at most kMaxRanks, so that nothing overflows.
+  if (valuesIn(plan) + valuesIn(what) * times > kMostValues)
+    throw std::length_error(name + " would be written " + std::to_string(times) + " times, " + why +
+                            "; a mutated plan has at most " + std::to_string(kMostValues) +
+                            " JSON values");
+}
 
 }  // namespace
 
@@ -138,12 +148,8 @@ void Editor::dropWaits(int program, const Json& handle) {
 int splitAxis(Json& plan, int program, const std::string& axis) {
   Json& programs = plan.at("programs");
   const Json whole = programs.at(static_cast<std::size_t>(program));
-  const std::int64_t times = sizeOf(plan, axis);  // at most kMaxRanks, so that nothing overflows
-  if (valuesIn(plan) + valuesIn(whole) * times > kMostValues)
-    throw std::length_error("/programs/" + std::to_string(program) + " would be written " +
-                            std::to_string(times) + " times, for the ranks along '" + axis +
-                            "'; a mutated plan has at most " + std::to_string(kMostValues) +
-                            " JSON values");
+  refuseCopies(plan, whole, sizeOf(plan, axis), "/programs/" + std::to_string(program),
+               "for the ranks along '" + axis + "'");
   std::vector<Json> made;
   for (std::int64_t c = 0; c < sizeOf(plan, axis); ++c) {
     Json each = whole;
@@ -172,9 +178,10 @@ int splitOffLast(Json& plan, int program, const std::vector<std::string>& axes) 
 std::vector<Editor::Handle> splitMicrobatches(Json& plan, Editor& editor, Editor::Handle h) {
   const Json whole = editor.node(h);
   if (!whole.contains("mb") || whole.at("mb") != "*") return {h};
+  const auto count = plan.value("microbatches", std::int64_t{1});
+  refuseCopies(plan, whole, count, pointerTo(editor.where(h)), "for the microbatches");
   std::vector<Editor::Handle> handles{h};
   editor.touch(h)["mb"] = 0;
-  const auto count = plan.value("microbatches", std::int64_t{1});
   for (std::int64_t k = 1; k < count; ++k) {
     handles.push_back(editor.insertAfter(handles.back(), whole));
     editor.node(handles.back())["mb"] = k;

@@ -55,7 +55,7 @@ int splitOffLast(Json& plan, int program, const std::vector<std::string>& axes);
 // Returns the first's index. Throws std::length_error if that would take too much memory.
 int splitAxis(Json& plan, int program, const std::string& axis);
 // The node of each microbatch in the place of one that runs for all ("*"); returns their handles by
-// microbatch. A node that names its microbatch is left.
+// microbatch. A node that names its microbatch is left. Throws as splitAxis does.
 std::vector<Editor::Handle> splitMicrobatches(Json& plan, Editor& editor, Editor::Handle h);
 
 }  // namespace shardproof::mutate

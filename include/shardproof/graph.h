@@ -334,6 +334,9 @@ struct LineageEntry {
   std::vector<Shard> shards;
   bool inferred = false;      // in no file: found (shardproof/infer.h). After all that files have
   std::string approved = {};  // kAssumed: the name of the difference; may be empty
+  std::string guess = {};     // kCutPoint: why its writer is not sure of it; empty: it is
+  // Nobody stands for it: what fails may be the entry, not the plan.
+  bool isGuess() const { return inferred || !guess.empty(); }
 };
 
 // Which part of a local tensor a part of the lineage means, and how it lies there: the elements in

@@ -71,6 +71,7 @@ struct StageReport {
   std::vector<ReducedShape> reducedShapes;
   std::vector<std::int32_t> assumptions;  // lineage entries that the proof uses
   bool inferred = false;                  // of a lemma that was found
+  bool guess = false;                     // of a cut point of which its writer is not sure
 };
 
 // kLineage: an output (or a cut point that explains it) does not hold. The others are found before

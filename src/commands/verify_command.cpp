@@ -27,6 +27,7 @@
 #include "commands/usage.h"
 #include "commands/validators.h"
 #include "confirm/confirm.h"
+#include "describe/describe.h"
 #include "diagnose/diagnose.h"
 #include "ir/input_coverage.h"
 #include "obligations/obligation_files.h"
@@ -106,6 +107,7 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
         diagnosePlan(*done.problem, done.report, done.problem->plan.modelFile, diagnoseOptions);
     if (fixedPlan) *fixedPlan = std::move(fixed);
   }
+  if (done.problem) leaveOutGuesses(*done.problem, done.report);
   if (arguments.confirmSeconds > 0 && !done.budget.over() && !done.report.interrupted &&
       done.problem && worthExecuting(done.report)) {
     progress.update(0, 1, "executing");

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "describe/describe.h"
 #include "diagnose/causes.h"
 #include "diagnose/edit.h"
 #include "diagnose/excerpt.h"
@@ -85,6 +86,53 @@ TEST(Diagnose, FindsAMissingReduction) {
   test::Draft fixed = draft;
   fixed.plan = test::Json::parse(d.fixed);
   EXPECT_EQ(verify(*test::read(fixed), {}).verdict, Verdict::kEquivalent);
+}
+
+// The mean over dp of what each rank makes of its rows, with a guess of how the parts add up.
+test::Draft mean(const char* reduce) {
+  test::Draft d = test::draft(R"({
+    "tensors": {"x": {"shape": [8, 4], "kind": "input"}, "w": {"shape": [4], "kind": "parameter"},
+                "s": {"shape": [4]}, "m": {"shape": [4]}, "w.new": {"shape": [4]}},
+    "nodes": [{"op": "sum", "in": ["x"], "out": ["s"], "attrs": {"dim": [0]}},
+              {"op": "div", "in": ["s"], "out": ["m"], "attrs": {"scalar": 8}},
+              {"op": "sub", "in": ["w", "m"], "out": ["w.new"]}],
+    "outputs": ["w.new"]})",
+                              R"({
+    "version": 2, "mesh": [["dp", 2]],
+    "programs": [{"tensors": {"x": {"shape": [4, 4], "kind": "input"},
+     "w": {"shape": [4], "kind": "parameter"}, "s": {"shape": [4]}, "m": {"shape": [4]},
+     "mean": {"shape": [4]}, "w.new": {"shape": [4]}},
+                  "nodes": [{"op": "sum", "in": ["x"], "out": ["s"], "attrs": {"dim": [0]}},
+                            {"op": "div", "in": ["s"], "out": ["m"], "attrs": {"scalar": 4}},
+                            {"op": "all_reduce", "in": ["m"], "out": ["mean"], "comm": "c",
+                             "group": ["dp"], "loc": "train.py:9"},
+                            {"op": "sub", "in": ["w", "mean"], "out": ["w.new"]}]}],
+    "lineage": [
+      {"tensor": "x", "role": "input", "shards": [{"box": [[0, 4], [0, 4]], "step": {"dp": [4, 0]},
+       "parts": [{"local": "x"}]}]},
+      {"tensor": "w", "role": "input", "shards": [{"box": [[0, 4]], "parts": [{"local": "w"}]}]},
+      {"tensor": "m", "role": "cut_point", "guess": "how parts add up", "shards": [
+       {"box": [[0, 4]], "sum": ["dp"], "parts": [{"local": "m"}]}]},
+      {"tensor": "w.new", "role": "output", "shards": [{"box": [[0, 4]],
+       "parts": [{"local": "w.new"}]}]}]})");
+  d.node(0, 2)["attrs"] = {{"reduce", reduce}};
+  return d;
+}
+
+TEST(Diagnose, AGuessThatIsWrongIsNoCause) {
+  EXPECT_EQ(diagnosed(mean("mean")).report.verdict, Verdict::kEquivalent);
+  Diagnosed d = diagnosed(mean("sum"));
+  EXPECT_EQ(d.report.verdict, Verdict::kNotEquivalent);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  EXPECT_NE(d.report.causes[0].sentence.find(
+                "the all_reduce at train.py:9 adds up where it has to take the mean"),
+            std::string::npos)
+      << d.report.causes[0].sentence;
+  ASSERT_TRUE(d.report.causes[0].fix);
+  EXPECT_TRUE(d.report.causes[0].fix->proved);
+  // What is left of the report's defects is about what nobody guessed.
+  leaveOutGuesses(*test::read(mean("sum")), d.report);
+  for (const Defect& defect : d.report.defects) EXPECT_EQ(defect.tensor, "w.new");
 }
 
 // Two layers with tensor parallelism, and the gradient of nothing: w1's rows, w2's columns over tp.

@@ -82,5 +82,11 @@ TEST(ApprovedDifferences, TheNameIsOfSuchAnEntryOnly) {
   expectError(d, "/lineage/2", "expected \"role\": \"assumed\" with it");
 }
 
+TEST(ApprovedDifferences, AGuessIsOfACutPointOnly) {
+  Draft d = test::pipeline();
+  d.entry(0)["guess"] = "x";
+  expectError(d, "/lineage/0", "expected \"role\": \"cut_point\" with it");
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -145,6 +145,16 @@ TEST(WriteProblem, KeepsApprovedDifferences) {
   EXPECT_EQ(again->plan.lineage[4].approved, "means");
 }
 
+TEST(WriteProblem, KeepsGuesses) {
+  test::Draft d = test::pipeline();
+  d.entry(2)["guess"] = "where it lies";
+  const auto problem = test::read(d);
+  EXPECT_TRUE(problem->plan.lineage[2].isGuess());
+  expectSameAgain(*problem);
+  const auto again = readProblemText(modelText(*problem), planText(*problem, ""));
+  EXPECT_EQ(again->plan.lineage[2].guess, "where it lies");
+}
+
 TEST(WriteProblem, GeneratedPlansAreTheSameWhenReadAgain) {
   expectSameAgain(*generated([](auto& o) {
     o.architecture = "mlp";

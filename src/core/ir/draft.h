@@ -81,6 +81,7 @@ struct EntryDraft {
   Role role = Role::kCutPoint;
   std::vector<ShardDraft> shards;
   std::string approved = {};
+  std::string guess = {};
 };
 
 struct PlanDraft {

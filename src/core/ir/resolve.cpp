@@ -428,6 +428,7 @@ class Resolver {
     LineageEntry out;
     out.role = draft.role;
     out.approved = std::move(draft.approved);
+    out.guess = std::move(draft.guess);
     out.tensor = logical_.find(draft.tensor);
     if (out.tensor < 0)
       fail(problem_->plan.file, pointer + "/tensor",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -145,9 +146,9 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
   const LineageEntry& entry = problem.plan.lineage[claim.entry];
   defect.message = std::string(entry.role == Role::kOutput ? "output '" : "tensor '") +
                    defect.tensor + "' of the plan is not what the model computes (" +
-                   (entry.inferred ? "as was inferred"
-                                   : "lineage entry /lineage/" + std::to_string(claim.entry) +
-                                         "/shards/" + std::to_string(claim.shard)) +
+                   (entry.isGuess() ? "as was inferred"
+                                    : "lineage entry /lineage/" + std::to_string(claim.entry) +
+                                          "/shards/" + std::to_string(claim.shard)) +
                    ")";
   if (outcome.verdict() != StageVerdict::kRefuted)
     defect.message += "; this stage itself is undecided: " + outcome.reason;
@@ -216,6 +217,22 @@ std::vector<std::string> outputNames(const Problem& problem) {
     names.push_back(
         problem.names.text(problem.model.graph.tensors[static_cast<std::size_t>(output)].name));
   return names;
+}
+
+void leaveOutGuesses(const Problem& problem, Report& report) {
+  constexpr std::size_t kLeftOut = std::numeric_limits<std::size_t>::max();
+  const auto guessed = [&](const Defect& d) {
+    return d.entry >= 0 && problem.plan.lineage[EntryId(d.entry)].isGuess();
+  };
+  if (std::all_of(report.defects.begin(), report.defects.end(), guessed)) return;
+  std::vector<std::size_t> moved;  // where each defect is then
+  std::size_t kept = 0;
+  for (const Defect& d : report.defects) moved.push_back(guessed(d) ? kLeftOut : kept++);
+  std::erase_if(report.defects, guessed);
+  for (Cause& cause : report.causes) {
+    for (std::size_t& d : cause.defects) d = moved[d];
+    std::erase(cause.defects, kLeftOut);
+  }
 }
 
 }  // namespace shardproof

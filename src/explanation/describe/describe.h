@@ -20,6 +20,9 @@ Counterexample renamed(const Counterexample& example, const Stage& from, const S
 // "loss[] == sum over dp, mb of loss.part on pp=1 tp=0".
 std::string claimText(const PlanIndex& planIndex, const Stage& stage, const Equation& claim);
 std::string numberText(double value);
+// Leaves out defects of guesses, inferred or in the file, where there are others: what fails may be
+// the guess. The diagnosis begins at them, so that this comes after it.
+void leaveOutGuesses(const Problem& problem, Report& report);
 std::vector<std::string> outputNames(const Problem& problem);  // of the model's outputs
 
 }  // namespace shardproof

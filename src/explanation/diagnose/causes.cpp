@@ -28,6 +28,8 @@ constexpr double kMostElements = 1e8;      // of an image of the whole plan: els
 constexpr double kShareOfTurning = 0.2;    // of the time, for where it may go wrong
 constexpr double kShareOfGuess = 0.25;     // for the fix of a lemma that was inferred
 constexpr std::size_t kMostGuesses = 3;
+constexpr std::size_t kMostFirstDraws = 8;
+constexpr double kShareOfDraws = 0.1;    // of the time, for draws that show an output to be wrong
 constexpr std::size_t kMostOutputs = 3;  // that are looked at where no guess was of use
 constexpr double kShareOfFirst = 0.6;    // of the time, for the first cause's fix
 constexpr std::chrono::milliseconds kForLayout(500);  // for trying one of an input
@@ -35,10 +37,13 @@ constexpr std::size_t kMostLayoutsTried = 24;
 
 class Collector {
  public:
-  Collector(const Problem& problem, const Report& report, DiagnosisClock::time_point end)
+  // `leaveScaled`: guesses whose scale is wrong come last, as a factor anywhere makes up for that.
+  Collector(const Problem& problem, const Report& report, DiagnosisClock::time_point end,
+            bool leaveScaled)
       : problem_(problem),
         report_(report),
         end_(end),
+        leaveScaled_(leaveScaled),
         secondsForImage_(kMostSecondsPerSecond *
                          std::chrono::duration<double>(end - DiagnosisClock::now()).count() / 3) {
     try {
@@ -53,26 +58,48 @@ class Collector {
     const std::vector<Defect>& defects =
         report_.defects.empty() ? report_.suspects : report_.defects;
     std::size_t guesses = 0;
+    std::vector<std::size_t>& scaled = scaled_;
     for (std::size_t d = 0; d < defects.size(); ++d) {
       if (DiagnosisClock::now() > end_) break;
       if (defects[d].entry < 0) continue;
-      const bool guessed = problem_.plan.lineage[EntryId(defects[d].entry)].inferred;
-      if (guessed && whole_ != nullptr && !wrongOutputs_.empty() && guesses++ >= kMostGuesses)
+      const bool guessed = problem_.plan.lineage[EntryId(defects[d].entry)].isGuess();
+      if (guessed && whole_ != nullptr && !wrongOutputs_.empty() && guesses >= kMostGuesses)
         continue;
-      one(defects[d], d);
+      if (one(defects[d], d, guessed && leaveScaled_) == Looked::kScaledGuess) scaled.push_back(d);
+      else if (guessed) ++guesses;
     }
     if (causes_.empty() && whole_ != nullptr) {
       for (const EntryId e : wrongOutputs_) {
         if (DiagnosisClock::now() > end_ || causes_.size() >= kMostOutputs) break;
-        one(*whole_, e, tensorHere(e), std::nullopt);
+        one(*whole_, e, tensorHere(e), std::nullopt, false);
       }
     }
+    const auto lookAtScaled = [&] {
+      for (const std::size_t d : scaled) {
+        if (DiagnosisClock::now() > end_ || outputsHold()) break;
+        one(defects[d], d, false);
+      }
+    };
+    if (causes_.empty()) lookAtScaled();
     if (!causes_.empty() && !lineageExplains(modelFile)) {
       findBehind();
+      lookAtScaled();
       fixAll(modelFile);
     }
     fold();
     return std::move(result_);
+  }
+
+  // Whether guesses were left, and what was found without them is a change of what is there: what
+  // is only missing somewhere may make up for a mistake elsewhere, as a factor does.
+  bool isDoubtful() const {
+    return !scaled_.empty() &&
+           (causes_.empty() || std::any_of(causes_.begin(), causes_.end(), [](const Known& known) {
+              return !known.edit ||
+                     (known.edit->kind == Edit::Kind::kRedefine &&
+                      (known.edit->make == Edit::Make::kScale ||
+                       (known.edit->make == Edit::Make::kCollective && known.edit->tensor < 0)));
+            }));
   }
 
  private:
@@ -101,22 +128,25 @@ class Collector {
     return benches_.emplace_back(std::make_unique<Bench>(std::move(image), end_)).get();
   }
 
-  void one(const Defect& defect, std::size_t index) {
+  enum class Looked : std::uint8_t { kDone, kScaledGuess };
+
+  Looked one(const Defect& defect, std::size_t index, bool leaveScaled) {
     Bench* at = whole_;
     if (at == nullptr) {
       try {
         at = bench(std::make_unique<Image>(problem_, EntryId(defect.entry), secondsForImage_));
       } catch (const Unsupported&) {
-        return;
+        return Looked::kDone;
       }
     }
     const EntryId entry = EntryId(at->image->entryHere(defect.entry));
-    if (entry >= 0) one(*at, entry, defect.tensor, index);
+    return entry >= 0 ? one(*at, entry, defect.tensor, index, leaveScaled) : Looked::kDone;
   }
 
-  // `index`: of the report's defect, if it has one.
-  void one(Bench& bench, EntryId entry, const std::string& tensor,
-           std::optional<std::size_t> index) {
+  // `index`: of the report's defect, if it has one. `leaveScaled`: where ranks have a multiple of
+  // what is asked, nothing is done.
+  Looked one(Bench& bench, EntryId entry, const std::string& tensor,
+             std::optional<std::size_t> index, bool leaveScaled) {
     const Image& image = *bench.image;
     // A consequence: it holds with the fix of an earlier cause.
     for (const Known& known : causes_) {
@@ -124,20 +154,21 @@ class Collector {
           bench.search.holdsWith(entry, *known.edit) == Search::Holds::kNot)
         continue;
       add(result_.causes[known.cause], tensor, index);
-      return;
+      return Looked::kDone;
     }
-    if (causes_.size() >= kMostCauses) return;
+    if (causes_.size() >= kMostCauses) return Looked::kDone;
     auto failing = bench.search.look(entry);
-    if (!failing) return;
+    if (!failing) return Looked::kDone;
     if (&bench == whole_) noteInputs(*failing);
     const std::set<NodeRef> nearest = nearestOf(*failing);
     for (const Known& known : causes_) {
       if (known.edit || known.nodes != nearest || known.bench != &bench) continue;
       add(result_.causes[known.cause], tensor, index);
-      return;
+      return Looked::kDone;
     }
     const Finder finder(image, *failing->numbers, bench.model, bench.index());
     const Match match = claimsAre(*failing, finder);
+    if (leaveScaled && isScaled(match)) return Looked::kScaledGuess;
     const auto left = end_ - DiagnosisClock::now();
     failing->turning = turningNodes(
         *failing, finder,
@@ -147,10 +178,11 @@ class Collector {
     const auto until =
         DiagnosisClock::now() +
         std::chrono::duration_cast<DiagnosisClock::duration>(
-            left * (image.problem().plan.lineage[entry].inferred ? kShareOfGuess : kShareOfFirst));
+            left * (image.problem().plan.lineage[entry].isGuess() ? kShareOfGuess : kShareOfFirst));
     const std::optional<Edit> edit = bench.search.fix(entry, *failing, match, until);
     // What was found may be a guess, and what it is about right.
-    if (bench.image->problem().plan.lineage[entry].inferred && !heals(bench, edit)) return;
+    if (bench.image->problem().plan.lineage[entry].isGuess() && !heals(bench, edit))
+      return Looked::kDone;
     std::optional<Edit> full;
     if (edit) full = inFull(image, *edit);
     Cause cause;
@@ -170,18 +202,59 @@ class Collector {
     causes_.push_back({result_.causes.size(), edit, nearest, &bench});
     result_.causes.push_back(std::move(cause));
     add(result_.causes.back(), tensor, index);
+    return Looked::kDone;
+  }
+
+  static bool isScaled(const Match& match) {
+    return (match.kind == Match::Kind::kMultiple || match.kind == Match::Kind::kPartial) &&
+           !(match.ratio == Ratio());
+  }
+
+  // Whether no output of the whole image is wrong with the fixes of the causes so far.
+  bool outputsHold() {
+    if (whole_ == nullptr || causes_.empty()) return false;
+    std::vector<Edit> edits;
+    for (const Known& known : causes_) {
+      if (!known.edit || known.bench != whole_) return false;
+      edits.push_back(*known.edit);
+    }
+    const auto failing = failingIn(std::move(edits));
+    return failing && std::none_of(failing->begin(), failing->end(), [&](EntryId e) {
+             return whole_->image->problem().plan.lineage[e].role == Role::kOutput;
+           });
   }
 
   // Which claims of the whole image do not hold: of what was inferred those are guesses that are
-  // wrong, and nothing may rest on them.
+  // wrong, and nothing may rest on them. At the first draw that shows an output to be wrong: data
+  // may hide it (a batch without labels), and then a wrong guess would look like a mistake.
   void lookAtWhole() {
+    const auto start = DiagnosisClock::now();
+    const auto until = start + std::chrono::duration_cast<DiagnosisClock::duration>((end_ - start) *
+                                                                                    kShareOfDraws);
+    bool can = lookAtDraw();
+    for (std::size_t draw = 1; can && wrongOutputs_.empty() && draw < kMostFirstDraws; ++draw) {
+      if (DiagnosisClock::now() > until) break;
+      whole_->model.beginAt(draw);
+      can = lookAtDraw();
+    }
+    if (wrongOutputs_.empty() && whole_->model.firstDraw > 0) {
+      whole_->model.beginAt(0);
+      lookAtDraw();
+    }
+  }
+
+  // Whether it could be executed.
+  bool lookAtDraw() {
+    const auto failing = failingIn({});
+    if (!failing) return false;
     std::set<EntryId> untrue;
-    for (const EntryId e : failingIn({}).value_or(std::vector<EntryId>())) {
+    for (const EntryId e : *failing) {
       const LineageEntry& entry = whole_->image->problem().plan.lineage[e];
       if (entry.role == Role::kOutput) wrongOutputs_.push_back(e);
-      else if (entry.inferred) untrue.insert(e);
+      else if (entry.isGuess()) untrue.insert(e);
     }
     whole_->search.ignore(std::move(untrue));
+    return true;
   }
 
   std::string tensorHere(EntryId entry) const {
@@ -267,7 +340,7 @@ class Collector {
                             Look::kRealsAtOneDraw);
       for (std::size_t c = 0; c < numbers.claims(); ++c)
         if (!numbers.holds(c) &&
-            !changed.problem->plan.lineage[EntryId(numbers.claim(c).entry)].inferred)
+            !changed.problem->plan.lineage[EntryId(numbers.claim(c).entry)].isGuess())
           return false;
       return numbers.claims() > 0;
     } catch (const std::runtime_error&) {  // of the executor
@@ -343,7 +416,8 @@ class Collector {
       if (entry < 0 || !seen.insert(entry).second) return;
       const Problem& here = whole_->image->problem();
       const TensorId tensor = here.plan.lineage[entry].tensor;
-      one(*whole_, entry, here.names.text(here.model.graph.tensors[tensor].name), std::nullopt);
+      one(*whole_, entry, here.names.text(here.model.graph.tensors[tensor].name), std::nullopt,
+          false);
       if (causes_.size() == before) return;
     }
   }
@@ -357,7 +431,7 @@ class Collector {
                                  [&](EntryId e) { return lineage[e].role == Role::kOutput; }))
       return EntryId();
     return *std::find_if(failing->begin(), failing->end(),
-                         [&](EntryId e) { return !lineage[e].inferred; });
+                         [&](EntryId e) { return !lineage[e].isGuess(); });
   }
 
   static void add(Cause& cause, const std::string& tensor, std::optional<std::size_t> index) {
@@ -519,7 +593,9 @@ class Collector {
       }
       Cause& into = folded[first->second];
       ++more[first->second];
-      if (into.fix && cause.fix) into.fix->text += "; " + cause.fix->text;
+      // Lines that run several times have one text.
+      if (into.fix && cause.fix && into.fix->text.find(cause.fix->text) == std::string::npos)
+        into.fix->text += "; " + cause.fix->text;
       for (const NodePlace& node : cause.nodes)
         if (into.nodes.size() < 2 * kMostNodes) into.nodes.push_back(node);
       const auto join = [](auto& to, const auto& from) {
@@ -592,6 +668,8 @@ class Collector {
   const Problem& problem_;
   const Report& report_;
   const DiagnosisClock::time_point end_;
+  const bool leaveScaled_;
+  std::vector<std::size_t> scaled_;  // defects of the report that were left
   const double secondsForImage_;
   std::vector<std::unique_ptr<Bench>> benches_;
   Bench* whole_ = nullptr;             // of the image of the whole plan; none: that is too large
@@ -611,7 +689,15 @@ Causes causesOf(const Problem& problem, const Report& report, const std::string&
                   [](const Defect& d) { return d.kind != DefectKind::kLineage; }))
     return structuralCauses(problem, report, modelFile);
   try {
-    return Collector(problem, report, end).run(modelFile);
+    const bool guesses = std::any_of(defects.begin(), defects.end(), [&](const Defect& d) {
+      return d.entry >= 0 && problem.plan.lineage[EntryId(d.entry)].isGuess();
+    });
+    if (!guesses) return Collector(problem, report, end, false).run(modelFile);
+    const auto now = DiagnosisClock::now();
+    Collector first(problem, report, now + (end - now) / 2, true);
+    Causes found = first.run(modelFile);
+    return first.isDoubtful() ? Collector(problem, report, end, false).run(modelFile)
+                              : std::move(found);
   } catch (const Unsupported&) {
     return {};
   }

@@ -94,7 +94,7 @@ void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, executor::Hooks
     };
   }
   executor::Draw draws;
-  draws.seed = 0x5eed + 77 * draw;
+  draws.seed = 0x5eed + 77 * (model_.firstDraw + draw);
   executor::run<T>(setup_, draws, 0, limits, {}, hooks);
   model.known[draw] = true;
 }

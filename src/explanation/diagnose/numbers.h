@@ -34,6 +34,8 @@ struct ModelValues {
   executor::Memory memory;
   ModelValuesIn<Field> field;
   ModelValuesIn<long double> real;
+  std::size_t firstDraw = 0;  // where the draws begin; others show what these do not
+  void beginAt(std::size_t draw) { firstDraw = draw, field.known = {}, real.known = {}; }
 };
 
 // Numbers to look at: of one rank's tensors, by slot, and of a claim. At the first draw.

@@ -95,6 +95,7 @@ void Search::operands(const Site& site, Operands which, std::vector<Edit>& edits
     const auto propose = [&](TensorId t) {
       if (t < 0 || !own.insert(t).second || edits.size() - before >= kMostOperands) return;
       const Tensor& tensor = g.tensors[t];
+      if (tensor.added && !tensor.standsFor.valid()) return;  // a part that lineage speaks of
       if (tensor.shape != g.tensors[o.tensor].shape ||
           tensor.element != g.tensors[o.tensor].element)
         return;

@@ -2,6 +2,7 @@
 // Which changes may fix a plan, by kinds: operators and communication that are missing, too many
 // or of another kind. Of attributes and operands: attribute_proposals.cpp, operand_proposals.cpp.
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "diagnose/search.h"
@@ -309,7 +310,24 @@ void Search::factors(const Site& site, const Match& found, std::vector<Edit>& ed
   edits.push_back(edit);
 }
 
-// What is missing behind a line: a reduction, a factor.
+// A factor that is missing behind a line.
+void Search::insertedFactors(const Site& site, const Match& found, std::vector<Edit>& edits) const {
+  if (found.kind != Match::Kind::kMultiple || found.ratio.num == 0) return;
+  const NodeRef ref = site.nodes.front();
+  const Graph& g = program(ref).graph;
+  const auto out = g.out(node(ref));
+  for (std::size_t r = 0; r < out.size(); ++r) {
+    if (out[r] < 0 || g.tensors[out[r]].element != ElementKind::kReal) continue;
+    Edit edit = on(site, Edit::Kind::kRedefine);
+    edit.index = r;
+    edit.make = Edit::Make::kScale;
+    edit.num = found.ratio.num < 0 ? -found.ratio.den : found.ratio.den;
+    edit.den = std::abs(found.ratio.num);
+    edits.push_back(edit);
+  }
+}
+
+// A reduction that is missing behind a line.
 void Search::inserted(const Site& site, const Match& found, std::vector<Edit>& edits) const {
   const NodeRef ref = site.nodes.front();
   const Node& n = node(ref);
@@ -319,18 +337,7 @@ void Search::inserted(const Site& site, const Match& found, std::vector<Edit>& e
     if (t < 0 || g.tensors[t].element != ElementKind::kReal) continue;
     Edit edit = on(site, Edit::Kind::kRedefine);
     edit.index = r;
-    if (found.kind == Match::Kind::kMultiple) {
-      edit.make = Edit::Make::kScale;
-      edit.num = found.ratio.den;
-      edit.den = found.ratio.num;
-      if (edit.den < 0) {
-        edit.den = -edit.den;
-        edit.num = -edit.num;
-      }
-      if (edit.den != 0) edits.push_back(edit);
-    }
     edit.make = Edit::Make::kCollective;
-    edit.num = edit.den = 1;
     edit.communication = Communication::kAllReduce;
     // What is the largest of a part becomes the largest of all.
     if (n.communication < 0 && ops::Registry::instance().at(n.op).name == "amax")

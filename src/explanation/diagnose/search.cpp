@@ -262,16 +262,26 @@ std::optional<Edit> Search::fix(EntryId entry, const Failing& failing, const Mat
   std::vector<Site> turning, others, given;
   for (const Site& site : all)
     (site.failing.empty() ? given : site.turning ? turning : others).push_back(site);
-  for (const auto* some : {&turning, &others, &given}) {
-    for (const Proposer& propose : proposers) {
-      for (const Site& site : *some) {
-        std::vector<Edit> edits;
-        propose(site, edits);
-        if (auto edit = tryAll(edits)) return edit;
-        if (DiagnosisClock::now() > until || trials_ >= most) return second;
-      }
+  const auto over = [&](const Proposer& propose,
+                        const std::vector<Site>& some) -> std::optional<Edit> {
+    for (const Site& site : some) {
+      std::vector<Edit> edits;
+      propose(site, edits);
+      if (auto edit = tryAll(edits)) return edit;
+      if (DiagnosisClock::now() > until || trials_ >= most) break;
     }
-  }
+    return std::nullopt;
+  };
+  for (const auto* some : {&turning, &others})
+    for (const Proposer& propose : proposers)
+      if (auto edit = over(propose, *some)) return edit;
+  // A factor makes up for much that is wrong elsewhere.
+  for (const auto* some : {&turning, &others})
+    if (auto edit =
+            over([&](const Site& l, std::vector<Edit>& e) { insertedFactors(l, found, e); }, *some))
+      return edit;
+  for (const Proposer& propose : proposers)
+    if (auto edit = over(propose, given)) return edit;
   return second;
 }
 

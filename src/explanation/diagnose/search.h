@@ -94,6 +94,7 @@ class Search {
   void exchanges(const Site& site, std::vector<Edit>& edits) const;
   enum class Operands : std::uint8_t { kUnread, kNear, kAll };
   void operands(const Site& site, Operands which, std::vector<Edit>& edits) const;
+  void insertedFactors(const Site& site, const Match& found, std::vector<Edit>& edits) const;
   void inserted(const Site& site, const Match& found, std::vector<Edit>& edits) const;
   std::vector<NodeRef> messagesOf(NameId comm) const;
   Edit on(const Site& site, Edit::Kind kind) const;

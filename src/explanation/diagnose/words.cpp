@@ -3,6 +3,7 @@
 #include "ops/collectives.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "ops/registry.h"
@@ -41,8 +42,14 @@ std::string article(const std::string& word) {
   return (std::string("aeiou").find(word[0]) != std::string::npos ? "an " : "a ") + word;
 }
 
+// As the file calls it.
+std::string nameOf(const Graph& g, const Names& names, TensorId tensor) {
+  const TensorId other = g.tensors[tensor].standsFor;
+  return names.text(g.tensors[other.valid() ? other : tensor].name);
+}
+
 std::string localName(const Problem& full, NodeRef ref, TensorId tensor) {
-  return "`" + full.names.text(programOf(full, ref).graph.tensors[tensor].name) + "`";
+  return "`" + nameOf(programOf(full, ref).graph, full.names, tensor) + "`";
 }
 
 std::string valueText(const AttributeValue& value) {
@@ -57,7 +64,7 @@ std::string valueText(const AttributeValue& value) {
 }
 
 std::string operandText(const Problem& full, NodeRef ref, const Operand& o) {
-  std::string text = full.names.text(programOf(full, ref).graph.tensors[o.tensor].name);
+  std::string text = nameOf(programOf(full, ref).graph, full.names, o.tensor);
   if (o.microbatch.isOne()) text += "#" + std::to_string(o.microbatch.number());
   return "`" + text + "`";
 }
@@ -124,6 +131,14 @@ NodeRef changed(const Problem& full, const Edit& edit) {
   return edit.nodes.front();
 }
 
+// Whether a location has "FILE:LINE".
+bool namesLine(const std::string& location) {
+  for (std::size_t at = location.find(':'); at != std::string::npos;
+       at = location.find(':', at + 1))
+    if (at > 0 && at + 1 < location.size() && std::isdigit(location[at + 1]) != 0) return true;
+  return false;
+}
+
 std::string resultName(const Problem& full, const Edit& edit) {
   const NodeRef ref = edit.nodes.front();
   return localName(full, ref, programOf(full, ref).graph.out(nodeOf(full, ref))[edit.index]);
@@ -141,6 +156,8 @@ NodePlace placeOf(const Problem& full, NodeRef ref) {
 
 std::string nodeText(const Problem& full, NodeRef ref) {
   const NodePlace place = placeOf(full, ref);
+  // A line of the user's program tells more than a place in a file that was made of it.
+  if (namesLine(place.location)) return "the " + place.op + " at " + place.location;
   return place.pointer + " (" + place.op + (place.location.empty() ? "" : " at " + place.location) +
          ")";
 }
@@ -287,8 +304,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   const auto& part = claim.parts.front();
   const TensorId t = programs.layout(part.rank).tensorOfSlot[part.slot];
   const std::string local =
-      "`" + numbers.setup().problem.names.text(programs.program(part.rank).graph.tensors[t].name) +
-      "`";
+      "`" + nameOf(programs.program(part.rank).graph, numbers.setup().problem.names, t) + "`";
   Match expected;
   expected.kind = Match::Kind::kBox;
   expected.tensor = numbers.setup().problem.plan.lineage[claim.entry].tensor;

@@ -37,7 +37,7 @@ std::string sentenceOf(const Cause& cause) {
 void addStages(std::vector<Finding>& findings, const Report& report) {
   std::map<std::string, std::vector<const StageReport*>> byReason;
   for (const StageReport& stage : report.stages) {
-    if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred)
+    if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred && !stage.guess)
       findings.push_back({Finding::Level::kWarning, "wrong-lineage",
                           "the cut point `" + stage.tensor +
                               "` does not hold although the outputs do: the lineage is wrong "

@@ -113,7 +113,7 @@ void writeProof(std::ostream& out, const Report& report) {
 void writeWrongLineage(std::ostream& out, const Report& report, const TextStyle& style) {
   std::vector<std::string> names;
   for (const auto& stage : report.stages) {
-    if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred)
+    if (stage.verdict == StageVerdict::kWrongLineage && !stage.inferred && !stage.guess)
       names.push_back(stage.tensor + " (/lineage/" + std::to_string(stage.entry) + ")");
   }
   if (names.empty()) return;

@@ -98,6 +98,7 @@ class Rewriter {
     const LineageEntry& from = problem_.plan.lineage[e];
     LineageEntry entry{from.tensor, from.role, {}};
     entry.approved = from.approved;
+    entry.guess = from.guess;
     const auto& dims = relations_.model.ofTensor[from.tensor];
     for (std::size_t s = 0; s < from.shards.size(); ++s) {
       const Shard& old = from.shards[s];

@@ -246,6 +246,8 @@ class PlanClient : public StreamClient {
     const ir::EntryDraft& entry = plan_.lineage.back();
     if (!entry.approved.empty() && entry.role != Role::kAssumed)
       place.fail("found \"approved\", expected \"role\": \"assumed\" with it");
+    if (!entry.guess.empty() && entry.role != Role::kCutPoint)
+      place.fail("found \"guess\", expected \"role\": \"cut_point\" with it");
   }
 
   void endPlan(const Place& place) const {
@@ -323,12 +325,14 @@ class PlanClient : public StreamClient {
       entry.role = readRole(v);
     } else if (key == "approved") {
       entry.approved = v.name();
+    } else if (key == "guess") {
+      entry.guess = v.name();
     } else if (key == "shards") {
       v.expectArray();
     } else {
       v.fail("unknown field \"" + std::string(key) +
-             "\", expected only \"tensor\", \"role\", \"approved\" and \"shards\"" +
-             ir::suggestField(key, {"tensor", "role", "approved", "shards"}));
+             "\", expected only \"tensor\", \"role\", \"approved\", \"guess\" and \"shards\"" +
+             ir::suggestField(key, {"tensor", "role", "approved", "guess", "shards"}));
     }
   }
 

@@ -369,6 +369,7 @@ class ProblemWriter {
         .key("role")
         .text(roleOf(e.role));
     if (!e.approved.empty()) json_.key("approved").text(e.approved);
+    if (!e.guess.empty()) json_.key("guess").text(e.guess);
     json_.key("shards").beginList();
     for (std::uint32_t s = 0; s < e.shards.size(); ++s) {
       const Shard& shard = e.shards[s];

@@ -197,6 +197,14 @@ void Verification::listDefects() {
   list([&](const Failure& f) {
     return isRefuted(f) && (!endToEnd_.evaluated || endToEnd_.violated.contains(f.entry));
   });
+  const auto guessed = [&](EntryId e) { return plan_.lineage[e].isGuess(); };
+  // Guesses that are wrong are no evidence: an output is.
+  if (endToEnd_.shows >= 0 && !report_.defects.empty() &&
+      std::all_of(report_.defects.begin(), report_.defects.end(),
+                  [&](const Defect& d) { return guessed(EntryId(d.entry)); })) {
+    const std::vector<Failure> shown = snapshot({EntryId(endToEnd_.shows)});
+    if (shown.front().stage) report_.defects.push_back(describe(shown.front()));
+  }
   if (report_.defects.empty()) list(isRefuted);
   if (report_.defects.empty())
     list([&](const Failure& f) { return endToEnd_.violated.contains(f.entry); });
@@ -215,7 +223,10 @@ void Verification::listDefects() {
     return;
   }
   if (differs_ && !report_.defects.empty() && endToEnd_.shows >= 0) {
-    Defect& first = report_.defects.front();
+    const auto given = std::find_if(
+        report_.defects.begin(), report_.defects.end(),
+        [&](const Defect& d) { return d.entry < 0 || !plan_.lineage[EntryId(d.entry)].isGuess(); });
+    Defect& first = given == report_.defects.end() ? report_.defects.front() : *given;
     first.message += "; it shows in output '" + tensorName(plan_.lineage[endToEnd_.shows].tensor) +
                      "'" + (endToEnd_.underCoarseMasks ? kUnderCoarseMasks : "");
   }

@@ -53,6 +53,7 @@ void Verification::prove() {
     StageReport stage;
     stage.entry = e;
     stage.inferred = plan_.lineage[e].inferred;
+    stage.guess = !plan_.lineage[e].guess.empty();
     stage.role = plan_.lineage[e].role;
     stage.tensor = tensorName(plan_.lineage[e].tensor);
     report_.stages.push_back(std::move(stage));

@@ -315,7 +315,7 @@ class Leaves(unittest.TestCase):
             loss = self.by_hand(world)
             w = torch.randn(4, requires_grad=True)
             with torch.no_grad():
-                w += loss.to(torch.long)
+                w += loss.to(torch.long) ^ 3
             return loss
 
         report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off"])

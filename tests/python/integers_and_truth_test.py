@@ -130,6 +130,76 @@ class NumbersAndTruth(unittest.TestCase):
             sp.verify(step, lambda world: step(world, True), mesh=self.MESH).verdict,
         )
 
+    def test_masked_tokens(self):
+        """Some tokens are replaced, by number or by a mask that is drawn, and padded ones, too."""
+
+        def step(world, mask=1, count=None):
+            tokens = world.input("tokens", (4, 6), torch.long, shard={"dp": 0}, high=16)
+            hidden = world.input("hidden", (4, 6), torch.bool, shard={"dp": 0})
+            padded = torch.arange(6) >= world.input(
+                "length", (4, 1), torch.long, shard={"dp": 0}, high=7
+            )
+            model = torch.nn.Sequential(
+                torch.nn.Embedding(16, 8, padding_idx=0), torch.nn.Linear(8, 16)
+            )
+            labels = tokens.masked_fill(~hidden, -100)
+            seen = tokens.masked_fill(hidden, mask).masked_fill(padded, 0)
+            n = (labels != -100).sum()
+            if not world.single:
+                (count or dist.all_reduce)(n)
+            loss = F.cross_entropy(model(seen).flatten(0, 1), labels.flatten(), reduction="sum") / n
+            loss.backward()
+            for p in model.parameters():
+                if not world.single:
+                    dist.all_reduce(p.grad)
+            world.output("loss", loss, sum=["dp"])
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+        for wrong in ({"mask": 2}, {"count": lambda n: n.mul_(2)}):
+            with self.subTest(wrong):
+                verdict = sp.verify(step, lambda w, wrong=wrong: step(w, **wrong), mesh=self.MESH)
+                self.assertEqual("NOT EQUIVALENT", verdict.verdict)
+
+    def test_positions_that_are_counted(self):
+        """Positions of tokens from the sum of a mask, as of sequences that are padded on the left,
+        which index an embedding.
+        """
+
+        def step(world, first=1):
+            mask = world.input("mask", (4, 6), torch.long, shard={"dp": 0}, high=2)
+            positions = (mask.cumsum(-1) - first).clamp(min=0).masked_fill(mask == 0, 1)
+            model = torch.nn.Embedding(6, 3)
+            loss = (model(positions) * mask[..., None]).square().mean()
+            loss.backward()
+            if not world.single:
+                dist.all_reduce(model.weight.grad)
+                model.weight.grad /= world.size
+            world.output("loss", loss, mean=["dp"])
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(step, lambda w: step(w, 0), mesh=self.MESH).verdict
+        )
+
+    def test_integers_of_several_inputs(self):
+        def numbers(world, change=0):
+            given = {
+                name: world.input(name, (4, 3), torch.long, shard={"dp": 0}, high=5)
+                for name in ("a", "b")
+            }
+            return given["a"] * given["b"] + given["a"] - (0 if world.single else change)
+
+        def step(world, change=0):
+            n = numbers(world, change)
+            world.output("parts", (n > 6).float() + n % 3, shard={"dp": 0})
+            world.output("sum", n.sum(), sum=["dp"])
+            world.output("cut off", (n / 2).long().sum(), sum=["dp"])
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh=self.MESH).verdict)
+        self.assertEqual(
+            "NOT EQUIVALENT", sp.verify(step, lambda w: step(w, 1), mesh=self.MESH).verdict
+        )
+
     def test_labels_that_were_declared_with_one_more_class(self):
         def step(world):
             x = world.input("x", (8, 3), shard={"dp": 0})
@@ -215,19 +285,31 @@ class NumbersAndTruth(unittest.TestCase):
             return target.float()
 
         for f in (pieces, copied):
-            self.assertNotEqual(
+            for dtype in (torch.bool, torch.int64):
+                self.assertNotEqual(
+                    "EQUIVALENT",
+                    self.verdict(
+                        lambda w, f=f, d=dtype: f(w, d), lambda w, f=f: f(w, torch.float64)
+                    ),
+                )
+            self.assertEqual(
                 "EQUIVALENT",
-                self.verdict(lambda w, f=f: f(w, torch.bool), lambda w, f=f: f(w, torch.float64)),
+                self.verdict(
+                    lambda w, f=f: f(w, torch.int64), lambda w, f=f: f(w, torch.float64).trunc()
+                ),
             )
-            self.refused(lambda w, f=f: f(w, torch.int64), "a cast of real")
         for f in (
             torch.sum,
             torch.prod,
             lambda x, dtype: x.cumsum(0, dtype=dtype),
             lambda x, dtype: x.cumprod(0, dtype=dtype),
         ):
-            self.refused(
-                lambda w, f=f: f(w.input("x", (4,)), dtype=torch.int64).float(), "a cast of real"
+            cut_off = lambda w, f=f: f(w.input("x", (4,)), dtype=torch.int64).float()  # noqa: E731
+            of = lambda w, f=f: f(w.input("x", (4,)).trunc(), dtype=torch.float64)  # noqa: E731
+            self.assertEqual("EQUIVALENT", self.verdict(cut_off, of))
+            self.assertNotEqual(
+                "EQUIVALENT",
+                self.verdict(cut_off, lambda w, f=f: f(w.input("x", (4,)), dtype=torch.float64)),
             )
         self.assertEqual(
             "EQUIVALENT",

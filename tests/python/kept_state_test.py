@@ -148,7 +148,7 @@ class Kept(unittest.TestCase):
 
     def test_what_cannot_be_followed(self):
         def unknown(world, model, mean):
-            model.fixed.copy_(mean.to(torch.long))
+            model.fixed.copy_(mean.to(torch.long) ^ 3)
 
         with self.assertRaisesRegex(sp.CaptureError, "'fixed.new' cannot be followed"):
             self.verdict(unknown)

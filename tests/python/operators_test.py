@@ -797,6 +797,7 @@ def _integers(world):
         "either": lambda: (t > 2) ^ (t < 5),
     }.items():
         world.output(f"bits {name}", of().float(), mean=())
+    _computed_integers(world, t)
     x = world.input("points", (2, 7, 5)).requires_grad_()
     _give(
         world,
@@ -813,6 +814,54 @@ def _integers(world):
         ),
         [y],
     )
+
+
+def _computed_integers(world, t):
+    """Integers of several inputs, and as indices."""
+    u = world.input("other bits", (2, 5), torch.long, high=4)
+    kept = t > 2
+    counted = kept.long().cumsum(-1) * kept  # 0 up to 5
+    masked = t.masked_fill(~kept, 1).masked_fill(u == 3, 0)
+    r = world.input("to be cut off", (2, 5))
+    numbers = {
+        "sum": t + u,
+        "difference": t - u,
+        "product": t * u,
+        "square": t.square(),
+        "negative": -t * 2,
+        "total": t.sum(-1),
+        "largest": torch.maximum(t, u),
+        "running": t.cumsum(-1),
+        "ordered": (t < u).long() + 2 * (t == u) + 4 * (t >= u + 1),
+        "with mask": t * kept,
+        "with constants": t + torch.arange(5),
+        "masked": masked,
+        "masked more": masked + 2,
+        "masked bounds": t.masked_fill(~kept, -100).clamp(min=0),
+        "masked both": masked * u,
+        "masked below": (masked < 2).long(),
+        "cut off": (r * 3).long(),
+        "cut off sum": (r * 3).sum(-1, dtype=torch.int32),
+        "chosen": torch.where(kept, t, u),
+        "counted": counted,
+    }
+    for name, of in numbers.items():
+        world.output(f"integers {name}", of.to(r.dtype), mean=())
+    indices = {
+        "counted": counted,
+        "masked": masked,
+        "masked twice": masked.masked_fill(u == 0, 5),
+        "sum": (t + u).clamp(max=6),
+        "chosen": torch.where(kept, t, u),
+    }
+    for name, at in indices.items():
+        rows = world.input(f"rows of {name}", (7, 3)).requires_grad_()
+        _give(world, f"rows {name}", F.embedding(at, rows), [rows])
+        _give(world, f"padded {name}", F.embedding(at, rows, padding_idx=1), [rows])
+        if at is not masked and "masked" not in name:
+            world.output(f"hot {name}", F.one_hot(at, 7).to(r.dtype), mean=())
+            _give(world, f"columns {name}", rows.T.index_select(1, at.flatten()), [rows])
+            _give(world, f"gathered {name}", rows.T[:2].gather(1, at), [rows])
 
 
 def _unscaled(x):

@@ -17,7 +17,7 @@ from ..terms.graph import Graph
 from ..terms.nodes import MOVES_HERE
 from ..terms.positions import MOST_POSITIONS, moved
 from ..terms.selection import choose
-from ..terms.values import Filled, Known, Named, Value, numel
+from ..terms.values import Filled, Hidden, Known, Named, Value, numel
 from .table import lowering, require
 
 MOST = 256  # length of a row that is chosen from
@@ -34,20 +34,44 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     lead = rows.shape[:-1]
     flat = g.named(g.reshape(rows, (numel(lead), n)))
     key = g.named(flat if largest else ar.negate(g, flat))
+    index = _places_of_most(g, key, k)
+    g.assume(assumptions.TIES)
+    hot = tables.one_hot(g, index, 0, n)
+    values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
+    return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))
+
+
+def _places_of_most(g: Graph, rows: Named, k: int) -> Named:
+    """[rows, k]: where the k largest numbers of each row are."""
+    count, n = rows.shape
     index = g.emit(
         "moe_gate",
-        [key, Known(torch.eye(n, dtype=torch.float64))],
-        [None, (numel(lead), k)],
+        [rows, Known(torch.eye(n, dtype=torch.float64))],
+        [None, (count, k)],
         {"score_func": "softmax", "topk": k},
         "int",
     )[1]
     assert index is not None
     g.tensors[index.name]["dtype"] = "int64"
     g.integers.classes[index.name] = n
-    g.assume(assumptions.TIES)
-    hot = tables.one_hot(g, index, 0, n)
-    values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
-    return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))
+    return index
+
+
+def as_index(g: Graph, v: Value, n: int) -> Value:
+    """Integers below n that were computed (sums, products, casts) as an integer tensor.
+
+    v is the position of the largest of 2 v c - c^2, over c from 0 up to n: there is one.
+    """
+    if getattr(v, "kind", "") != "real" or isinstance(v, (Filled, Known, Hidden)):
+        return v
+    require(n <= MOST, f"an index that was computed, among more than {MOST}")
+    g.assume(assumptions.CLASSES)
+    c = torch.arange(n, dtype=torch.float64)
+    rows = ar.binary(
+        g, "sub", ar.binary(g, "mul", g.reshape(v, (*v.shape, 1)), Known(2 * c)), Known(c * c)
+    )
+    index = _places_of_most(g, g.named(g.reshape(rows, (numel(v.shape), n))), 1)
+    return g.reshape(index, v.shape)
 
 
 @lowering("topk")

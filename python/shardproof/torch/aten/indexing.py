@@ -12,8 +12,8 @@ import torch
 from ..terms import arithmetic as ar
 from ..terms import assumptions, indicators, tables
 from ..terms.graph import Graph
-from ..terms.selection import choose, nonzero
-from ..terms.values import Filled, Known, Named, Pick, Table, Unsupported, Value, numel
+from ..terms.selection import as_numbers, choose, complement, nonzero
+from ..terms.values import Filled, Known, Named, Pick, Replaced, Table, Unsupported, Value, numel
 from . import choices
 from .layout import taken_back
 from .reductions import norm
@@ -30,10 +30,17 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
+    ids = choices.as_index(g, ids, weight.shape[0])
+    if isinstance(ids, Replaced):
+        kept = embedding(call, g, weight, ids.source, padding_idx, scale_grad_by_freq)
+        row = g.slice(weight, 0, *_position(ids.other, weight.shape[0]))
+        return choose(
+            g, _per_row(g, ids.keep, kept), kept, g.reshape(row, row.shape[1:]), kept.shape
+        )
     tables.note_classes(g, ids, weight.shape[0])
     if isinstance(ids, (Known, Filled)):
         _within(g.data(ids), weight.shape[0], False)
-        return _rows(g, weight, g.data(ids), 0, call.shape())
+        return _rows(g, weight, g.data(ids), 0, ids.shape + weight.shape[1:])
     if len(weight.shape) == 1:
         t = tables.table_of(g, ids)
         if t is not None and isinstance(weight, (Known, Filled)):
@@ -54,17 +61,20 @@ def embedding(
     return picked  # type: ignore[return-value]
 
 
+def _position(i: int, n: int) -> tuple[int, int]:
+    """Where a number begins and ends among n positions."""
+    require(0 <= i < n, "an index outside of the table")
+    return i, i + 1
+
+
+def _per_row(g: Graph, mask: Value, rows: Value) -> Value:
+    """A mask of rows as one of their elements."""
+    return g.reshape(mask, mask.shape + (1,) * (len(rows.shape) - len(mask.shape)))
+
+
 def _rows(g: Graph, x: Value, index: torch.Tensor, dim: int, shape: tuple[int, ...]) -> Value:
     """The positions that a constant names along a dimension, as slices."""
-    flat = _within(index, x.shape[dim])
-    runs: list[list[int]] = []
-    for i in flat:
-        if runs and i == runs[-1][1]:
-            runs[-1][1] = i + 1
-        else:
-            runs.append([i, i + 1])
-    require(0 < len(runs) <= 4096, "an index of too many pieces")
-    return g.reshape(g.cat([g.slice(x, dim, a, b) for a, b in runs], dim), shape)
+    return g.reshape(tables.along(g, x, _within(index, x.shape[dim]), dim), shape)
 
 
 def _within(index: torch.Tensor, n: int, negative: bool = True) -> list[int]:
@@ -90,15 +100,19 @@ def embedding_backward(
         "row",
     )
     shape = (int(rows),) + grad.shape[-1:]
+    ids = choices.as_index(g, ids, int(rows))
     if padding_idx >= 0:  # the row of the padding index gets nothing
-        require(
-            isinstance(ids, Named) and ids.kind == "int",
-            "an embedding with a padding index, of indices that were computed",
+        counts = complement(g, _equals(g, ids, int(padding_idx)))
+        grad = ar.binary(g, "mul", grad, _per_row(g, counts, grad))
+    if isinstance(ids, Replaced):
+        keep = _per_row(g, g.expand(ids.keep, ids.shape), grad)
+        of_kept = embedding_backward(
+            call, g, ar.binary(g, "mul", grad, keep), ids.source, rows, -1, False
         )
-        counts = ar.binary(
-            g, "sub", 1, tables.one_hot(g, ids, int(padding_idx), int(padding_idx) + 1)
-        )
-        grad = ar.binary(g, "mul", grad, counts)
+        others = ar.binary(g, "mul", grad, complement(g, keep))
+        total = ar.reduce(g, "sum", g.reshape(others, (numel(ids.shape), shape[1])), [0], True)
+        start, _ = _position(ids.other, shape[0])
+        return ar.binary(g, "add", of_kept, _placed(g, total, start, shape))
     tables.note_classes(g, ids, int(rows))
     if isinstance(ids, (Known, Filled)):
         return _rows_backward(g, grad, g.data(ids), int(rows))
@@ -109,6 +123,21 @@ def embedding_backward(
     require(isinstance(ids, Table), "the gradient of an embedding whose indices are not classes")
     assert isinstance(ids, Table)
     return scatter_rows(g, grad, ids, shape)
+
+
+def _equals(g: Graph, ids: Value, number: int) -> Value:
+    """1 where integers are this number, 0 elsewhere."""
+    if isinstance(ids, (Known, Filled)):
+        return Known((g.data(ids) == number).double())
+    if isinstance(ids, Replaced):
+        other = Filled(int(ids.other == number), ids.shape)
+        return choose(g, ids.keep, _equals(g, ids.source, number), other, ids.shape)
+    if isinstance(ids, Named):
+        hot = tables.one_hot(g, ids, number, number + 1)
+        return g.reshape(hot, ids.shape)
+    found = tables.apply(g, torch.eq, [ids, Filled(number, (), "int")], ids.shape)
+    require(found is not None, "an embedding with a padding index, of indices that were computed")
+    return as_numbers(found)  # type: ignore[arg-type]
 
 
 def _rows_backward(g: Graph, grad: Value, ids: torch.Tensor, rows: int) -> Value:
@@ -364,6 +393,7 @@ def _of_rows(g: Graph, indices: list[Value | None], shape: tuple[int, ...]) -> V
 
 def _hot_of_rows(g: Graph, index: Value, x: Value) -> Value:
     """[rows, elements of a row, 1, ...]: 1 at the index."""
+    index = choices.as_index(g, index, x.shape[1])
     tables.note_classes(g, index, x.shape[1])
     require(
         isinstance(index, (Named, Table)) and index.kind == "int",
@@ -446,6 +476,7 @@ def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
 
 def _along_classes(g: Graph, x: Value, dim: int, i: Value) -> Value:
     """The positions along a dimension that a tensor of classes names."""
+    i = choices.as_index(g, i, x.shape[dim])
     tables.note_classes(g, i, x.shape[dim])
     require(
         isinstance(i, (Named, Table)) and i.kind == "int",
@@ -622,6 +653,7 @@ def scatter_reduce(
 
 def _hot_along(g: Graph, i: Value, n: int) -> Value:
     """[..., n]: 1 at the place that each row names."""
+    i = choices.as_index(g, i, n)
     tables.note_classes(g, i, n)
     require(isinstance(i, (Named, Table)) and i.kind == "int", "indices that are no integers")
     g.assume(assumptions.CLASSES)
@@ -642,6 +674,7 @@ def index_add(
             x,
             taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]),
         )
+    i = choices.as_index(g, i, x.shape[dim])
     tables.note_classes(g, i, x.shape[dim])
     require(isinstance(i, Named) and i.kind == "int", "an index that is not one tensor of classes")
     rows, back = ar.rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
@@ -824,6 +857,7 @@ def embedding_renorm(
 def gather(call: Any, g: Graph, x: Value, dim: int, i: Value, sparse_grad: bool = False) -> Value:
     if isinstance(i, (Known, Filled)):
         return _gather_known(g, x, dim % len(x.shape), g.data(i))
+    i = choices.as_index(g, i, x.shape[dim])
     if (
         isinstance(i, Named)
         and i.kind == "int"
@@ -865,6 +899,7 @@ def scatter(
             ar.lift(source),
             call.name.rstrip("_") == "aten.scatter_add",
         )
+    i = choices.as_index(g, i, x.shape[dim])
     if (
         isinstance(i, Named)
         and i.kind == "int"

@@ -9,10 +9,20 @@ from typing import Any
 import torch
 
 from ..terms import tables
-from ..terms.arithmetic import binary, check, lift, reduce
+from ..terms.arithmetic import binary, check, lift, numbers, reduce, unary
 from ..terms.graph import Graph
 from ..terms.selection import choose, nonzero
-from ..terms.values import Complex, Filled, Known, Named, Table, Unsupported, Value, kind_of
+from ..terms.values import (
+    Complex,
+    Filled,
+    Known,
+    Named,
+    Replaced,
+    Table,
+    Unsupported,
+    Value,
+    kind_of,
+)
 from .table import lowering, require, scalar
 
 
@@ -40,11 +50,14 @@ from .table import lowering, require, scalar
     "select_copy",
 )
 def copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
-    return g.reshape(cast(g, x, call.outs[0].dtype), call.shape())
+    return g.reshape(cast(g, x, call.outs[0].dtype, call.given[0].dtype), call.shape())
 
 
-def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
-    """To another dtype: the identity on numbers; reals do not become integers."""
+def cast(g: Graph, x: Value, dtype: torch.dtype, of: torch.dtype | None = None) -> Value:
+    """To another dtype, from `of` (None: not known): the identity on numbers.
+
+    Reals that become integers are cut off. Integers that were computed are real numbers here.
+    """
     check(x)
     kind = kind_of(dtype)
     have = getattr(x, "kind", "real")
@@ -67,6 +80,8 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         and (t := tables.table_of(g, x)) is not None
     ):
         return Table(t.source, t.entries.to(torch.float64), t.low, x.shape)
+    if kind == "real" and isinstance(x, Replaced):
+        return numbers(g, x)
     if kind == "real" and have in ("int", "bool"):
         return Known(x.data.double(), x.host) if isinstance(x, Known) else x
     if isinstance(x, Known):
@@ -80,6 +95,8 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
         return x  # zeros and ones
     if kind == "bool" and have == "real":
         return nonzero(g, x)
+    if kind == "int" and have == "real" and of is not None:
+        return unary(g, "trunc", x) if of.is_floating_point else x
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x
@@ -90,13 +107,13 @@ def cast(g: Graph, x: Value, dtype: torch.dtype) -> Value:
 
 @lowering("_to_copy", "to")
 def to_copy(call: Any, g: Graph, x: Value, *args: Any, **kwargs: Any) -> Value:
-    return cast(g, x, call.outs[0].dtype)
+    return cast(g, x, call.outs[0].dtype, call.given[0].dtype)
 
 
 @lowering("copy", "copy_", "prims.copy_to", selective=True)
 def copy_into(call: Any, g: Graph, x: Value, source: Value, *args: Any) -> Value:
     check(source)  # what was there before does not matter
-    return g.expand(cast(g, source, call.outs[0].dtype), call.shape())
+    return g.expand(cast(g, source, call.outs[0].dtype, call.given[1].dtype), call.shape())
 
 
 @lowering("fill", "fill_", "full_like", "new_full", selective=True)
@@ -147,7 +164,7 @@ def foreach_copy(
         [t.dtype for t in call.given[i * len(targets) : (i + 1) * len(targets)]] for i in (0, 1)
     )
     return [
-        g.expand(s if kind_of(a) == kind_of(b) else cast(g, s, a), t.shape)
+        g.expand(s if kind_of(a) == kind_of(b) else cast(g, s, a, b), t.shape)
         for t, s, a, b in zip(targets, sources, to, of)
     ]
 

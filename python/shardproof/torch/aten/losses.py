@@ -14,7 +14,7 @@ from ..terms.constants import number
 from ..terms.graph import Graph
 from ..terms.integer_inputs import IntegerOrigins
 from ..terms.labels import note
-from ..terms.values import Filled, Ignored, Known, Named, Table, Value, numel
+from ..terms.values import Filled, Known, Named, Replaced, Table, Value, numel
 from .table import lowering, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -63,7 +63,7 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
     if ignore is not None:
         note(g, labels, ignore)
     keep: Value | None = None
-    if isinstance(labels, Ignored):
+    if isinstance(labels, Replaced):
         require(
             labels.other == ignore,
             "labels that are replaced by a number that is not the ignored one",

@@ -15,7 +15,17 @@ from ..terms.graph import Graph
 from ..terms.labels import bounded, note
 from ..terms.selection import as_numbers, at_least, choose, complement, greater
 from ..terms.signs import never_negative
-from ..terms.values import Complex, Filled, Hidden, Ignored, Known, Named, Table, Unsupported, Value
+from ..terms.values import (
+    Complex,
+    Filled,
+    Hidden,
+    Known,
+    Named,
+    Replaced,
+    Table,
+    Unsupported,
+    Value,
+)
 from .layout import cast
 from .table import lowering, require, scalar
 
@@ -43,28 +53,45 @@ def mul(call: Any, g: Graph, a: Any, b: Any) -> Value:
 @lowering("div", "divide", "true_divide")
 def div(call: Any, g: Graph, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
     if rounding_mode is not None:
-        rounded: Value = _of_classes(lambda x, y: torch.div(x, y, rounding_mode=rounding_mode))(
-            call, g, a, b
-        )
+        rounded: Value = _of_classes(
+            lambda x, y: torch.div(x, y, rounding_mode=rounding_mode), _quotient(rounding_mode)
+        )(call, g, a, b)
         return rounded
     return ar.binary(g, "div", a, b)
 
 
-def _of_classes(function: Any) -> Any:
+def _of_classes(function: Any, real: Any = None) -> Any:
     """A function of integers that are classes.
 
-    Of anything else it is an opaque function of each element.
+    Of anything else it is `real`; None: an opaque function of each element.
     """
 
     def f(call: Any, g: Graph, a: Any, b: Any) -> Any:
-        t = tables.apply(g, function, [ar.lift(a), ar.lift(b)], call.shape())
-        return NotImplemented if t is None else tables.constant_table(t) or t
+        a, b = ar.lift(a), ar.lift(b)
+        t = tables.apply(g, function, [a, b], call.shape())
+        if t is not None:
+            return tables.constant_table(g, t) or t
+        return NotImplemented if real is None else real(g, ar.numbers(g, a), ar.numbers(g, b))
 
     return f
 
 
-for _name in ("remainder", "fmod", "floor_divide"):
-    lowering(_name)(_of_classes(getattr(torch, _name)))
+def _quotient(step: str) -> Any:
+    return lambda g, a, b: ar.unary(g, step, ar.binary(g, "div", a, b))
+
+
+def _rest(step: str) -> Any:
+    """What is left of a where it is divided by b and the quotient is cut off."""
+    whole = _quotient(step)
+    return lambda g, a, b: ar.binary(g, "sub", a, ar.binary(g, "mul", whole(g, a, b), b))
+
+
+for _name, _real in (
+    ("remainder", _rest("floor")),
+    ("fmod", _rest("trunc")),
+    ("floor_divide", _quotient("floor")),
+):
+    lowering(_name)(_of_classes(getattr(torch, _name), _real))
 for _name in ("left_shift", "right_shift"):
     lowering(f"bitwise_{_name}", f"__{_name[0]}shift__", f"__i{_name[0]}shift__")(
         _of_classes(getattr(torch, f"bitwise_{_name}"))
@@ -313,11 +340,15 @@ def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
         if (
-            isinstance(a, Ignored)
+            isinstance(a, Replaced)
             and a.zeros
             and torch.tensor(a.other).clamp(min, max) == torch.tensor(0).clamp(min, max)
         ):
             a = a.source
+        if isinstance(a, Replaced) and not isinstance(min, float) and not isinstance(max, float):
+            source = clamp(call, g, a.source, min, max)
+            if getattr(source, "kind", "") == "int":
+                return Replaced(source, a.keep, int(torch.tensor(a.other).clamp(min, max)))
         t = _clamp_table(g, a, min, max)
         if t is not None:
             return t
@@ -378,7 +409,7 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
     A number below 0 equals none.
     """
     for x, y in ((a, b), (b, a)):
-        if isinstance(x, Ignored) and x.other < 0 and isinstance(y, Named):
+        if isinstance(x, Replaced) and x.other < 0 and isinstance(y, Named):
             same = _same_class(g, x.source, y)
             return ar.binary(g, "mul", same, as_numbers(x.keep)) if same is not None else None
     of_a, of_b = (tables.table_of(g, v) if isinstance(v, Named) else None for v in (a, b))
@@ -391,12 +422,12 @@ def _same_class(g: Graph, a: Value, b: Value) -> Value | None:
     )
 
 
-def _of_ignored(
-    f: Any, function: Any, call: Any, g: Graph, x: Ignored, y: Filled, flip: bool
+def _of_replaced(
+    f: Any, function: Any, call: Any, g: Graph, x: Replaced, y: Filled, flip: bool
 ) -> Value:
-    """A comparison of labels with a number.
+    """A comparison of replaced integers with a number.
 
-    It is that of the class where the label counts, else that of the number that ignores.
+    It is that of the integer where it is kept, else that of the number in its place.
     """
     inside = f(call, g, *((y, x.source) if flip else (x.source, y)))
     other, number = torch.tensor(x.other), torch.tensor(y.fill)
@@ -436,13 +467,13 @@ def _comparison(name: str) -> Any:
     def f(call: Any, g: Graph, a: Any, b: Any) -> Value:
         a, b = ar.lift(a), ar.lift(b)
         for x, y, flip in ((a, b, False), (b, a, True)):
-            if isinstance(x, Ignored) and isinstance(y, Filled):
-                return _of_ignored(f, function, call, g, x, y, flip)
+            if isinstance(x, Replaced) and isinstance(y, Filled):
+                return _of_replaced(f, function, call, g, x, y, flip)
             if isinstance(x, Named) and x.kind == "int" and isinstance(y, Filled):
                 _note_ignored(g, name, x, y, flip)
         t = tables.apply(g, function, [a, b], call.shape())
         if t is not None:
-            same = tables.constant_table(t)
+            same = tables.constant_table(g, t)
             if same is not None:
                 g.assume(assumptions.CLASSES)
             return same if same is not None else t
@@ -501,12 +532,7 @@ def _comparison(name: str) -> Any:
         ):
             # also where Python tests for a negative one
             return Filled(int(name == "ge"), call.shape(), "bool")
-        for v in (a, b):
-            require(
-                not (isinstance(v, (Named, Table, Ignored)) and v.kind == "int"),
-                "a comparison of integers whose range is not known",
-            )
-        return g.expand(real(g, a, b), call.shape())
+        return g.expand(real(g, ar.numbers(g, a), ar.numbers(g, b)), call.shape())
 
     return f
 
@@ -528,10 +554,10 @@ def _logical(function: Any, real: Any, bitwise: Any) -> Any:
             t = tables.apply(g, bitwise, operands, call.shape())
             if t is None:
                 raise Unsupported("a bitwise operator on integers that are not classes")
-            return tables.constant_table(t) or t
+            return tables.constant_table(g, t) or t
         t = tables.apply(g, function, [_as_bool(g, v) for v in operands], call.shape())
         if t is not None:
-            same = tables.constant_table(t)
+            same = tables.constant_table(g, t)
             return same if same is not None else t
         return g.expand(real(g, *[as_numbers(v) for v in operands]), call.shape())
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from ..terms import arithmetic as ar
+from ..terms import assumptions
 from ..terms.graph import Graph
 from ..terms.selection import choose
-from ..terms.values import Filled, Hidden, Known, Named, Table, Value, numel
+from ..terms.values import Filled, Hidden, Known, Named, Value, numel
 from . import choices
 from .layout import cast
 from .table import lowering, require, scalar
@@ -23,7 +24,7 @@ def _summed(call: Any, g: Graph, a: Value, dtype: Any) -> Value:
     Reals are cut off first for an integer dtype.
     """
     return (
-        cast(g, a, dtype)
+        cast(g, a, dtype, call.given[0].dtype)
         if dtype is not None
         and not dtype.is_floating_point
         and call.given[0].dtype.is_floating_point
@@ -169,16 +170,15 @@ def softmax(call: Any, g: Graph, a: Value, dim: int, half: bool) -> Value:
 
 @lowering("_safe_softmax")
 def safe_softmax(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
-    """Zeros where all of a row is masked.
-
-    Only scores of which something is seen in each row are followed.
+    """Zeros where all of a row is masked. Where data says what is masked, each row sees something:
+    that is assumed.
     """
+    if isinstance(a, Hidden) and isinstance(a.keep, (Filled, Known)):
+        seen = (g.data(a.keep).expand(a.shape) != 0).any(dim, True)
+        p = ar.softmax(g, a, dim)
+        return p if bool(seen.all()) else ar.one_of(g, Known(seen), p, Filled(0, ()), a.shape)
     if isinstance(a, Hidden):
-        require(
-            isinstance(a.keep, (Filled, Known))
-            and bool((g.data(a.keep).expand(a.shape) != 0).any(dim).all()),
-            "rows of which all, or data says which, are masked",
-        )
+        g.assume(assumptions.EACH_ROW_SEEN)
     elif not (
         isinstance(a, Named)
         and a.node is not None
@@ -361,11 +361,7 @@ def cdist_backward(
 @lowering("cumsum")
 def cumsum(call: Any, g: Graph, a: Value, dim: int, dtype: Any = None) -> Value:
     """Along a dimension: the product with a triangle of ones."""
-    a = _summed(call, g, a, dtype)
-    require(
-        not isinstance(a, Table) and getattr(a, "kind", "real") == "real",
-        "a running sum of integers",
-    )
+    a = ar.numbers(g, _summed(call, g, a, dtype))
     d = dim % len(a.shape)
     n = a.shape[d]
     require(n <= 4096, "a running sum along a dimension of more than 4096")

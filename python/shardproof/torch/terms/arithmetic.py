@@ -17,7 +17,7 @@ import torch
 from . import assumptions, tables
 from .causal_masks import hide
 from .constants import FOLD_LIMIT, as_fraction, number
-from .graph import Graph
+from .graph import WRITERS, Graph
 from .nodes import MOVES_HERE
 from .signs import never_negative
 from .values import (
@@ -29,6 +29,7 @@ from .values import (
     Pick,
     Poison,
     Poisoned,
+    Replaced,
     Shape,
     Table,
     Unsupported,
@@ -93,6 +94,11 @@ def binary(
         return _with_hidden(g, op, a, b)
     if 0 in shape:
         return Filled(0, shape)
+    if isinstance(a, Replaced) or isinstance(b, Replaced):
+        replaced = _replaced(g, op, a, b, shape)
+        if replaced is not None:
+            return replaced
+        a, b = (numbers(g, v) if isinstance(v, Replaced) else v for v in (a, b))
     special = tables.binary(g, op, a, b, shape)
     if special is not None:
         return special
@@ -112,11 +118,7 @@ def binary(
         and b.name == a.name
     ):
         return a.square
-    if isinstance(a, Known) and a.kind != "real" and getattr(b, "kind", "") in ("real", "bool"):
-        a = Known(a.data.double())
-    if isinstance(b, Known) and b.kind != "real" and getattr(a, "kind", "") in ("real", "bool"):
-        b = Known(b.data.double())
-    a, b = _as_real(g, a, b), _as_real(g, b, a)
+    a, b = numbers(g, a), numbers(g, b)
     if op == "mul":
         for x, keep in ((a, b), (b, a)):
             if (
@@ -129,20 +131,38 @@ def binary(
                 kept = g.one(op, [x, g.named(keep)], shape)
                 kept.masked = (x, g.reshape(keep, shape[:-1]))  # type: ignore[assignment]
                 return kept
-    kind = "int" if getattr(a, "kind", "real") == getattr(b, "kind", "real") == "int" else "real"
-    if kind == "int" or getattr(a, "kind", "") == "int" or getattr(b, "kind", "") == "int":
-        raise Unsupported("arithmetic on integers that are not one tensor of classes and constants")
     return _of_classes(g, op, g.named(a), g.named(b), shape)
 
 
-def _as_real(g: Graph, v: Value, other: Value) -> Value:
-    """Integers that are classes, or were computed from them, become reals beside reals."""
-    t = (
-        tables.table_of(g, v)
-        if getattr(v, "kind", "") == "int" and getattr(other, "kind", "") == "real"
-        else None
-    )
-    return Table(t.source, t.entries.double(), t.low, t.shape) if t is not None else v
+def numbers(g: Graph, v: Value) -> Value:
+    """Integers, and constants, as real numbers; anything else as it is.
+
+    Raises Unsupported where they are inputs whose range is not known.
+    """
+    if isinstance(v, Known):
+        return Known(v.data.double(), v.host) if v.kind != "real" else v
+    if getattr(v, "kind", "") != "int" or isinstance(v, Filled):
+        return v
+    if isinstance(v, Replaced):
+        kept = binary(g, "mul", numbers(g, v.source), v.keep)
+        return binary(g, "add", kept, binary(g, "mul", binary(g, "sub", 1, v.keep), v.other))
+    t = tables.table_of(g, v)
+    if t is None:
+        raise Unsupported("arithmetic on integers whose range is not known")
+    return Table(t.source, t.entries.double(), t.low, t.shape)
+
+
+WRITERS[Replaced] = numbers
+
+
+def _replaced(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value | None:
+    """Arithmetic of replaced integers and one integer, which stays that; None: it does not."""
+    for x, y, flip in ((a, b, False), (b, a, True)):
+        if isinstance(x, Replaced) and isinstance(y, Filled) and y.kind == "int" and op != "div":
+            source = binary(g, op, *((y, x.source) if flip else (x.source, y)))
+            other = _NUMBERS[op](*((y.fill, x.other) if flip else (x.other, y.fill)))
+            return Replaced(g.expand(source, shape), g.expand(x.keep, shape), int(other))
+    return None
 
 
 def _of_classes(g: Graph, op: str, a: Named, b: Named, shape: Shape) -> Value:
@@ -268,9 +288,7 @@ def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
 
 def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
     """v op x, where x stands for the fraction or root whose nearest double it is."""
-    a = g.named(v)
-    if a.kind == "int":
-        raise Unsupported("arithmetic on integers that are not classes")
+    a = g.named(numbers(g, v))
     if not math.isfinite(x):
         raise Unsupported("arithmetic with an infinity")
     if (op in ("mul", "div") and x == 1) or (op in ("add", "sub") and x == 0):
@@ -389,21 +407,20 @@ def unary(g: Graph, op: str, a: Value) -> Value:
         raise Unsupported(f"{op} of complex numbers")
     if isinstance(a, Hidden) and op == "exp":
         return exp_of_hidden(g, a)
+    if op in _STEPS and getattr(a, "kind", "") == "int":
+        return a
+    if op == "neg" and (isinstance(a, (Table, Pick)) or getattr(a, "kind", "") == "int"):
+        return binary(g, "mul", a, -1)
+    a = numbers(g, a)
     if op == "square":
         return power(g, a, 2)
     if op == "sqrt":
         return g.root(g.named(a))
-    if op == "neg" and isinstance(a, (Table, Pick)):
-        return binary(g, "mul", a, -1)
     if isinstance(a, Table) and op not in ("exp", "log", "rsqrt"):
         return Table(a.source, _UNARY[op](a.entries.to(torch.float64)), a.low, a.shape)
-    if op in _STEPS and getattr(a, "kind", "") == "int":
-        return a
     n = g.named(a)
     if op == "neg" and n.node is not None and n.node["op"] == "neg":
         return g.value_of(n.node["in"][0], n.kind)
-    if n.kind == "int":
-        raise Unsupported(f"{op} of integers")
     if op == "exp":
         return _exp(g, n)
     result = _sigmoid_of_logarithms(g, n) if op == "sigmoid" else None
@@ -569,9 +586,7 @@ def power(g: Graph, a: Value, exponent: float | int) -> Value:
         return Filled(number(float(a.fill) ** exponent), a.shape)
     if isinstance(a, Known):
         return Known(a.data.double() ** exponent)
-    n = g.named(a)
-    if n.kind == "int":
-        raise Unsupported("a power of integers")
+    n = g.named(numbers(g, a))
     if exponent == 1:
         return n
     if exponent == 2 and n.square is not None:
@@ -616,9 +631,7 @@ def step(g: Graph, a: Value) -> Value:
     check(a)
     if is_constant(a):
         return Known(g.data(a) > 0)
-    n = g.named(a)
-    if n.kind == "int":
-        raise Unsupported("a comparison of integers that are not classes")
+    n = g.named(numbers(g, a))
     return g.one("relu_backward", [Filled(1, n.shape), n], n.shape)
 
 
@@ -674,9 +687,7 @@ def reduce(
         return Complex(reduce(g, op, a.real, dims, keepdim), reduce(g, op, a.imag, dims, keepdim))
     if count == 1:
         return g.reshape(a, shape)
-    n = g.named(a)
-    if n.kind == "int":
-        raise Unsupported(f"{op} of integers")
+    n = g.named(numbers(g, a))
     last = len(a.shape) - 1
     if op == "sum" and dims == [last] and n.row_sums is not None:
         return g.reshape(n.row_sums, shape)

@@ -135,6 +135,15 @@ def drawn_number(loc: str) -> Assumption:
     )
 
 
+def changed_gradients(optimizer: str) -> Assumption:
+    return Assumption(
+        "changed-gradients",
+        Kind.CHECKABLE,
+        f"{optimizer} changes gradients in its step: they are compared as they were before it, and "
+        "nobody reads what it leaves in .grad",
+    )
+
+
 def rest_of_script(steps: list[int]) -> Assumption:
     """A script was stopped when each of its optimizers had made so many steps."""
     most = max(steps, default=1)
@@ -168,20 +177,20 @@ def placement_from_shape(what: str) -> Assumption:
     )
 
 
-def draws_by_position(loc: str) -> Assumption:
+def draws_by_position(places: str) -> Assumption:
     return Assumption(
         "draws-by-position",
         Kind.CHECKABLE,
-        f"random numbers drawn at {loc}: each rank's are those of the single device"
+        f"random numbers drawn at {places}: each rank's are those of the single device"
         " at the same positions",
     )
 
 
-def same_seed(loc: str, axes: str) -> Assumption:
+def same_seed(places: str, axes: str) -> Assumption:
     return Assumption(
         "same-seed",
         Kind.RISK,
-        f"random numbers drawn at {loc}: ranks along {axes} draw the same ones (one"
+        f"random numbers drawn at {places}: ranks along {axes} draw the same ones (one"
         " seed) for their parts of the batch; taken to be different ones",
     )
 
@@ -224,9 +233,11 @@ def batch_of_all(loc: str, axes: str, seeds: str) -> Assumption:
 
 
 def loaded_batches(
-    source: str, sizes: Sequence[int], axes: str, together: bool, alone: int
+    source: str, sizes: Sequence[int], axes: str, together: bool, alone: int, rows: str
 ) -> Assumption:
-    """sizes: samples of each rank along the axes. alone: what the script reads on one device."""
+    """sizes: samples of each rank along the axes. alone: what the script reads on one device. rows:
+    the shapes of a rank's tensors.
+    """
     if not axes:
         text = f"single device: batch of {sizes[0]}, the same as on every rank,"
     elif together:
@@ -239,24 +250,112 @@ def loaded_batches(
         )
     whole = sum(sizes) if together else sizes[0]
     other = f"; run on one device, the script itself reads {alone}" if alone != whole else ""
-    return Assumption("batch", Kind.CHECKABLE, f"{text} from {source}{other}")
+    shapes = f"; each rank's: {rows}" if rows else ""
+    return Assumption("batch", Kind.CHECKABLE, f"{text} from {source}{shapes}{other}")
 
 
 def arrays_of_ranks(loc: str, axes: str) -> Assumption:
     return Assumption(
         "own-arrays",
         Kind.RISK,
-        f"the arrays that {loc} moves to a device differ between ranks along {axes}, and nothing "
-        "that is drawn chooses them; they are taken to be samples of each rank",
+        f"the arrays that {loc} moves to a device differ between ranks along {axes}; they are "
+        "taken to be samples of each rank",
     )
 
 
 def batches_as_read(why: str) -> Assumption:
     return Assumption(
-        "batch",
-        Kind.CHECKABLE,
+        "batches-as-read",
+        Kind.RISK,
         "the batches of DataLoaders are those that were read, on the single device by its own "
-        f"sampler: with the ranks' batches as inputs the step cannot be followed ({why})",
+        "sampler, so that nothing is known of other batches: with the ranks' batches as inputs the "
+        f"step cannot be followed ({why})",
+    )
+
+
+def read_by_some(loader: str) -> Assumption:
+    return Assumption(
+        "batches-as-read",
+        Kind.RISK,
+        f"the batches of the DataLoader at {loader}, which not all ranks and the single device "
+        "read, are those that were read, so that nothing is known of other batches",
+    )
+
+
+def as_read(loader: str, path: str, kind: str) -> Assumption:
+    what = f"{path!r} ({kind})" if path else kind
+    return Assumption(
+        "batch-constants",
+        Kind.RISK,
+        f"what the DataLoader at {loader} yields as {what} is no input but what was read, whatever "
+        "the program computes or decides by it",
+    )
+
+
+def integers_decide(loc: str, below: int) -> Assumption:
+    return Assumption(
+        "loaded-integers-decide",
+        Kind.RISK,
+        f"what is computed of integers at {loc} is the same for all below {below}, as all that "
+        "were read are: other data may have others",
+    )
+
+
+def drawn_apart(place: str) -> Assumption:
+    return Assumption(
+        "drawn-decisions",
+        Kind.RISK,
+        f"ranks decide at {place} by random numbers of their own: the programs are those of the "
+        "numbers that were drawn in this run, and others may differ",
+    )
+
+
+def python_random(generator: str, apart: bool) -> Assumption:
+    if apart:
+        return Assumption(
+            "python-random",
+            Kind.RISK,
+            f"ranks draw other numbers from Python's `{generator}`, which the script does not seed "
+            "alike: the programs are those of the numbers that were drawn in this run",
+        )
+    return Assumption(
+        "python-random",
+        Kind.CHECKABLE,
+        f"the script draws from Python's `{generator}`, on all ranks the same: the program is that "
+        "of the numbers that were drawn in this run",
+    )
+
+
+def array_numbers(places: str, apart: bool) -> Assumption:
+    if apart:
+        return Assumption(
+            "own-arrays",
+            Kind.RISK,
+            f"ranks compute with arrays of their own at {places}, as those of files: what is "
+            "proved is proved of the numbers that were read",
+        )
+    return Assumption(
+        "arrays",
+        Kind.CHECKABLE,
+        f"the arrays that are used at {places} have the numbers of this run on all ranks",
+    )
+
+
+def drawn_for_batches(loader: str) -> Assumption:
+    return Assumption(
+        "same-batch",
+        Kind.RISK,
+        f"ranks that read the same samples of the DataLoader at {loader} draw other numbers from "
+        "Python's `random` or numpy's while they read them: their batches are taken to be the same",
+    )
+
+
+def not_dealt(loader: str, axes: str, other: str) -> Assumption:
+    return Assumption(
+        "same-batch",
+        Kind.RISK,
+        f"all ranks along {axes} read the same samples of the DataLoader at {loader}, and samples "
+        f"of their own of that at {other}",
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -75,6 +76,7 @@ class Builder(Protocol):
     """What makes tensors and nodes: the graph."""
 
     tensors: dict[str, dict[str, Any]]
+    loc: str
 
     def declare(
         self, name: str, shape: Shape, kind: str = "real", role: str | None = None
@@ -108,6 +110,7 @@ class Constants:
         # that no other object gets their id or address.
         self._by_value: dict[int, tuple[Known, Named]] = {}
         self._by_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
+        self.arrays: dict[str, tuple[str, str]] = {}
 
     def forget(self) -> None:
         self._by_value.clear()
@@ -143,6 +146,9 @@ class Constants:
         before = self._by_value.get(id(v))
         if before is None or before[0] is not v:
             before = self._by_value[id(v)] = (v, self._in_memory(v))
+            if v.host:
+                digest = hashlib.sha256(v.data.contiguous().numpy().tobytes()).hexdigest()
+                self.arrays.setdefault(before[1].name, (self._graph.loc, digest))
         return before[1]
 
     def _in_memory(self, v: Known) -> Named:

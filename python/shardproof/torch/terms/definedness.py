@@ -13,7 +13,7 @@ from ...operators import WithTrait
 from . import assumptions
 from .nodes import Node, Nodes
 from .signs import never_negative
-from .values import Filled, Hidden, Ignored, Known, Named, Pick, Table, Unsupported, Value
+from .values import Filled, Hidden, Known, Named, Pick, Replaced, Table, Unsupported, Value
 
 # A number where an operand is minus infinity; of a row of nothing else it is no number at all.
 _FINITE = WithTrait("finite")
@@ -87,7 +87,7 @@ class Definedness:
 
     def has_a_value(self, v: Value) -> bool:
         """Whether the nodes show at once that each element is a number, whatever the inputs are."""
-        if isinstance(v, (Hidden, Table, Pick, Ignored, Filled)):
+        if isinstance(v, (Hidden, Table, Pick, Replaced, Filled)):
             return True
         if isinstance(v, Known):
             return not v.data.is_floating_point() or not bool(v.data.isnan().any())

@@ -18,12 +18,12 @@ from .values import (
     Complex,
     Filled,
     Hidden,
-    Ignored,
     Known,
     Named,
     Pick,
     Poison,
     Poisoned,
+    Replaced,
     Shape,
     Table,
     Unsupported,
@@ -60,6 +60,10 @@ class Graph(Nodes):
         """Names and numbers of constant tensors that are declared as inputs."""
         return self._constants.declared
 
+    def arrays(self) -> dict[str, tuple[str, str]]:
+        """Constants that are arrays of the program's: where each is used first, and a digest."""
+        return self._constants.arrays
+
     def forget(self) -> None:
         super().forget()
         self._constants.forget()
@@ -81,8 +85,6 @@ class Graph(Nodes):
             return self.named(write(self, v))
         if isinstance(v, Hidden):
             raise Unsupported("scores with minus infinities are used other than by exp and softmax")
-        if isinstance(v, Ignored):
-            raise Unsupported("labels of which some do not count are used other than in a loss")
         raise Unsupported("a complex tensor is used as a whole")
 
     # ---- nodes ----
@@ -149,8 +151,8 @@ class Graph(Nodes):
             return Hidden(
                 self.reshape(v.source, to), self.reshape(self.expand(v.keep, v.shape), to)
             )
-        if isinstance(v, Ignored):
-            return Ignored(self.reshape(v.source, to), self.reshape(v.keep, to), v.other, v.zeros)
+        if isinstance(v, Replaced):
+            return Replaced(self.reshape(v.source, to), self.reshape(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -194,8 +196,8 @@ class Graph(Nodes):
             return Hidden(
                 self.permute(v.source, dims), self.permute(self.expand(v.keep, v.shape), dims)
             )
-        if isinstance(v, Ignored):
-            return Ignored(
+        if isinstance(v, Replaced):
+            return Replaced(
                 self.permute(v.source, dims), self.permute(v.keep, dims), v.other, v.zeros
             )
         if isinstance(v, Poison):
@@ -236,7 +238,7 @@ class Graph(Nodes):
                 self.slice(v.source, dim, start, stop, step),
                 self.slice(self.expand(v.keep, v.shape), dim, start, stop, step),
             )
-        if isinstance(v, Ignored):
+        if isinstance(v, Replaced):
             return self.ignored(
                 self.slice(v.source, dim, start, stop, step),
                 self._one_number(self.slice(v.keep, dim, start, stop, step)),
@@ -298,8 +300,8 @@ class Graph(Nodes):
             return Complex(self.expand(v.real, to), self.expand(v.imag, to))
         if isinstance(v, Hidden):
             return Hidden(self.expand(v.source, to), v.keep)
-        if isinstance(v, Ignored):
-            return Ignored(self.expand(v.source, to), self.expand(v.keep, to), v.other, v.zeros)
+        if isinstance(v, Replaced):
+            return Replaced(self.expand(v.source, to), self.expand(v.keep, to), v.other, v.zeros)
         if isinstance(v, Poison):
             return Poison(to, v.reason)
         if isinstance(v, Table):
@@ -384,20 +386,20 @@ class Graph(Nodes):
             else values
         )
         others = {
-            v.other if isinstance(v, Ignored) else int(v.fill)
+            v.other if isinstance(v, Replaced) else int(v.fill)
             for v in values
-            if isinstance(v, Ignored) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0
+            if isinstance(v, Replaced) or isinstance(v, Filled) and v.kind == "int" and v.fill < 0
         }
         if (
             len(others) != 1
-            or not any(isinstance(v, (Ignored, Named)) for v in values)
+            or not any(isinstance(v, (Replaced, Named)) for v in values)
             or any(getattr(v, "kind", "") != "int" for v in values)
         ):
             return None
         other = others.pop()
         parts = [
             (v.source, v.keep)
-            if isinstance(v, Ignored)
+            if isinstance(v, Replaced)
             else (Filled(0, v.shape, "int"), Filled(0, v.shape))
             if isinstance(v, Filled) and v.fill == other
             else (v, Filled(1, v.shape))
@@ -407,7 +409,7 @@ class Graph(Nodes):
             self.cat([source for source, _ in parts], dim),
             self.cat([keep for _, keep in parts], dim),
             other,
-            all(v.zeros for v in values if isinstance(v, Ignored)),
+            all(v.zeros for v in values if isinstance(v, Replaced)),
         )
 
     def _of_classes(self, v: Value) -> Value:
@@ -419,7 +421,9 @@ class Graph(Nodes):
         counts = v.entries == torch.arange(len(v.entries))
         others = v.entries[~counts].unique().tolist()
         return (
-            Ignored(self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0])
+            Replaced(
+                self._expand_source(v), Table(v.source, counts.double(), 0, v.shape), others[0]
+            )
             if len(others) == 1 and others[0] < 0
             else v
         )
@@ -429,7 +433,7 @@ class Graph(Nodes):
         """`source` where `keep` is 1, else the number `other`."""
         if isinstance(keep, Filled):
             return source if keep.fill else Filled(other, source.shape, "int")
-        return Ignored(source, keep, other, zeros)
+        return Replaced(source, keep, other, zeros)
 
     @staticmethod
     def _as_real(v: Value) -> Value:

@@ -61,6 +61,7 @@ def real(g: Graph, v: Table | Pick) -> Value:
     least, most = float(numbers.min()), float(numbers.max())
     if least == most:
         g.assume(assumptions.CLASSES)
+        tables.note_range(g, v)
         return Filled(least, v.shape)
     two_numbers = bool(((numbers == least) | (numbers == most)).all())
     if len(runs) > MOST_WINDOWS:
@@ -122,10 +123,34 @@ def _parts(v: Pick) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _real_pick(g: Graph, v: Pick) -> Value:
-    result = _sum_of_pick(g, v)
+    try:
+        result = _sum_of_pick(g, v)
+    except Unsupported:
+        if not v.table:
+            raise
+        result = _of_rearranged_rows(g, v)
     if isinstance(result, Named) and not v.table and result.of_class is None:
         result.of_class = g.named(g.reshape(g.expand(v.index.source, v.index.shape), result.shape))
     return result
+
+
+def _of_rearranged_rows(g: Graph, v: Pick) -> Value:
+    """Rows of a table that any function of an integer names: the integer names rows of the table
+    that the function has rearranged.
+    """
+    if v.index.low < 0:
+        raise Unsupported("rows that integers below 0 name")
+    g.assume(assumptions.CLASSES)
+    used = v.scale != 0
+    index = torch.where(used, v.index.entries.to(torch.int64), 0)
+    if int(index.min()) < 0 or int(index.max()) >= v.source.shape[0]:
+        raise Unsupported("an index outside of the table")
+    rows = tables.along(g, v.source, index.tolist(), 0)
+    rows = ar.binary(g, "mul", rows, Known(v.scale.reshape(-1, *[1] * (len(rows.shape) - 1))))
+    if v.index.low:
+        rows = g.cat([Filled(0, (v.index.low, *rows.shape[1:])), rows], 0)
+    ids = g.named(g.expand(v.index.source, v.index.shape))
+    return g.reshape(g.one("embedding", [ids, rows], ids.shape + rows.shape[1:]), v.shape)
 
 
 def _sum_of_pick(g: Graph, v: Pick) -> Value:
@@ -139,7 +164,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
     ids = g.reshape(g.expand(v.index.source, v.index.shape), v.index.shape)
     total: Value = Filled(0, shape)
     if stop > start:
-        if not start + shift >= 0 and stop + shift <= width:
+        if not (start + shift >= 0 and stop + shift <= width):
             raise Unsupported("an index outside of the table")
         g.assume(assumptions.CLASSES)
         if v.table:

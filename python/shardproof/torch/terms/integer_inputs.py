@@ -38,6 +38,8 @@ class IntegerInputs:
     classes: those whose range is known from the single device: 0 up to so many.
     chosen_from: those that chose among so many rows or classes here.
     ranges: those that `world.input` limits to numbers below so many.
+    observed: those of whose range but this is known, that all that were read are in it.
+    negative: those of which some that were read are below zero.
     tabulated: those whose range was needed. indexing: those that index a table, so that no element
     is ignored. bounded: those that are compared with a number above 0.
     ignorable: those that are classes or this number (labels.py).
@@ -51,6 +53,8 @@ class IntegerInputs:
         self.classes: dict[str, int] = {}
         self.chosen_from: dict[str, int] = {}
         self.ranges: dict[str, int] = {}
+        self.observed: set[str] = set()
+        self.negative: set[str] = set()
         self.tabulated: set[str] = set()
         self.indexing: set[str] = set()
         self.bounded: set[str] = set()

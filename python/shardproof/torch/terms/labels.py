@@ -4,7 +4,7 @@
 A loss leaves out labels that equal its `ignore_index` (-100 by default), and divides by the number
 of the others. Ranks have different numbers of them, so the mean of the ranks' means is not the mean
 of all: the best-known bug of fine-tuning. So an integer input that meets such a loss, or that is
-compared with a number below 0, is a class or ignored. It is recorded once more as `Ignored`: its
+compared with a number below 0, is a class or ignored. It is recorded once more as `Replaced`: its
 classes where it is one, `ignore_index` elsewhere. In the files it is an integer with one more
 value, the number of classes, which stands for `ignore_index`.
 
@@ -29,7 +29,7 @@ from ..compat.user_code import short_name
 from . import arithmetic as ar
 from . import tables
 from .graph import Graph
-from .values import Ignored, Named, Table, Value
+from .values import Named, Replaced, Table, Value
 
 DEFAULT = -100  # torch's ignore_index
 
@@ -120,8 +120,12 @@ def note(g: Graph, labels: Value, ignore: int, by_loss: bool = True, window: boo
         names = g.integers.label_names
         if names is None:  # outside of a loss
             names = _who() if not by_loss and current_node() is None else Names.NOBODY
+        if origin in g.integers.negative:
+            names = max(Names)  # the data
         if ignore != DEFAULT and by_loss:
             names = max(names, Names.LIBRARY)
+        if by_loss and origin in g.integers.observed:
+            names = min(names, Names.LIBRARY)  # none of those that were read is ignored
         met = Met(ignore, g.loc, Names(names), by_loss, window)
         before = g.integers.labelled.get(origin)
         if before is not None:
@@ -161,7 +165,7 @@ def input_of(g: Graph, name: str, classes: Named) -> Value:
         return classes
     n = g.integers.classes[name]
     ignored = ar.reduce(g, "sum", tables.one_hot(g, classes, n, n + 1), [-1])
-    return Ignored(classes, ar.binary(g, "sub", 1, ignored), g.integers.ignorable[name])
+    return Replaced(classes, ar.binary(g, "sub", 1, ignored), g.integers.ignorable[name])
 
 
 Ignorable = Mapping[str, int]  # integer inputs that are classes or this number

@@ -14,7 +14,7 @@ import torch
 from . import arithmetic as ar
 from . import tables
 from .graph import Graph
-from .values import Filled, Hidden, Ignored, Known, Named, Table, Value
+from .values import Filled, Hidden, Known, Named, Replaced, Table, Value
 
 
 # ---- comparisons: tables of classes stay tables; of reals, 1 where they hold ----
@@ -71,7 +71,7 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
     condition = mask.once("condition", torch.Tensor.bool) if isinstance(mask, Known) else mask
     mask = as_numbers(mask)
     for x, y, flip in ((a, b, False), (b, a, True)):
-        if isinstance(x, Ignored) and isinstance(y, Filled) and y.kind == "int":
+        if isinstance(x, Replaced) and isinstance(y, Filled) and y.kind == "int":
             keep = g.expand(complement(g, mask) if flip else mask, shape)
             if (
                 y.fill == 0
@@ -82,7 +82,7 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             ):
                 return g.expand(x.source, shape)
             if y.fill == x.other:
-                return Ignored(
+                return Replaced(
                     g.expand(x.source, shape),
                     ar.binary(g, "mul", g.expand(x.keep, shape), keep),
                     x.other,
@@ -91,13 +91,14 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             isinstance(y, Filled)
             and y.kind == "int"
             and getattr(x, "kind", "") == "int"
-            and isinstance(x, (Named, Table))
+            and isinstance(x, (Known, Named, Table, Replaced))
         ):
-            return Ignored(
+            return Replaced(
                 g.expand(x, shape),
                 g.expand(complement(g, mask) if flip else mask, shape),
                 int(y.fill),
             )
+    a, b = ar.numbers(g, a), ar.numbers(g, b)
     if not (g.definedness.has_a_value(a) and g.definedness.has_a_value(b)) and ar.are_real(a, b):
         return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
     # Both are numbers, so that products with ones and zeros are the same, of which more is known.

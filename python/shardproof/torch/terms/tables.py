@@ -12,10 +12,13 @@ from collections.abc import Callable
 
 import torch
 
+from . import assumptions
 from .graph import Graph
-from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Value, numel
+from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value, numel
 
 Function = Callable[..., torch.Tensor]
+_FAR = 1 << 20  # beyond all classes
+MOST_SLICES = 4096  # of a tensor that is looked up at known positions
 MOST_COMPARED = 1 << 22  # classes times places of integers that are compared with constants
 
 
@@ -28,14 +31,8 @@ def table_of(g: Graph, v: Value) -> Table | None:
         if of is not None and of.origins and of.least >= 0:
             g.integers.tabulated.update(of.origins)
             if all(name in g.integers.classes for name in of.origins):
-                return Table(
-                    v,
-                    torch.arange(
-                        max(of.most + 1, *(g.integers.classes[name] for name in of.origins))
-                    ),
-                    0,
-                    v.shape,
-                )
+                n = max(of.most + 1, *(g.integers.classes[name] for name in of.origins))
+                return Table(v, torch.arange(n), 0, v.shape)
     return None
 
 
@@ -91,9 +88,20 @@ def apply(g: Graph, function: Function, operands: list[Value], shape: Shape) -> 
             return None
     if source is None:
         return None
-    arguments = [t.entries if (t := table_of(g, v)) is not None else _scalar(v) for v in operands]
+    found = [table_of(g, v) for v in operands]
+    arguments = [_scalar(v) if t is None else t.entries for t, v in zip(found, operands)]
     entries = function(*arguments)
-    return Table(source, entries.expand(classes).contiguous(), low, shape)
+    beyond = None
+    if not any(isinstance(v, Table) for v in operands):  # integers as they are, and numbers
+        further = [classes, classes + _FAR]
+        for v in operands:
+            if isinstance(v, Filled) and v.fill >= classes:
+                further += [int(v.fill), int(v.fill) + 1]
+        points = torch.tensor(further)
+        beyond = function(
+            *[_scalar(v) if t is None else points for t, v in zip(found, operands)]
+        ).expand(len(further))
+    return Table(source, entries.expand(classes).contiguous(), low, shape, beyond)
 
 
 def _scalar(v: Value) -> torch.Tensor:
@@ -240,9 +248,32 @@ def pick(g: Graph, source: Value, index: Value, table: bool) -> Value | None:
     return Pick(source, t, ones, torch.zeros_like(ones), table, shape)
 
 
-def constant_table(t: Table) -> Known | Filled | None:
+def along(g: Graph, x: Value, positions: list[int], dim: int) -> Value:
+    """The parts of x at known positions along a dimension, as slices one after another."""
+    runs: list[list[int]] = []
+    for i in positions:
+        if runs and i == runs[-1][1]:
+            runs[-1][1] = i + 1
+        else:
+            runs.append([i, i + 1])
+    if not 0 < len(runs) <= MOST_SLICES:
+        raise Unsupported("an index of too many pieces")
+    return g.cat([g.slice(x, dim, a, b) for a, b in runs], dim)
+
+
+def constant_table(g: Graph, t: Table) -> Known | Filled | None:
     """The table as a constant if all classes have one entry."""
-    if bool((t.entries == t.entries[0]).all()):
-        x = t.entries[0].item()
-        return Filled(x if not isinstance(x, bool) else int(x), t.shape, t.kind)
-    return None
+    if not bool((t.entries == t.entries[0]).all()):
+        return None
+    note_range(g, t)
+    x = t.entries[0].item()
+    return Filled(x if not isinstance(x, bool) else int(x), t.shape, t.kind)
+
+
+def note_range(g: Graph, t: Table) -> None:
+    """All classes have one entry. That rests on their range, unless larger ones have it, too."""
+    if t.beyond is not None and bool((t.beyond == t.entries[0]).all()):
+        return
+    of = g.integers.origins_of(t.source)
+    if of is not None and not g.integers.observed.isdisjoint(of.origins):
+        g.assume(assumptions.integers_decide(g.loc, t.low + len(t.entries)))

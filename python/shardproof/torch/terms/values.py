@@ -141,14 +141,22 @@ class Table(Value):
     """A function of one integer, position by position: `entries[c]` where `source` is `low + c`.
 
     The source is taken to be in [low, low + len(entries)): tokens and labels are classes. The
-    recorder lists that as an assumption.
+    recorder lists that as an assumption. beyond: the function of some larger integers; None where
+    it is not known.
     """
 
-    __slots__ = ("source", "entries", "low")
+    __slots__ = ("source", "entries", "low", "beyond")
 
-    def __init__(self, source: Named, entries: torch.Tensor, low: int, shape: Any) -> None:
+    def __init__(
+        self,
+        source: Named,
+        entries: torch.Tensor,
+        low: int,
+        shape: Any,
+        beyond: torch.Tensor | None = None,
+    ) -> None:
         super().__init__(shape)
-        self.source, self.entries, self.low = source, entries, low
+        self.source, self.entries, self.low, self.beyond = source, entries, low, beyond
 
     @property
     def kind(self) -> str:
@@ -169,10 +177,11 @@ class Hidden(Value):
         self.source, self.keep = source, keep
 
 
-class Ignored(Value):
-    """Integers: `source` where `keep` is 1, the number `other` elsewhere.
+class Replaced(Value):
+    """Integers: `source` (integers, too) where `keep` is 1, the number `other` elsewhere.
 
-    They are labels of which some do not count. zeros: the source is 0 there.
+    They are labels of which some do not count, or tokens that are masked. zeros: the source is 0
+    there.
     """
 
     __slots__ = ("source", "keep", "other", "zeros")

@@ -8,6 +8,7 @@ import unittest
 import numpy as np
 import shardproof.torch as sp
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from shardproof.torch.trace.batches import Batch, Cut, Loaded, Shared, cut_of, mapped
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -36,6 +37,12 @@ class Places(unittest.TestCase):
     def test_samples_in_another_dimension(self):
         both = batch(4, x=(9, 4)), batch(4, x=(9, 4))
         self.assertEqual(Cut(1, 4, (9, 8)), cut_of(both, "x", 1))
+
+    def test_the_dimension_that_is_as_long_as_there_are_samples(self):
+        both = batch(4, x=(8, 4)), batch(4, x=(8, 4))
+        self.assertEqual(Cut(1, 4, (8, 8)), cut_of(both, "x", 1))
+        both = batch(4, x=(4, 4)), batch(4, x=(4, 4))
+        self.assertEqual(Cut(0, 4, (8, 4)), cut_of(both, "x", 1))
 
     def test_no_place(self):
         for shapes in (((4, 7), (4, 9)), ((), ()), ((3,), (3,)), ((4, 6), (4,))):
@@ -250,9 +257,9 @@ class Batches(unittest.TestCase):
         right = sp.verify(lambda w: step(w, lambda w: 4 // w.size), mesh="dp=2")
         self.check("EQUIVALENT", right, "those of the ranks along dp one after another")
 
-    def test_arrays_that_nothing_drawn_chooses(self):
-        """Positions that one rank counts from another number on, say: whether these are samples is
-        for the user to say.
+    def test_arrays_of_ranks(self):
+        """Positions that one rank counts from another number on, say, or samples that numbers of
+        its own choose: whether these are samples is for the user to say.
         """
 
         def step(world, drawn):
@@ -263,10 +270,138 @@ class Batches(unittest.TestCase):
             model(x.to("cuda")).square().mean().backward()
 
         drawn = sp.verify(lambda w: step(w, True), mesh="dp=2")
-        self.check("EQUIVALENT", drawn, "batch of 8 = 2 x 4", "Python decides by numbers")
+        self.check(
+            "CONDITIONAL",
+            drawn,
+            "batch of 8 = 2 x 4",
+            "samples of each rank",
+            "random numbers of their own",
+        )
         self.check(
             "CONDITIONAL", sp.verify(lambda w: step(w, False), mesh="dp=2"), "samples of each rank"
         )
+
+    def test_arrays_that_are_not_moved(self):
+        def step(world, cut):
+            model = DDP(torch.nn.Linear(6, 4))
+            data = torch.from_numpy(np.arange(48, dtype=np.float32).reshape(8, 6))
+            data = data if world.single or not cut else data.chunk(2)[world.rank]
+            model(data).square().mean().backward()
+
+        self.check(
+            "CONDITIONAL", sp.verify(lambda w: step(w, True), mesh="dp=2"), "arrays of their own"
+        )
+        alike = sp.verify(lambda w: step(w, False), mesh="dp=2", accept=["same-batch"])
+        self.check("EQUIVALENT", alike, "numbers of this run")
+
+    def test_draws_while_a_batch_is_read(self):
+        """Collation masks tokens by random numbers, as for masked language models."""
+
+        def collate(samples):
+            ids = torch.stack([x for x, _ in samples]).long().clamp(0, 9)
+            labels = ids.clone()
+            masked = torch.bernoulli(torch.full(ids.shape, 0.5)).bool()
+            labels[~masked] = -100
+            words = torch.randint(10, ids.shape)
+            ids[masked] = words[masked]
+            return {"ids": ids, "labels": labels}
+
+        def step(world, everywhere):
+            torch.manual_seed(0)
+            loader = DataLoader(
+                self.data(), 4, sampler=DistributedSampler(self.data()), collate_fn=collate
+            )
+            model = DDP(torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 10)))
+            batch = next(iter(loader))
+            count = (batch["labels"] != -100).sum()
+            if everywhere:
+                dist.all_reduce(count)
+                count = count / world.size
+            scores = model(batch["ids"]).flatten(0, 1)
+            (F.cross_entropy(scores, batch["labels"].flatten(), reduction="sum") / count).backward()
+
+        self.check("EQUIVALENT", sp.verify(lambda w: step(w, True), mesh="dp=2"))
+        self.assertEqual("NOT EQUIVALENT", sp.verify(lambda w: step(w, False), mesh="dp=2").verdict)
+
+    def test_what_is_no_tensor_of_samples(self):
+        """A count that collation gives, as a number: it is that of the batch that was read."""
+        for count in (
+            lambda x: len(x) + int(x[0, 0] > 100),
+            lambda x: torch.tensor(float(len(x))),
+            lambda x: [len(x)],
+        ):
+
+            def collate(samples, count=count):
+                x = torch.stack([x for x, _ in samples])
+                return {"x": x, "count": count(x)}
+
+            def step(world, collate=collate):
+                data = self.data()
+                loader = DataLoader(data, 4, sampler=DistributedSampler(data), collate_fn=collate)
+                model = DDP(torch.nn.Linear(6, 4))
+                batch = next(iter(loader))
+                n = batch["count"]
+                n = n[0] if isinstance(n, list) else n
+                (model(batch["x"]).square().sum() / n).backward()
+
+            report = sp.verify(step, mesh="dp=2")
+            self.assertIn("batch-constants", str(report))
+            self.assertNotEqual("EQUIVALENT", report.verdict)
+
+    def test_batches_that_cannot_be_followed(self):
+        def step(world):
+            size = 8 // world.size
+            loader = DataLoader(self.data(), size, sampler=DistributedSampler(self.data()))
+            model = DDP(torch.nn.Linear(6, 4))
+            x, y = next(iter(loader))
+            kept = y[:, 0] > -100
+            F.mse_loss(model(x)[kept], y[kept]).backward()
+
+        self.check("CONDITIONAL", sp.verify(step, mesh="dp=2"), "nothing is known of other batches")
+
+    def test_a_loader_that_deals_to_all(self):
+        def step(world):
+            data = self.data()
+            model = DDP(torch.nn.Linear(6, 4))
+            x, y = next(iter(DataLoader(data, 4, sampler=DistributedSampler(data))))
+            more, _ = next(iter(DataLoader(data, 4)))
+            (F.mse_loss(model(x), y) + model(more).square().mean()).backward()
+
+        self.check("CONDITIONAL", sp.verify(step, mesh="dp=2"), "all ranks along dp read the same")
+
+    def test_samples_that_are_not_first(self):
+        """[time, samples, 6] of 4 samples and 8 times: samples are what the sampler counts."""
+
+        def collate(samples):
+            return (
+                torch.stack([x for x, _ in samples])[None].expand(8, -1, -1)
+                + torch.arange(8.0)[:, None, None]
+            )
+
+        def step(world):
+            data = self.data()
+            loader = DataLoader(data, 4, sampler=DistributedSampler(data), collate_fn=collate)
+            model = DDP(torch.nn.Linear(6, 4))
+            x = next(iter(loader))
+            model(x - x.mean(self.dim, keepdim=True)).square().mean().backward()
+
+        self.dim = 0
+        self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"), "along dimension 1")
+        self.dim = 1
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh="dp=2").verdict)
+
+    def test_loaders_on_other_lines(self):
+        def step(world):
+            data = self.data()
+            if world.single:
+                loader = DataLoader(data, 8)
+            else:
+                loader = DataLoader(data, 4, sampler=DistributedSampler(data))
+            model = DDP(torch.nn.Linear(6, 4))
+            x, y = next(iter(loader))
+            F.mse_loss(model(x), y).backward()
+
+        self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"), "batch of 8 = 2 x 4")
 
     def test_missing_reduction(self):
         def load(world):

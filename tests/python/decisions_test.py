@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions about data, and numbers that are drawn (trace/decisions.py, trace/drawn_numbers.py)."""
 
+import random
 import types
 import unittest
 
+import numpy
 import shardproof.torch as sp
 import torch
 from shardproof.torch.distributed.mailbox import MissingMetadata
@@ -11,6 +13,7 @@ from shardproof.torch.session.isolated_processes import Failed, Overrun
 from shardproof.torch.session.ranks import check_answers
 from shardproof.torch.trace.decisions import Raised, check_decisions
 from shardproof.torch.trace.recording import CaptureError, Decision
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 LEFT = ("plain", "no_gradient", "changed", "beside", "left_alone", "as_made", "groups_made")
 
@@ -177,6 +180,38 @@ class Steps(unittest.TestCase):
         report = sp.verify(step, mesh=self.MESH)
         self.assertEqual("EQUIVALENT", report.verdict)
         self.assertTrue(any("drawn at" in a for a in report.assumptions))
+
+    def test_ranks_that_decide_by_numbers_of_their_own(self):
+        def step(world, seed):
+            model = DDP(torch.nn.Linear(4, 2))
+            torch.manual_seed(seed + world.rank if seed else 0)
+            twice = torch.rand(1).item() < 2.0
+            x = world.input("x", (4, 4), shard={"dp": 0})
+            loss = model(x).square().mean()
+            (loss if twice else 2 * loss).backward()
+
+        for seed, verdict in ((0, "EQUIVALENT"), (16, "CONDITIONAL")):
+            report = sp.verify(lambda w, seed=seed: step(w, seed), mesh={"dp": 2})
+            self.assertEqual(verdict, report.verdict, str(report))
+            self.assertEqual(seed > 0, "drawn-decisions" in str(report))
+
+    def test_numbers_of_python_and_numpy(self):
+        def step(world, draw, seed):
+            model = DDP(torch.nn.Linear(4, 2))
+            if seed:
+                random.seed(0)
+                numpy.random.seed(0)
+            skipped = draw() > 2.0
+            x = world.input("x", (4, 4), shard={"dp": 0})
+            loss = model(x).square().mean()
+            (2 * loss if skipped else loss).backward()
+
+        for draw in (random.random, numpy.random.rand):
+            for seed, verdict in ((True, "EQUIVALENT"), (False, "CONDITIONAL")):
+                with self.subTest(draw=draw, seed=seed):
+                    report = sp.verify(lambda w, d=draw, s=seed: step(w, d, s), mesh={"dp": 2})
+                    self.assertEqual(verdict, report.verdict, str(report))
+                    self.assertIn("python-random", str(report))
 
     def test_memory_that_was_written_since(self):
         """What was drawn there before decides nothing."""

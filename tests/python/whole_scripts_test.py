@@ -69,6 +69,65 @@ class WholeScripts(unittest.TestCase):
                 self.check(wrong, mesh, "NOT EQUIVALENT")
 
 
+class Single(unittest.TestCase):
+    """A script that cannot run on one device, and what one device runs in its place."""
+
+    RANKS = """
+import os
+from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+world = dist.get_world_size()
+assert world % 2 == 0, "needs two ranks"
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 2))
+model = DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+mine = torch.utils.data.DistributedSampler(data)
+for x, y in DataLoader(data, batch_size=2, sampler=mine):
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+"""
+    ONE = """
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 2))
+
+
+def train(factor):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(data, batch_size=4):
+        loss = (model(x) - y).square().mean() * factor
+        loss.backward()
+        optimizer.step()
+
+
+import sys
+train(float(sys.argv[1]))
+"""
+
+    def test_another_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder) / "one.py"
+            other.write_text("import torch\n" + self.ONE)
+            right = run_text(self.RANKS, "dp=2", "--single", f"{other} 1")
+            self.assertIn("EQUIVALENT: ", right.stdout, right.stderr)
+            self.assertEqual(0, right.returncode, right.stdout)
+            self.assertIn("batch of 4 = 2 x 2", right.stdout)
+            wrong = run_text(self.RANKS, "dp=2", "--single", f"{other} 2")
+            self.assertEqual(10, wrong.returncode, wrong.stdout)
+
+    def test_which_run_failed(self):
+        done = run_text(self.RANKS)
+        self.assertEqual(2, done.returncode)
+        self.assertIn("raised AssertionError on the single device", done.stderr)
+        self.assertIn("--single OTHER.py", done.stderr)
+        later = run_text(self.RANKS.replace("assert world % 2 == 0", "assert world == 1"))
+        self.assertIn("raised AssertionError on rank 0\n", later.stderr)
+        self.assertNotIn("--single", later.stderr)
+
+
 class Output(unittest.TestCase):
     TEXT = (
         "dist.init_process_group('gloo')\n"

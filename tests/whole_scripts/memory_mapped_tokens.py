@@ -2,7 +2,7 @@
 """Batches cut out of a file of tokens; accumulation divided by the world size; the best is saved.
 
 mesh: dp=2
-expected: EQUIVALENT
+expected: CONDITIONAL
 wrong: SYNC = False
 """
 

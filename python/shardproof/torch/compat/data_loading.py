@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler
@@ -38,7 +39,9 @@ def _indices(original: Any) -> Any:
 
 
 class Following(Protocol):
-    """What follows loaders while a step is recorded."""
+    """What follows loaders while a step is recorded. reading: inside, a batch is read."""
+
+    def reading(self) -> AbstractContextManager[None]: ...
 
     def made(self, loader: Any) -> None: ...
 
@@ -76,12 +79,15 @@ def in_this_process(undo: Undo, loaders: Following) -> None:
     following = loading._BaseDataLoaderIter._next_index
 
     def next_index(self: Any) -> Any:
-        return loaders.next_samples(self._loader, lambda: following(self))
+        with loaders.reading():
+            return loaders.next_samples(self._loader, lambda: following(self))
 
     following_batch = loading._BaseDataLoaderIter.__next__
 
     def next_batch(self: Any) -> Any:
-        return loaders.batch(self._loader, following_batch(self))
+        with loaders.reading():
+            data = following_batch(self)
+        return loaders.batch(self._loader, data)
 
     length = DataLoader.__len__
     set_attribute(

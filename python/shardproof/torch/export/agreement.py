@@ -53,7 +53,8 @@ def check_read(
     mesh = sides[0].mesh
     recorded = {side.rank: side for side in sides}
     found: dict[Key, Shared] = {}
-    for key, alone in single.read.items():
+    for there, key in _same_loaders(single, sides[0]).items():
+        alone = single.read[there]
         if not all(key in side.read for side in sides):
             continue
         count = min(len(side.read[key].batches) for side in sides)
@@ -86,10 +87,74 @@ def check_read(
             own,
             dealt.replicas if dealt is not None else 0,
             alone.loaded,
-            alone.chosen and all(side.read[key].chosen for side in sides),
+            there,
         )
     if found:
         raise ReadApart(found)
+
+
+def _same_loaders(single: Recording, rank: Recording) -> dict[Key, Key]:
+    """What the single device calls each loader -> what a rank calls it: as it does, or in order
+    where they are made on other lines.
+    """
+    ours = [key for key, read in single.read.items() if read.loaded]
+    theirs = [key for key, read in rank.read.items() if read.loaded]
+    found = {key: key for key in single.read if key in rank.read}
+    if len(ours) == len(theirs) and set(ours) != set(theirs):
+        found.update(zip(ours, theirs))
+    return found
+
+
+def decided_apart(single: Recording, sides: Sequence[Recording]) -> list[Assumption]:
+    """What programs were decided by, and ranks have numbers of their own of."""
+    found = []
+    for place in dict.fromkeys(p for side in sides for p in side.read_draws):
+        if len({side.read_draws.get(place) for side in sides}) > 1:
+            found.append(assumptions.drawn_apart(place))
+    for generator in dict.fromkeys(g for side in (single, *sides) for g in side.drawn_by_python):
+        states = {side.drawn_by_python.get(generator) for side in sides}
+        found.append(assumptions.python_random(generator, len(states) > 1))
+    apart: dict[str, None] = {}
+    alike: dict[str, None] = {}
+    digests = [sorted(d for _, d in side.arrays.values()) for side in sides]
+    differ = any(d != digests[0] for d in digests)
+    for side in sides:
+        for place, _ in side.arrays.values():
+            (apart if differ else alike)[place] = None
+    for places in (apart, alike):
+        if places:
+            found.append(assumptions.array_numbers(listed(places), places is apart))
+    return found
+
+
+def read_by_some(
+    sides: Sequence[Recording], loaders: Mapping[Key, Shared] | None
+) -> list[Assumption]:
+    """Loaders whose batches are no inputs, as not all sides read them."""
+    if loaders == {}:
+        return []  # that is said of all of them
+    found = dict.fromkeys(key for side in sides for key, read in side.read.items() if read.loaded)
+    return [assumptions.read_by_some(key) for key in found]
+
+
+def not_dealt(sides: Sequence[Recording], loaders: Mapping[Key, Shared]) -> list[Assumption]:
+    """Loaders of which ranks of an axis read the same, beside others of which they do not, or with
+    random numbers of their own.
+    """
+    found = []
+    for key, shared in loaders.items():
+        drawn: dict[tuple[int, ...], dict[str, str]] = {}
+        for side in sides if shared.loaded else ():
+            at = tuple(side.mesh.coordinates(side.rank)[a] for a in shared.axes)
+            if drawn.setdefault(at, side.drawn_for_batches) != side.drawn_for_batches:
+                found.append(assumptions.drawn_for_batches(key))
+                break
+        for other, apart in loaders.items():
+            axes = [a for a in apart.axes if a not in shared.axes and a in spread_axes(sides)]
+            if axes and shared.loaded and apart.loaded:
+                found.append(assumptions.not_dealt(key, ", ".join(axes), other))
+                break
+    return found
 
 
 def _dealt_alike(sides: Sequence[Recording], key: Key) -> Dealt | None:
@@ -246,6 +311,8 @@ def check_draws(
     _requested(seen, model)
     _batches(others, sides, programs, model, spread)
     assumed: dict[Assumption, None] = {}
+    by_position: dict[str, None] = {}
+    one_seed: dict[str, dict[str, None]] = collections.defaultdict(dict)  # by the axes
     requested = model.initial_state.requested
     for name, drawn in others.items():
         first = drawn[0].draw
@@ -257,7 +324,7 @@ def check_draws(
                 )
             ] = None
         else:
-            assumed[assumptions.draws_by_position(first.loc)] = None
+            by_position[first.loc] = None
     for drawn in seen.values():
         assumed.update(dict.fromkeys(_drawn_on_device(drawn)))
     by_key: dict[str, dict[tuple[Any, ...], _Drawn]] = collections.defaultdict(dict)
@@ -282,8 +349,12 @@ def check_draws(
                 )
             # from the state that every step begins with, real processes draw different ones
             if seeded and any(requested.get(a) != CONCAT for a in varying):
-                assumed[assumptions.same_seed(e.draw.loc, ", ".join(varying))] = None
+                one_seed[", ".join(varying)][e.draw.loc] = None
         by_key[e.draw.key].setdefault(e.at, e)
+    if by_position:
+        assumed[assumptions.draws_by_position(listed(by_position))] = None
+    for along, places in one_seed.items():
+        assumed[assumptions.same_seed(listed(places), along)] = None
     return list(assumed)
 
 
@@ -317,6 +388,7 @@ def _batches(
     """
     found: dict[str, tuple[str, ...]] = {}
     first_hazard: Hazard | None = None
+    inside: list[tuple[set[str], Hazard]] = []  # of modules: with the rows of all they are others
     for name, drawn in others.items():
         mesh: Mesh = drawn[0].side.mesh
         axes: set[str] = set()
@@ -344,11 +416,19 @@ def _batches(
                 all(e.draw.more and e.draw.value.shape == model.shapes[name] for e in here)
                 and name not in model.initial_state.batch
             )
+            if not rows and name.startswith(INSIDE) and not model.initial_state.batch:
+                inside.append(({a for v in varying for a in v}, hazard))
+                axes.clear()
+                break
             if not rows or not axes or any(axes.isdisjoint(v) for v in varying):
                 raise hazard
             first_hazard = first_hazard or hazard
         if axes:
             found[name] = tuple(a for a in mesh.names if a in axes)
+    of_batch = {a for axes in found.values() for a in axes}
+    for varies, hazard in inside:
+        if not varies <= of_batch:
+            raise hazard
     if first_hazard is not None:
         split = {a for axes in found.values() for a in axes}
         apart = split & (_cut_parameters(sides, programs, model) - spread)

@@ -22,6 +22,7 @@ from ..trace.initial_parameters import Initial
 from ..trace.initial_state import InitialState
 from ..trace.opaque import Call, followed
 from ..trace.recording import CaptureError, Hazard, Recording
+from .place_names import PlaceNames
 
 LITERAL_LIMIT = 1 << 16  # elements of a constant that is written out in a file
 
@@ -82,7 +83,7 @@ def through_cut_points(
         return n["op"] == "view" and n["in"][0] in by and by[n["in"][0]]["op"] == "view"
 
     back = {
-        whole: f"{whole} by its checkpoint"
+        whole: f"{whole} by its cut point"
         for n in nodes
         if not directly(n)
         for whole in n["in"]
@@ -285,7 +286,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         and (not n.startswith("%") or _used(n, nodes, wanted))
     ]
     tensors = tensors_of(g, nodes, [*given, *wanted])
-    rename = _readable(side, tied, tensors)
+    rename = _readable(tied, tensors, nodes)
 
     def to(n: str | None) -> str | None:
         return None if n is None else rename.get(n, n)
@@ -370,9 +371,9 @@ def _used(name: str, nodes: list[dict[str, Any]], wanted: list[str]) -> bool:
 
 
 def _readable(
-    side: Recording, tied: dict[tuple[str, str, int], str], tensors: dict[str, Any]
+    tied: dict[tuple[str, str, int], str], tensors: dict[str, Any], nodes: list[dict[str, Any]]
 ) -> dict[str, str]:
-    """Names of modules and results for tensors that nodes make."""
+    """Names of modules and results for tensors that nodes make; for others names by place."""
     rename: dict[str, str] = {}
     taken = set(tensors)
     for role in ("output", CUT_POINT, "base"):
@@ -385,4 +386,9 @@ def _readable(
             if text not in taken:
                 rename[name] = text
                 taken.add(text)
+    places = PlaceNames(taken)
+    for node in nodes:
+        for name in node["out"]:
+            if name is not None and name not in rename and name in tensors:
+                rename[name] = places.of(name, node)
     return rename

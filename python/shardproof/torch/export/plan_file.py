@@ -20,6 +20,7 @@ from .affine_programs import between, joined
 from .agreement import check_draws, check_initial, same_batch
 from .model_file import Model, through_cut_points
 from .rank_program import Program, Tie, program_of
+from .scaled_parts import in_programs
 
 
 class Uneven(Exception):
@@ -117,11 +118,15 @@ def plan_of(
     _unused_constants(model, out_programs, lineage)
     _check_outputs(model, lineage)
     out_programs, lineage = joined(mesh, out_programs, lineage)
+    has_stretches = any(h > low + 1 for a in fixed for low, h in mesh.stretches(a, rank_classes))
+    scaled = any("scale" in part for e in lineage for s in e["shards"] for part in s["parts"])
+    asynchronous = any("handle" in n or "waits" in n for p in out_programs for n in p["nodes"])
+    if scaled and (has_stretches or asynchronous or any("waits" in p for p in out_programs)):
+        out_programs, lineage = in_programs(out_programs, lineage)
+        scaled = False
     js = {
         "format": "shardproof-plan",
-        "version": 2
-        if any(h > low + 1 for a in fixed for low, h in mesh.stretches(a, rank_classes))
-        else 1,
+        "version": 2 if has_stretches or scaled else 1,
         "model": model_file,
         "mesh": [[a, n] for a, n in mesh.sizes.items()],
         "programs": out_programs,
@@ -360,8 +365,16 @@ def _lineage(
     order = {"input": 0, CUT_POINT: 1, "output": 2}
     lineage: list[dict[str, Any]] = []
     for (role, tensor, _), entries in shards.items():
+        guess = next((tie.guess for _, tie, _ in entries if tie.guess), "")
         for group in _entries(entries, fixed):
-            lineage.append({"tensor": tensor, "role": role, "shards": group})
+            lineage.append(
+                {
+                    "tensor": tensor,
+                    "role": role,
+                    **({"guess": guess} if guess else {}),
+                    "shards": group,
+                }
+            )
     lineage.sort(key=lambda e: order[e["role"]])
     return lineage
 
@@ -396,6 +409,7 @@ def _entries(
                         tie.box.low,
                         tie.shape,
                         tie.box.total if summed else tie.local,
+                        tie.box.divisor,
                     ],
                     sort_keys=True,
                 )
@@ -406,7 +420,7 @@ def _entries(
             low = tie.box.low
             shard: dict[str, Any] = {
                 "box": [[a, a + n] for a, n in zip(low, tie.shape)],
-                "parts": [{"local": t.local, **({"at": h} if h else {})} for h, t, _ in members],
+                "parts": [_part(t, h) for h, t, _ in members],
             }
             if step:
                 shard["step"] = step
@@ -420,6 +434,15 @@ def _entries(
             shards.append(shard)
         result.append(shards)
     return result
+
+
+def _part(tie: Tie, here: Mapping[str, Any]) -> dict[str, Any]:
+    """A rank's tensor as a part of the model's, divided by what it is a multiple by."""
+    return {
+        "local": tie.local,
+        **({"at": here} if here else {}),
+        **({"scale": [1, tie.box.divisor]} if tie.box.divisor != 1 else {}),
+    }
 
 
 def _unused_constants(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from .model_file import (
     tensors_of,
     through_cut_points,
 )
+from .place_names import PlaceNames
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
@@ -55,9 +55,11 @@ class Tie:
     dim: int = 0  # of which the local tensor has several stretches
     stretches: Stretches = ()
     part: bool = False  # one of several of a local tensor
+    guess: str = ""  # of a cut point: what it was concluded from
 
-    def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...]]:
-        return self.role, "" if self.axes else self.tensor, self.local, self.shape, self.box.total
+    def identity(self) -> tuple[str, str, str, Shape, tuple[str, ...], int]:
+        tensor = "" if self.axes else self.tensor
+        return self.role, tensor, self.local, self.shape, self.box.total, self.box.divisor
 
 
 @dataclasses.dataclass
@@ -136,7 +138,6 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     ties: list[Tie] = []
     skipped: dict[str, str] = {}
     guessed: list[str] = []
-    divided: dict[str, tuple[str, int]] = {}
     seen: set[tuple[str, str]] = set()
     for tracked in side.tracked:
         if tracked.role == CUT_POINT and not cut_points:
@@ -149,7 +150,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             ):
                 continue
             tracked = dataclasses.replace(tracked, role="output")
-        tie = _tie(side, model, tracked, at, skipped, divided)
+        tie = _tie(side, model, tracked, at, skipped)
         if tie is None:
             continue
         if tie.box.guessed and tracked.role != CUT_POINT:
@@ -166,7 +167,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         if n["op"] == WAIT or n["op"] in COMMUNICATION and (i >= side.started or n["comm"] in keep)
     ]
     nodes, opaque = followed(g, side.opaque, [t.local for t in ties], keep_indices)
-    which = _calls(side, model, opaque, ties, divided) if opaque else {}
+    which = _calls(side, model, opaque, ties) if opaque else {}
     for c in opaque:
         there = which[c.label]
         if there is None:
@@ -184,7 +185,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             if result(there, i) in model.shapes
         ]
     nodes = through_cut_points(
-        _threaded(g, nodes, divided), g.tensors, [t.local for t in ties if t.role == CUT_POINT]
+        nodes, g.tensors, [t.local for t in ties if t.role == CUT_POINT and t.box.divisor == 1]
     )
     nodes, ties = _in_stretches(nodes, g.tensors, ties)
     nodes, waits = with_waits(nodes)
@@ -215,7 +216,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             }
     ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
     _check_disjoint(side, ties)
-    tensors, nodes, ties = _numbered(tensors, nodes, ties)
+    tensors, nodes, ties = _by_place(tensors, nodes, ties)
     return Program(
         text_of(tensors, nodes, waits, ties),
         tensors,
@@ -273,81 +274,21 @@ def text_of(
     return json.dumps([tensors, nodes, waits, [t.identity() for t in ties]], sort_keys=True)
 
 
-_NUMBERED = re.compile(r"%\d+(?= |$)")  # what the recorder calls a tensor that has no name
-
-
-def _numbered(
+def _by_place(
     tensors: dict[str, Any], nodes: list[dict[str, Any]], ties: list[Tie]
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[Tie]]:
-    """The same with tensors numbered in the order in which nodes and ties name them.
+    """The same with names by place.
 
     What was computed and is not in the program (which part of a weight is a rank's) then makes no
     difference between ranks.
     """
-    numbers: dict[str, str] = {}
-    names: dict[str, str] = {}
-
-    def named(name: str) -> str:
-        if name in names or not (found := _NUMBERED.match(name)):
-            return names.setdefault(name, name)
-        number = numbers.setdefault(found[0], f"%{len(numbers) + 1}")
-        return names.setdefault(name, number + name[found.end() :])
-
-    new = [
-        {**n, **{side: [x if x is None else named(x) for x in n[side]] for side in ("in", "out")}}
-        for n in nodes
-    ]
-    tied = [dataclasses.replace(t, local=named(t.local)) for t in ties]
-    return {named(name): t for name, t in tensors.items()}, new, tied
-
-
-def _threaded(
-    g: Any, nodes: list[dict[str, Any]], divided: Mapping[str, tuple[str, int]]
-) -> list[dict[str, Any]]:
-    """What reads a tensor that a cut point divides reads the cut point times the divisor.
-
-    The number is the same, and the proof goes through the cut point.
-    """
-    parts = {part for part, _ in divided.values()}
-    made = {n["out"][0]: n for n in nodes if n["op"] == "div" and n["out"][0] in parts}
-    restored: dict[str, str] = {}
-    result: list[dict[str, Any]] = []
-
-    def cut_point(name: str) -> None:
-        part, divisor = divided[name]
-        if part not in made or name in restored:
-            return
-        whole = f"{part} restored"
-        g.tensors[whole] = dict(g.tensors[part])
-        result.append(made[part])
-        result.append(
-            {
-                "op": "mul",
-                "in": [part],
-                "out": [whole],
-                "attrs": {"scalar": divisor},
-                **({"loc": made[part]["loc"]} if "loc" in made[part] else {}),
-            }
-        )
-        restored[name] = whole
-
-    produced = {name for n in nodes for name in n["out"]}
-    for name in divided:
-        if name not in produced:
-            cut_point(name)
+    names = PlaceNames(tensors)
+    new = []
     for n in nodes:
-        if n["out"] and n["out"][0] in made and made[n["out"][0]] is n:
-            continue
-        result.append({**n, "in": [restored.get(name, name) for name in n["in"]]})
-        for name in n["out"]:
-            if name in divided:
-                cut_point(name)
-    wholes, used = set(restored.values()), {name for n in result for name in n["in"]}
-    return [
-        n
-        for n in result
-        if not (n["op"] == "mul" and n["out"][0] in wholes and n["out"][0] not in used)
-    ]
+        ins = [x if x is None else names.of(x) for x in n["in"]]
+        new.append({**n, "in": ins, "out": [x if x is None else names.of(x, n) for x in n["out"]]})
+    tied = [dataclasses.replace(t, local=names.of(t.local)) for t in ties]
+    return {names.of(name): t for name, t in tensors.items()}, new, tied
 
 
 def _calls(
@@ -355,11 +296,9 @@ def _calls(
     model: Model,
     calls: list[Call],
     ties: list[Tie],
-    divided: Mapping[str, tuple[str, int]],
 ) -> dict[str, str | None]:
     """Which calls of the single device's a rank's opaque ones are."""
     tied = {t.local: t.tensor for t in ties}
-    tied.update({whole: tied[part] for whole, (part, _) in divided.items() if part in tied})
     theirs = {}
     for label, function in model.opaque.items():
         arguments = list(
@@ -663,7 +602,6 @@ def _tie(
     tracked: TrackedTensor,
     at: Mapping[str, int],
     skipped: dict[str, str],
-    divided: dict[str, tuple[str, int]],
 ) -> Tie | None:
     call, microbatch, microbatches = tracked.call, 0, 1
     if tracked.role == CUT_POINT and tracked.module:
@@ -673,7 +611,7 @@ def _tie(
             microbatches = here // there
             microbatch, call = divmod(tracked.call, there)
         elif here == there > 1 and _slices_batch(side, here):
-            return _of_another_call(side, model, tracked, at, here, skipped, divided)
+            return _of_another_call(side, model, tracked, at, here, skipped)
         elif here != there:
             skipped[tracked.name] = (
                 f"the module runs {here} times, on the single device {there} times"
@@ -726,7 +664,6 @@ def _tie(
         )
         if refined is not None:
             tensor, local, box = base, local.base, refined
-    local = _divided(side, local, box.divisor, divided)
     return Tie(
         tracked.role,
         tensor,
@@ -734,7 +671,17 @@ def _tie(
         local.shape,
         box,
         tracked.name if tracked.role == "output" else "",
+        guess=_guess(tracked, box),
     )
+
+
+def _guess(tracked: TrackedTensor, box: Box) -> str:
+    """What a cut point was concluded from that may be otherwise; "" where it is known."""
+    if tracked.role != CUT_POINT:
+        return ""
+    if tracked.gradient or "grad of backward" in tracked.name and (box.total or box.divisor != 1):
+        return "the scale of a gradient before it is reduced"
+    return ""
 
 
 def _of_another_call(
@@ -744,7 +691,6 @@ def _of_another_call(
     at: Mapping[str, int],
     count: int,
     skipped: dict[str, str],
-    divided: dict[str, tuple[str, int]],
 ) -> Tie | None:
     """The single device's microbatch of which a rank's k-th is a part, by its rows in the whole
     batch.
@@ -776,7 +722,6 @@ def _of_another_call(
     if box.total or not box.low or box.low[0] != place * local.shape[0]:
         skipped[tracked.name] = why
         return None
-    local = _divided(side, local, box.divisor, divided)
     return Tie(
         tracked.role,
         tensor,
@@ -784,22 +729,8 @@ def _of_another_call(
         local.shape,
         dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])),
         axes=axes,
+        guess=_guess(tracked, box),
     )
-
-
-def _divided(
-    side: Recording, local: Named, divisor: int, divided: dict[str, tuple[str, int]]
-) -> Named:
-    """What a cut point claims of a tensor whose divisor is not 1."""
-    if divisor == 1:
-        return local
-    part = side.parts.get((local.name, divisor))
-    if part is None:
-        part = side.parts[local.name, divisor] = side.graph.one(
-            "div", [local], local.shape, {"scalar": divisor}
-        )
-    divided[local.name] = (part.name, divisor)
-    return part
 
 
 def _slices_batch(side: Recording, count: int) -> bool:

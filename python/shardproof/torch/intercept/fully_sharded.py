@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 while a step is recorded. As private as `compat.private`."""
+"""Both versions of FSDP while a step is recorded. As private as `compat.private`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,24 @@ class Pieces(Sequence[torch.Tensor]):
 def patch_fsdp(undo: Undo, hooks: Hooks) -> None:
     """FSDP2 reports the gradient of a gathered parameter when it is about to be reduced.
 
-    It cuts only the pieces of a parameter that it takes.
+    It cuts only the pieces of a parameter that it takes. FSDP's first version takes the CPU for the
+    GPU to which a script has moved its model.
     """
+    from torch.distributed.fsdp import _init_utils
     from torch.distributed.fsdp._fully_shard import _fsdp_common
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-    replace_everywhere([(_fsdp_common._chunk_with_empty, Pieces)], undo)
+    handle = _init_utils._init_device_handle
+
+    def on_cpu(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
+        return handle(
+            state, module, ignored, torch.device("cpu") if device_id is None else device_id
+        )
+
+    replace_everywhere(
+        [(_fsdp_common._chunk_with_empty, Pieces), (handle, on_cpu)],
+        undo,
+    )
 
     original = FSDPParam._get_grad_inner_tensor
 

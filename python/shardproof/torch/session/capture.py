@@ -24,13 +24,23 @@ import torch
 from ...program import verify_files
 from ...report import Defect, Report
 from ..distributed.mesh import Mesh, RankClasses
-from ..export.agreement import OtherBatches, ReadApart, check_read, listed, reads_apart
+from ..export.agreement import (
+    OtherBatches,
+    ReadApart,
+    check_read,
+    decided_apart,
+    listed,
+    not_dealt,
+    read_by_some,
+    reads_apart,
+)
 from ..export.model_file import Model, model_of
 from ..export.plan_file import Uneven, plan_of
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
 from ..terms.labels import Met, Names, may_be_ignored
+from ..trace.batches import rows_of
 from ..trace.end_of_step import AS_IT_WAS
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
@@ -105,9 +115,16 @@ class _Labels:
     def look(self, single: Recording) -> dict[str, int]:
         """Which inputs of the single device may be ignored, and the number that ignores them."""
         every = may_be_ignored(single.graph, None)
-        self.ignored = may_be_ignored(single.graph, self.valid)
-        self.taken_valid = {name: met for name, met in every.items() if name not in self.ignored}
+        self.ignored.update(may_be_ignored(single.graph, self.valid))
+        self.taken_valid.update(
+            {name: met for name, met in every.items() if name not in self.ignored}
+        )
         return {name: met.ignore for name, met in self.ignored.items()}
+
+    def begin(self) -> None:
+        """The single device is recorded anew."""
+        self.ignored.clear()
+        self.taken_valid.clear()
 
     def less(self, names: Names) -> _Labels | None:
         """With more of them valid: all that at most these name. None where that makes no
@@ -168,9 +185,16 @@ def _single(
     if side.hazards:
         text, loc = next(iter(side.hazards.items()))
         raise CaptureError(f"the single device: {text} at {loc}")
-    known = {**side.graph.integers.ranges, **side.graph.integers.chosen_from}
-    ignorable = labels.look(side)
-    if ignorable or any(n in side.graph.integers.tabulated for n in known):
+    labels.begin()
+    known: dict[str, int] = {}
+    ignorable: dict[str, int] = {}
+    while True:  # what was not known before hides what comes of it: a loss, and its labels
+        found = {**known, **side.graph.integers.ranges, **side.graph.integers.chosen_from}
+        ignored = labels.look(side)
+        needed = any(n in side.graph.integers.tabulated for n in found if n not in known)
+        if ignored == ignorable and not needed:
+            break
+        known, ignorable = found, ignored
         side = rerecord(known, ignorable)
         side.graph.integers.chosen_from = {**known, **side.graph.integers.chosen_from}
     return side, _model(side, name), request
@@ -591,12 +615,16 @@ def _begun(
                 ", ".join(shared.axes),
                 shared.together,
                 shared.alone,
+                rows_of(shared),
             )
         )
-        if not shared.chosen:
+        if not shared.loaded:
             assumptions.append(basis.arrays_of_ranks(key, ", ".join(shared.axes)))
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
+    assumptions += read_by_some((single, *sides), initial_state.loaders)
+    assumptions += not_dealt(sides, initial_state.loaders or {})
+    assumptions += decided_apart(single, sides)
     assumptions = list(dict.fromkeys(assumptions))
     assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))

@@ -31,6 +31,7 @@ from ..distributed.mesh import Mesh
 from ..step import flat_parameters
 from ..step.binding import Binding
 from ..step.several_steps import each, numbered
+from ..step.tracked_tensors import unwrapped
 from ..step.world import World
 from ..terms.values import Shape
 from ..trace.results import results as results_of
@@ -247,8 +248,18 @@ class _Numbers:
                         t = self._along(t, axis).mean(0)
             self.results[label] = t
 
+    def now(self, t: torch.Tensor) -> torch.Tensor:
+        return unwrapped(t).detach().clone()
+
+    def same(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        return bool(torch.equal(a, b))
+
+    def hold(self, t: torch.Tensor, what: torch.Tensor) -> None:
+        unwrapped(t).detach().copy_(what)
+
     def finish(self, result: Any) -> None:
         self.keep(result)
+        self.binding.take_back_gradients()
         flat: list[tuple[str, Any]] = []
         for name, p in self.binding.parameters.items():
             shard = self.binding.shard_of(name)

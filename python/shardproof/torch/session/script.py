@@ -171,7 +171,12 @@ def script_step(
     def step(world: World) -> None:
         optimizers = _Steps(world, steps)
         with optimizers.watched(), _arguments(path, arguments), prints.of(world):
-            _run(path, optimizers)
+            try:
+                _run(path, optimizers)
+            except Exception as e:
+                if not isinstance(e, CaptureError):
+                    e.raised_on = "the single device" if world.single else f"rank {world.rank}"  # type: ignore[attr-defined]
+                raise
             if optimizers.there and not optimizers.done:
                 raise CaptureError(
                     f"{path} ended before any of its optimizers stepped{_raised(path)}"
@@ -284,6 +289,12 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "device's, one after another; same: each is all of it (default: what they read decides); "
         "may be given several times",
     )
+    parser.add_argument(
+        "--single",
+        metavar="SCRIPT",
+        help="what the single device runs, where the script itself cannot run on one: a script "
+        "that computes the same there, with its own arguments, in one argument",
+    )
     parser.add_argument("--quiet", action="store_true", help="leave out what the script prints")
     parser.add_argument(
         "--strict",
@@ -374,9 +385,16 @@ def main(argv: list[str] | None = None) -> int:
     try:
         devices = Mesh.parse(options.mesh).world
         step = script_step(options.script, options.arguments, options.steps, devices, options.quiet)
+        functions = [step]
+        if options.single is not None:
+            other, *arguments = shlex.split(options.single)
+            functions = [
+                script_step(other, arguments, options.steps, devices, options.quiet),
+                step,
+            ]
         if options.capture:
             done: Capture = capture(
-                step,
+                *functions,
                 mesh=Mesh.parse(options.mesh).sizes,
                 ranks=options.ranks,
                 jobs=options.jobs,
@@ -387,7 +405,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(path)
             return 0
         report = verify(
-            step,
+            *functions,
             mesh=options.mesh,
             ranks=options.ranks,
             arguments=shlex.split(options.verify),
@@ -406,7 +424,21 @@ def main(argv: list[str] | None = None) -> int:
         while trace is not None and not user_place(trace.tb_frame):
             trace = trace.tb_next
         traceback.print_exception(type(e), e, trace or e.__traceback__)
-        print(f"shardproof.torch: {options.script} raised {type(e).__name__}", file=sys.stderr)
+        where = getattr(e, "raised_on", "")
+        script = options.script
+        hint = ""
+        if where == "the single device" and options.single is not None:
+            script = options.single
+        elif where == "the single device":
+            hint = (
+                ", where it runs with world size 1. If it needs more processes than one, give what "
+                "one device computes in a script of its own: --single OTHER.py"
+            )
+        print(
+            f"shardproof.torch: {script} raised {type(e).__name__}"
+            f"{f' on {where}' if where else ''}{hint}",
+            file=sys.stderr,
+        )
         return 2
     print(report)
     return {"EQUIVALENT": 0, "CONDITIONAL": 4, "NOT EQUIVALENT": 10, "UNDECIDED": 5}[report.verdict]

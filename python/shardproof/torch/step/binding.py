@@ -7,6 +7,7 @@ It uses PyTorch's global hooks, and is the same for recording and for real proce
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import re
@@ -88,8 +89,26 @@ def _has_memory(t: torch.Tensor) -> bool:
     )
 
 
+@dataclasses.dataclass
+class _AroundStep:
+    """A gradient, and what it held before and after a step of an optimizer."""
+
+    parameter: nn.Parameter
+    gradient: torch.Tensor
+    before: Any
+    after: Any
+    optimizer: str
+
+
+def _parameters_of(optimizer: optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 class Listener(Protocol):
-    """What is done with what is found."""
+    """What is done with what is found.
+
+    now: what a tensor holds; same: whether two such are one; hold: puts it back.
+    """
 
     def bound(self, parameters: dict[str, nn.Parameter]) -> None: ...
 
@@ -102,6 +121,12 @@ class Listener(Protocol):
     def fresh(self, optimizer: optim.Optimizer, why: str) -> None: ...
 
     def quiet(self) -> Any: ...
+
+    def now(self, t: torch.Tensor) -> Any: ...
+
+    def same(self, a: Any, b: Any) -> bool: ...
+
+    def hold(self, t: torch.Tensor, what: Any) -> None: ...
 
     def forward(
         self, name: str, module: nn.Module, args: Any, output: Any, final: bool
@@ -137,6 +162,8 @@ class Binding:
         self._alone: dict[str, torch.Tensor] = {}
         self._stepped: list[optim.Optimizer] = []  # those that hold no others
         self._primed: list[optim.Optimizer] = []  # those whose state is an input
+        # of each parameter: its gradient around its optimizer's last step
+        self._gradients: dict[int, _AroundStep] = {}
         self.stack: list[str] = []
         self._roots: list[nn.Module] = []
         self._made: list[weakref.ref[nn.Parameter]] = []
@@ -468,6 +495,7 @@ class Binding:
             nn_module.register_module_forward_pre_hook(self._before),
             nn_module.register_module_forward_hook(self._after, always_call=True),
             optim.register_optimizer_step_pre_hook(self._before_step),
+            optim.register_optimizer_step_post_hook(self._after_step),
             nn_module.register_module_module_registration_hook(self._registered),
             nn_module.register_module_parameter_registration_hook(self._parameter_made),
             nn_module.register_module_buffer_registration_hook(self._buffer_made),
@@ -764,8 +792,40 @@ class Binding:
         if name and output is not None and private.current_node() is None:
             self.listener.forward(name, module, args, output, final=False)
 
+    def _after_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.priming:
+            return
+        for p in _parameters_of(optimizer):
+            found = self._gradients.get(id(p))
+            if found is not None and p.grad is found.gradient:
+                found.after = self.listener.now(p.grad)
+
+    def take_back_gradients(self) -> list[str]:
+        """Gradients that an optimizer's step changed become what they were before it, as they are
+        what the step was given. Returns the names of such optimizers.
+        """
+        changed: dict[str, None] = {}
+        for found in self._gradients.values():
+            t = found.parameter.grad
+            if (
+                t is None
+                or t is not found.gradient
+                or self.listener.same(found.before, found.after)
+                or not self.listener.same(found.after, self.listener.now(t))
+            ):
+                continue
+            self.listener.hold(t, found.before)
+            changed[found.optimizer] = None
+        return list(changed)
+
     def _before_step(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self.priming or any(optimizer is o for o in self.optimizers):
+        if self.priming:
+            return
+        for p in _parameters_of(optimizer):
+            if p.grad is not None:
+                now = self.listener.now(p.grad)
+                self._gradients[id(p)] = _AroundStep(p, p.grad, now, now, type(optimizer).__name__)
+        if any(optimizer is o for o in self.optimizers):
             return
         self.optimizers.append(optimizer)
         if any(
@@ -776,7 +836,7 @@ class Binding:
             # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have
             # the state
             return
-        mine = [p for group in optimizer.param_groups for p in group["params"]]
+        mine = _parameters_of(optimizer)
         for p in mine:
             self._use(p)
         names = {id(p): n for n, p in self.parameters.items()}

@@ -20,6 +20,7 @@ import collections
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -30,7 +31,7 @@ from ..compat import private
 from ..compat.user_code import nearest_user_place, own_frame, own_place, user_place
 from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement
-from ..terms.assumptions import Assumption, loaded_below
+from ..terms.assumptions import Assumption, as_read, loaded_below
 from ..terms.values import Shape
 from .initial_parameters import Origin
 
@@ -42,23 +43,25 @@ class Loaded:
     """A tensor that was read. origin: what it is made of (initial_parameters.py).
 
     below: what its integers are below, where none is below zero. by_program: the program limits
-    them so, and not just those that were read.
+    them so, and not just those that were read. negative: some that were read are below zero.
     """
 
     shape: Shape
     origin: Origin
     below: int | None = None
     by_program: bool = True
+    negative: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """samples: what the sampler gave, or None for each of an IterableDataset. tensors: by their
-    path in what the loader yields.
+    path in what the loader yields. beside: what else there is that may be data, and its type.
     """
 
     samples: tuple[Any, ...]
     tensors: Mapping[str, Loaded]
+    beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +76,18 @@ class Dealt:
     samples: int
 
     @classmethod
-    def by(cls, sampler: Any) -> Dealt | None:
-        """None for any other sampler."""
-        if not isinstance(sampler, DistributedSampler):
+    def by(cls, loader: Any) -> Dealt | None:
+        """None for a loader with any other sampler."""
+        within = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        sampler = next(
+            (
+                s
+                for s in (getattr(loader, "sampler", None), within)
+                if isinstance(s, DistributedSampler)
+            ),
+            None,
+        )
+        if sampler is None:
             return None
         return cls(
             sampler.num_replicas,
@@ -93,8 +105,7 @@ class Read:
 
     ends: after how many batches an iterator had no more. length: of the loader, where it has one.
     dealt: by its sampler, when the first batch was read. loaded: by a loader; else these are
-    tensors that a line of the program moves to a device. chosen: by a loader, or by numbers that
-    are drawn; else nothing shows that these are samples.
+    tensors that a line of the program moves to a device.
     """
 
     batches: tuple[Batch, ...]
@@ -102,7 +113,6 @@ class Read:
     length: int | None
     dealt: Dealt | None
     loaded: bool = True
-    chosen: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +132,8 @@ class Shared:
     these axes in order. together: the batches of one number are one of the single device's; else
     they follow each other, as where a script accumulates more of them on one device. alone: how
     many samples the script reads at once on one device of its own accord. replicas: to how many
-    ranks a DistributedSampler deals out samples; 0 without one. loaded, chosen: as of `Read`.
+    ranks a DistributedSampler deals out samples; 0 without one. loaded: as of `Read`. there: what
+    the single device calls the loader.
     """
 
     axes: tuple[str, ...]
@@ -133,7 +144,7 @@ class Shared:
     alone: int
     replicas: int = 0
     loaded: bool = True
-    chosen: bool = True
+    there: Key = ""
 
     @property
     def ranks(self) -> int:
@@ -164,6 +175,11 @@ class Shared:
             return None, False
         return max(known), all(t.by_program for t in read)
 
+    def negative(self, path: str) -> bool:
+        """Whether some integers of a tensor that were read are below zero."""
+        read = [b.tensors[path] for same in self.batches for b in same if path in b.tensors]
+        return any(t.negative for t in read)
+
     def number_of(self, number: int, rank: int) -> int:
         """The single device's batch that a rank's batch belongs to. rank: among `ranks`."""
         return number if self.together else number * self.ranks + rank
@@ -183,14 +199,26 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
         and shapes[0][d] % counts[0] == 0
         and all(s[:d] + s[d + 1 :] == shapes[0][:d] + shapes[0][d + 1 :] for s in shapes)
     ]
-    # the first dimension; of others, the one that is as long as there are samples
+    # the first that is as long as there are samples; else the first dimension, where each sample
+    # has several rows
     exact = [d for d in dims if shapes[0][d] == counts[0]]
-    dim = 0 if 0 in dims else exact[0] if exact else None
+    dim = exact[0] if exact else 0 if 0 in dims else None
     if dim is None:
         return None
     rows = [s[dim] for s in shapes]
     first = shapes[0]
     return Cut(dim, sum(rows[:rank]), (*first[:dim], sum(rows), *first[dim + 1 :]))
+
+
+def rows_of(shared: Shared) -> str:
+    """The shapes of one rank's tensors, and which dimension is that of the samples."""
+    texts = []
+    for path, tensor in shared.batches[0][0].tensors.items():
+        cut = cut_of(shared.batches[0], path, 0)
+        if cut is not None:
+            along = f" along dimension {cut.dim}" if cut.dim else ""
+            texts.append(f"{path or 'a tensor'} {list(tensor.shape)}{along}")
+    return ", ".join(texts[:_MOST_SHAPES]) + (", ..." if len(texts) > _MOST_SHAPES else "")
 
 
 def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
@@ -221,6 +249,32 @@ def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str 
     return data
 
 
+_PLAIN = (str, bytes, bool, type(None))  # of a batch: names, texts and switches
+
+
+def beside_tensors(data: Any, path: str = "") -> dict[str, str]:
+    """What a loader yields that is no tensor and may be data: its path, and its type."""
+    found: dict[str, str] = {}
+
+    def inside(key: Any) -> str:
+        return f"{path}.{key}" if path else str(key)
+
+    if isinstance(data, (torch.Tensor, *_PLAIN)):
+        return found
+    if isinstance(data, Mapping):
+        for k, v in data.items():
+            found.update(beside_tensors(v, inside(k)))
+    elif type(data) in (list, tuple) or isinstance(data, tuple) and hasattr(data, "_fields"):
+        for i, v in enumerate(data):
+            found.update(beside_tensors(v, inside(i)))
+    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
+        for field in dataclasses.fields(data):
+            found.update(beside_tensors(getattr(data, field.name), inside(field.name)))
+    else:
+        found[path] = type(data).__name__
+    return found
+
+
 def _of_a_module() -> bool:
     """Whether nn.Module.to moves what is moved."""
     f: Any = sys._getframe(2)
@@ -234,6 +288,7 @@ def _of_a_module() -> bool:
 
 
 _MODULE = torch.nn.Module._apply.__code__.co_filename
+_MOST_SHAPES = 4  # in one sentence
 _MOST_FRAMES = 12  # between nn.Module._apply and what follows a tensor
 
 
@@ -249,10 +304,6 @@ class _Loader:
     number: int = 0
     samples: tuple[Any, ...] = ()  # of the batch that is being read
     dealt: Dealt | None = None
-    # of what is moved to a device: whether Python read numbers that are drawn before each, and how
-    # often it had by then
-    by_draws: bool = True
-    reads: int = 0
 
 
 class Tensors(Protocol):
@@ -267,13 +318,22 @@ class Tensors(Protocol):
         dtype: torch.dtype,
         placement: Placement,
         below: int | None,
+        by_program: bool,
     ) -> torch.Tensor:
-        """A new input of the step."""
+        """A new input of the step. below: what its integers are below; by_program: the program
+        limits them so.
+        """
+
+    def negative(self, name: str) -> None:
+        """Some integers of an input are below zero."""
 
     def assume(self, assumption: Assumption) -> None: ...
 
-    def draws_read(self) -> int:
-        """How often Python has read numbers that are drawn."""
+    def of_loader(self, t: torch.Tensor) -> None:
+        """A loader yields it: it holds no numbers of an array of the program's."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Inside, a batch is read: nothing is recorded (reading.py)."""
 
     def from_array(self, t: torch.Tensor) -> bool:
         """Whether it holds numbers of an array of the program's, as of a file."""
@@ -296,12 +356,17 @@ class Loaders:
         # of what is moved to a device: the instruction that moves it; whether it is for training
         self._by_place: dict[tuple[str, int, bool], _Loader] = {}
         self._count: collections.Counter[str] = collections.Counter()
+        # what the single device calls a loader -> what ranks call it
+        self._theirs = {s.there: key for key, s in shared.items() if s.there}
 
     @property
     def single(self) -> bool:
         return self.mesh.world == 1
 
     # ---- what loaders do (compat.data_loading) ----
+    def reading(self) -> AbstractContextManager[None]:
+        return self.side.reading()
+
     def made(self, loader: Any) -> None:
         key = self._key(own_place() or nearest_user_place())
         self._by_id[id(loader)] = _Loader(key, loader)
@@ -350,7 +415,8 @@ class Loaders:
 
     def _key(self, place: str) -> Key:
         self._count[place] += 1
-        return place if self._count[place] == 1 else f"{place} ({self._count[place]})"
+        key = place if self._count[place] == 1 else f"{place} ({self._count[place]})"
+        return self._theirs.get(key, key) if self.single else key
 
     def moved(self, t: Any) -> Any:
         """What the program has of a tensor that it moves to a device: batches of its own making,
@@ -369,9 +435,6 @@ class Loaders:
             key = self._key(place if trains else f"{place} without gradients")
             known = self._by_place[at] = _Loader(key, None)
         known.samples = (None,) * int(t.shape[0])
-        reads = self.side.draws_read()
-        known.by_draws = known.by_draws and reads > known.reads
-        known.reads = reads
         return self._next(known, t)
 
     def read(self) -> dict[Key, Read]:
@@ -383,7 +446,6 @@ class Loaders:
                 k.length,
                 k.dealt,
                 loaded=k.loader is not None,
-                chosen=k.loader is not None or k.by_draws,
             )
             for k in (*self._by_id.values(), *self._by_place.values())
             if k.batches
@@ -409,6 +471,8 @@ class Loaders:
 
         def look(path: str, t: torch.Tensor) -> torch.Tensor:
             tensors[path] = self.side.look(t)
+            if known.loader is not None:
+                self.side.of_loader(t)
             return t
 
         mapped(data, look)
@@ -418,8 +482,8 @@ class Loaders:
             rows = next((t.shape[0] for t in tensors.values() if t.shape), 0)
             samples = (None,) * rows
         if not known.batches:
-            known.dealt = Dealt.by(getattr(known.loader, "sampler", None))
-        known.batches.append(Batch(samples, tensors))
+            known.dealt = Dealt.by(known.loader)
+        known.batches.append(Batch(samples, tensors, beside_tensors(data)))
 
     def _given(self, key: Key, shared: Shared, number: int, data: Any) -> Any:
         at = 0
@@ -435,6 +499,7 @@ class Loaders:
         def put(path: str, t: torch.Tensor) -> torch.Tensor:
             cut = cut_of(batches, path, rank)
             if cut is None:
+                self.side.assume(as_read(key, path, f"a tensor of shape {list(t.shape)}"))
                 return t
             name = f"{key} batch {which}" + (f" {path}" if path else "")
             shape, place = cut.whole, Placement()
@@ -448,8 +513,12 @@ class Loaders:
             below, by_program = shared.below(path)
             if below is not None and not by_program and not t.dtype.is_floating_point:
                 self.side.assume(loaded_below(f"{key} {path}".strip(), below))
-            return self.side.loaded(name, shape, t.dtype, place, below)
+            if shared.negative(path):
+                self.side.negative(name)
+            return self.side.loaded(name, shape, t.dtype, place, below, by_program)
 
+        for path, kind in beside_tensors(data).items():
+            self.side.assume(as_read(key, path, f"a {kind}"))
         return mapped(data, put)
 
 

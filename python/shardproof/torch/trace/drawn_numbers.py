@@ -10,6 +10,7 @@ constants. That the program is that of these numbers is an assumption.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..compat import private
 from ..terms.values import Value
 
 MOST = 4096  # elements of a tensor whose numbers are known
+MOST_READ = 1 << 24  # of one that a data set holds
 
 
 def _drawn(distribution: str, shape: tuple[int, ...], limits: list[int], seed: int) -> Any:
@@ -43,10 +45,13 @@ class DrawnNumbers:
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._known: dict[int, tuple[Any, Value, torch.Tensor]] = {}
+        self._known: dict[int, tuple[Any, Value, torch.Tensor, frozenset[str]]] = {}
+        # of large draws: what makes the numbers, once they are asked for
+        self._later: dict[int, tuple[Any, Value, Callable[[], torch.Tensor | None], str]] = {}
 
     def forget(self) -> None:
         self._known.clear()
+        self._later.clear()
 
     def draw(
         self,
@@ -60,24 +65,49 @@ class DrawnNumbers:
         """A tensor becomes `value`, which is drawn. numbers: parameters of the distribution;
         limits: of integers; key: of the draw.
         """
-        if not 0 < t.numel() <= MOST:
+        if not 0 < t.numel() <= MOST_READ:
             return
-        with private.outside():
-            made = _drawn(distribution, tuple(t.shape), limits, int(key[:14], 16))
-            if made is None:
-                return
-            if distribution == "uniform":
-                low, high = numbers
-                made = made * (high - low) + low
-            elif distribution == "normal":
-                mean, deviation = numbers
-                made = made * deviation + mean
-            self._put(t, value, made)
+        shape = tuple(t.shape)
 
-    def _put(self, t: torch.Tensor, value: Value | None, numbers: torch.Tensor) -> None:
+        def made() -> torch.Tensor | None:
+            with private.outside():
+                found = _drawn(distribution, shape, limits, int(key[:14], 16))
+                if found is None:
+                    return None
+                if distribution == "uniform":
+                    low, high = numbers
+                    found = found * (high - low) + low
+                elif distribution == "normal":
+                    mean, deviation = numbers
+                    found = found * deviation + mean
+                return found.to(t.dtype)
+
+        if t.numel() > MOST:
+            self._later[private.storage_key(t)] = t.untyped_storage(), value, made, key
+        elif (found := made()) is not None:
+            with private.outside():
+                self._put(t, value, found, frozenset({key}))
+
+    def all_of(self, t: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of a tensor, also of a large draw: for what reads batches."""
+        key = private.storage_key(t)
+        later = self._later.pop(key, None)
+        if later is not None and (found := later[2]()) is not None:
+            with private.outside():
+                self._known[key] = later[0], later[1], found.reshape(-1), frozenset({later[3]})
+        return self._of(t)
+
+    def keys_of(self, t: torch.Tensor) -> str:
+        """Of the draws that a tensor with numbers is made of."""
+        known = self._known.get(private.storage_key(t))
+        return " ".join(sorted(known[3])) if known is not None else ""
+
+    def _put(
+        self, t: torch.Tensor, value: Value | None, numbers: torch.Tensor, keys: frozenset[str]
+    ) -> None:
         if value is not None and t.is_contiguous() and t.storage_offset() == 0:
             flat = numbers.to(t.dtype).reshape(-1)
-            self._known[private.storage_key(t)] = t.untyped_storage(), value, flat
+            self._known[private.storage_key(t)] = t.untyped_storage(), value, flat, keys
 
     def _value(self, t: torch.Tensor) -> Value | None:
         """What all of the memory of a tensor holds; None where that is not one value."""
@@ -87,8 +117,9 @@ class DrawnNumbers:
 
     def of(self, t: Any) -> torch.Tensor | None:
         """The numbers of a tensor, or None."""
-        if not self._known or t.numel() > MOST:
-            return None
+        return None if not self._known or t.numel() > MOST else self._of(t)
+
+    def _of(self, t: torch.Tensor) -> torch.Tensor | None:
         known = self._known.get(private.storage_key(t))
         if known is None or self._value(t) is not known[1] or known[2].dtype != t.dtype:
             return None
@@ -98,9 +129,9 @@ class DrawnNumbers:
                 return None
             return known[2].as_strided(tuple(t.shape), t.stride(), t.storage_offset())
 
-    def operands(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """The operands with numbers in place of tensors; None where some have none, or all are
-        constants.
+    def operands(self, args: Any, kwargs: Any) -> tuple[Any, Any, frozenset[str]] | None:
+        """The operands with numbers in place of tensors, and the draws that they are made of; None
+        where some have no numbers, or all are constants.
         """
         if not self._known:
             return None
@@ -108,6 +139,7 @@ class DrawnNumbers:
         found: dict[int, Any] = {id(t): self.of(t) for t in tensors}
         if all(numbers is None for numbers in found.values()):
             return None
+        keys = [self._known[private.storage_key(t)][3] for t in tensors if found[id(t)] is not None]
         for t in tensors:
             if found[id(t)] is None:
                 numbers = self._constant(t)
@@ -117,7 +149,7 @@ class DrawnNumbers:
         numbered: tuple[Any, Any] = private.tree_map(
             lambda x: found[id(x)] if isinstance(x, torch.Tensor) else x, (args, kwargs)
         )
-        return numbered
+        return *numbered, frozenset().union(*keys)
 
     def _constant(self, t: torch.Tensor) -> torch.Tensor | None:
         """The numbers of a small constant. What is read of a tensor is a node of this line's."""
@@ -127,7 +159,7 @@ class DrawnNumbers:
             numbers = self._recorder.numbers(t)
         return None if isinstance(numbers, private.FakeTensor) else numbers
 
-    def follow(self, func: Any, operands: tuple[Any, Any], out: Any) -> None:
+    def follow(self, func: Any, operands: tuple[Any, Any, frozenset[str]], out: Any) -> None:
         """An operator gave `out`."""
         results = [t for t in private.tensors(out) if isinstance(t, private.FakeTensor)]
         if not results or any(t.numel() > MOST for t in results):
@@ -140,4 +172,4 @@ class DrawnNumbers:
         for t, numbers in zip(results, made):
             if t.shape == numbers.shape:
                 with private.outside():
-                    self._put(t, self._value(t), numbers.detach())
+                    self._put(t, self._value(t), numbers.detach(), operands[2])

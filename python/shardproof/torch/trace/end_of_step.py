@@ -43,6 +43,8 @@ def same(a: Value, b: Value) -> bool:
         return same(a.real, b.real) and same(a.imag, b.imag)
     if isinstance(a, Filled) and isinstance(b, Filled):
         return a.fill == b.fill and a.shape == b.shape
+    if isinstance(a, Named) and isinstance(b, Named):
+        return a.name == b.name and a.shape == b.shape
     if a is b or not (isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape):
         return a is b
     with private.outside():
@@ -139,6 +141,8 @@ class EndOfStep:
         self.cut_points.finish()
         self.keep(result)
         self.tracker.tracked += self.yielded
+        for optimizer in self.binding.take_back_gradients():
+            self.recorder.g.assume(assumptions.changed_gradients(optimizer))
         untouched = self._untouched()
         for name, p in self.binding.parameters.items():
             if p.grad is not None:

@@ -183,7 +183,8 @@ class Memory:
         if not isinstance(x, private.FakeTensor):
             return x
         v = self.read(x)
-        return self.g.data(v) if isinstance(v, (Filled, Known)) else x
+        with private.outside():
+            return self.g.data(v) if isinstance(v, (Filled, Known)) else x
 
     def _read(self, t: torch.Tensor) -> Value:
         if isinstance(t, private.AsyncCollectiveTensor):

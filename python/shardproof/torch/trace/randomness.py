@@ -146,7 +146,7 @@ class Randomness:
 
     def moved(self, made: Any) -> Any:
         """What the program has of a tensor that it moved to a device."""
-        return self.on_moved(made)
+        return made if self.recorder.reading.now else self.on_moved(made)
 
     def _of_cpu(self, seed: str, t: torch.Tensor) -> str | None:
         """The seed of the CPU, where only that of "cuda" leads to what is drawn.
@@ -250,7 +250,7 @@ class Randomness:
         spec = self._spec
         whole = tuple(int(n) for n in spec.shape) if spec is not None else shape
         seed = self._seed(generator)
-        key = self._advance(generator, f"{what} {whole}")
+        key = self.advance(generator, f"{what} {whole}")
         if key in self._before:
             return self._before[key]
         name, path = self._name()
@@ -318,7 +318,7 @@ class Randomness:
         )
 
     @staticmethod
-    def _advance(generator: Any, what: str) -> str:
+    def advance(generator: Any, what: str) -> str:
         """The key of these numbers.
 
         The generator advances to a state that no other history leads to. Its seed stays the one

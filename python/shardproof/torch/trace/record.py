@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import random
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -53,25 +50,6 @@ class _OneThread(private.FakeTensorMode):
         if threading.get_ident() != self.thread:
             self.elsewhere.append(str(func))
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-@contextlib.contextmanager
-def _own_random_state(rank: int, world: int) -> Iterator[None]:
-    """Inside, Python's and numpy's random numbers are those of no other rank.
-
-    A process that seeds nothing begins with numbers of its own.
-    """
-    numpy: Any = sys.modules.get("numpy")
-    before, theirs = random.getstate(), numpy.random.get_state() if numpy is not None else None
-    try:
-        random.seed(f"rank {rank} of {world}")
-        if numpy is not None:
-            numpy.random.seed(random.getrandbits(32))
-        yield
-    finally:
-        random.setstate(before)
-        if numpy is not None:
-            numpy.random.set_state(theirs)
 
 
 def _result(step: Step, world: World, side: Side) -> Any:
@@ -241,7 +219,7 @@ def _recorded(
     hooks = _hooks(recorder, side, mailbox)
 
     with (
-        _own_random_state(rank, mesh.world),
+        side.python_random.of_rank(rank, mesh.world),
         private.fake_group(rank, mesh.world) as groups_made,
         patched(hooks),
         Processes(mesh, rank, mailbox, recorder.g.assume).replaced(),
@@ -277,6 +255,7 @@ def _recorded(
                 if raised_by_user(e) and given and not given[-1] and len(given) > len(decided):
                     e.other_answers = (*given[:-1], True)  # type: ignore[attr-defined]
                 raise
+            side.python_random.look()
             recorder.g.loc = ""
             if recorder.mode.elsewhere:
                 raise CaptureError(
@@ -324,5 +303,9 @@ def _recorded(
         given=frozenset(side.input_names),
         read=side.loaders.read(),
         decisions=tuple(recorder.decisions),
+        drawn_by_python=dict(side.python_random.drawn),
+        drawn_for_batches=dict(side.python_random.of_batches),
+        read_draws={place: tuple(keys) for place, keys in recorder.read_draws.items()},
+        arrays=dict(recorder.g.arrays()),
         loaded=frozenset(side.loaded_names),
     )

@@ -7,6 +7,7 @@ no lowering there, where it can. The rest poisons everything that it returns or 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,7 @@ from .memory import Memory, constant
 from .opaque import Calls
 from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
 from .randomness import Randomness
+from .reading import Reading
 from .recording import Decision
 from .untracked_tensors import UntrackedTensors
 
@@ -175,14 +177,18 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.issued: list[tuple[torch.Tensor, str, bool]] | None = None
         self.begun = Begun(self.g)
         self.drawn = DrawnNumbers(self)
+        self.reading = Reading(self)
         self._forward_locs: dict[int, str] = {}
         self._item_value: Value | None = None
         self._item_drawn: float | None = None
+        self._item_keys: dict[str, str] = {}  # by the place of item()
         self.decisions: list[Decision] = []  # questions about data that were answered
         self.answers: Sequence[bool] = ()  # to the first of them
-        self.draws_read = 0  # how often Python has read numbers that are drawn
+        # FILE:LINE -> keys of the draws by whose numbers Python decided there
+        self.read_draws: dict[str, list[str]] = collections.defaultdict(list)
         self.counting = 0
         self._parts = 0  # decompositions that run
+        self._alive: list[torch.Tensor] = []  # fake tensors that stand for real ones
         # what was computed of large constants
         self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}
         self.groups: Any = None  # collectives.Groups, set by the capture
@@ -249,6 +255,10 @@ class Recorder(Memory, private.TorchDispatchMode):
             raise
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if self.reading.now and not self.paused:
+            out = self.reading.call(func, args, kwargs)
+            if out is not NotImplemented:
+                return out
         numbers = None
         if not self.paused and not is_view(func) and not writes_operands(func):
             numbers = self.drawn.operands(args, kwargs)
@@ -384,9 +394,17 @@ class Recorder(Memory, private.TorchDispatchMode):
         for t in given:
             if type(t) is not private.FakeTensor:
                 with private.outside():
-                    self._storage(t)  # a tensor from outside is taken in whole, not as the view
+                    s = self._storage(t)  # a tensor from outside is taken in whole, not as the view
+                # what it becomes among fake tensors, of which the view is one
+                if type(t) is torch.Tensor:
+                    fake = self.mode.from_tensor(t)
+                    self._alive.append(fake)  # so that no other has its memory
+                    self.storages.setdefault(private.storage_key(fake), s)
         out = self.fake(func, args, kwargs)
         keys = {private.storage_key(t) for t in given}
+        keys.update(
+            private.storage_key(self.mode.from_tensor(t)) for t in given if type(t) is torch.Tensor
+        )
         results = out if isinstance(out, (list, tuple)) else (out,)
         return (
             out
@@ -462,10 +480,12 @@ class Recorder(Memory, private.TorchDispatchMode):
         with private.outside():
             number = drawn.item() if drawn is not None else None
         if number is not None and not t.dtype.is_floating_point:
-            self.decided_by_drawn(self.g.loc)
+            self.decided_by_drawn(self.g.loc, self.drawn.keys_of(t))
             return number
         if t.dtype.is_floating_point or self.counting and t.dtype != torch.bool:
             self._item_value, self._item_drawn = v, number
+            if number is not None:
+                self._item_keys[self.g.loc] = self.drawn.keys_of(t)
             self._gives_number()
             # poisons any tensor that it goes into; to Python a number of data_number.py, which
             # knows its value
@@ -502,10 +522,13 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.g.assume(assumptions.NUMBER_TEXT)
         self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
 
-    def decided_by_drawn(self, loc: str) -> None:
-        """Python code decides by a number that was drawn."""
-        self.draws_read += 1
-        self.g.assume(assumptions.drawn_number(own_place() or loc))
+    def decided_by_drawn(self, loc: str, keys: str = "") -> None:
+        """Python code decides by a number that was drawn. keys: of the draws that it is made of;
+        empty: they were noted when item() gave the number at `loc`.
+        """
+        place = own_place() or loc
+        self.read_draws[place].append(keys or self._item_keys.get(loc, ""))
+        self.g.assume(assumptions.drawn_number(place))
 
     def taken(self) -> tuple[Value | None, float | None]:
         """The value whose number was taken last, and the number that was drawn."""
@@ -853,3 +876,4 @@ class Recorder(Memory, private.TorchDispatchMode):
             kept.clear()
         self.untracked.forget()
         self.drawn.forget()
+        self._alive.clear()

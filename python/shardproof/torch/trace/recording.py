@@ -15,7 +15,7 @@ from ..step.tracked_tensors import TrackedTensor
 from ..step.world import World
 from ..terms.assumptions import Assumption, NotCompared
 from ..terms.graph import Graph
-from ..terms.values import Named, Shape
+from ..terms.values import Shape
 from .batches import Key, Read
 from .initial_parameters import Initial, Origin
 from .initial_state import InitialState
@@ -133,8 +133,14 @@ class Recording:
     # by DataLoader, what was read (batches.py)
     read: dict[Key, Read] = dataclasses.field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()  # in order
-    # tensor, divisor -> its quotient, made for a cut point
-    parts: dict[tuple[str, int], Named] = dataclasses.field(default_factory=dict)
+    # generators of Python's own that it drew from, and a digest of their last state
+    drawn_by_python: dict[str, str] = dataclasses.field(default_factory=dict)
+    # those that it drew from while batches were read, and a digest of their first state
+    drawn_for_batches: dict[str, str] = dataclasses.field(default_factory=dict)
+    # FILE:LINE -> the draws (their keys) by whose numbers Python decided there
+    read_draws: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    # constants that are arrays of the program's: where each is used, and a digest of its numbers
+    arrays: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # where graph, tracked and opaque are left out: the file with all of it, empty if there is none
@@ -179,7 +185,7 @@ class Recording:
                     dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL
                 )
         return dataclasses.replace(
-            self, graph=Graph(), tracked=[], opaque=[], parts={}, kept=file, kept_facts=kept_facts
+            self, graph=Graph(), tracked=[], opaque=[], kept=file, kept_facts=kept_facts
         )
 
     def whole(self) -> Recording:

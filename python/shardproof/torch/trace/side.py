@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from .cut_points import CutPoints
 from .end_of_step import EndOfStep, Given, memory_of, same
 from .initial_parameters import Initial, Origins
 from .initial_state import InitialState, may_be_any
+from .python_random import PythonRandom
 from .recorder import Recorder
 from .recording import CaptureError
 from .tracker import Tracker
@@ -51,6 +53,7 @@ class Side:
         self.initial: dict[str, Initial] = {}
         self.spread: set[str] = set()
         self.input_names: set[str] = set()
+        self.python_random = PythonRandom()
         self.loaders = Loaders(mesh, recorder.rank, initial_state.loaders or {}, self)
         recorder.random.on_moved = self.loaders.moved
         self.loaded_names: set[str] = set()
@@ -63,6 +66,15 @@ class Side:
     def quiet(self) -> AbstractContextManager[None]:
         """Inside, nothing is recorded."""
         return self.tracker.quiet()
+
+    def now(self, t: torch.Tensor) -> Value:
+        return self.recorder.read(unwrapped(t))
+
+    def same(self, a: Value, b: Value) -> bool:
+        return same(a, b)
+
+    def hold(self, t: torch.Tensor, what: Value) -> None:
+        self.recorder.write(unwrapped(t), what)
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         self.cut_points.forward(name, module, args, output, final)
@@ -108,7 +120,12 @@ class Side:
         below: tuple[int | None, bool] = (2, True)
         if t.dtype != torch.bool:
             below = self.recorder.g.integers.below(v)
-        return Loaded(tuple(int(n) for n in t.shape), origin, *below)
+        with private.outside():
+            negative = isinstance(v, Known) and v.kind == "int" and bool((v.data < 0).any())
+        return Loaded(tuple(int(n) for n in t.shape), origin, *below, negative)
+
+    def negative(self, name: str) -> None:
+        self.recorder.g.integers.negative.add(name)
 
     def loaded(
         self,
@@ -117,9 +134,12 @@ class Side:
         dtype: torch.dtype,
         placement: Placement,
         below: int | None,
+        by_program: bool,
     ) -> torch.Tensor:
         if not dtype.is_floating_point and below is not None:
             self.recorder.g.integers.ranges[name] = below
+            if not by_program:
+                self.recorder.g.integers.observed.add(name)
         for axis in placement.cut:
             dim = next(d for d, n in enumerate(placement.shape) if n != shape[d])
             self.tracker.cuts[axis].add(dim)
@@ -133,8 +153,16 @@ class Side:
     def assume(self, assumption: assumptions.Assumption) -> None:
         self.recorder.g.assume(assumption)
 
-    def draws_read(self) -> int:
-        return self.recorder.draws_read
+    def of_loader(self, t: torch.Tensor) -> None:
+        with self.recorder.here():
+            v = self.recorder.read(unwrapped(t))
+        if isinstance(v, Known) and v.host:
+            self.recorder.write(unwrapped(t), Known(v.data))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        with self.python_random.reading(), self.recorder.reading.batch():
+            yield
 
     def from_array(self, t: torch.Tensor) -> bool:
         with self.recorder.here():

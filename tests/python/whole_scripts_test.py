@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+import torch
+
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1] / "whole_scripts"
 
 
@@ -67,6 +69,30 @@ class WholeScripts(unittest.TestCase):
                 wrong = pathlib.Path(folder) / script.name
                 wrong.write_text(made_wrong(text))
                 self.check(wrong, mesh, "NOT EQUIVALENT")
+
+
+class Files(unittest.TestCase):
+    def test_a_data_set_that_is_loaded(self):
+        text = """
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+loaded = torch.load(PATH, map_location="cuda:0")
+data = TensorDataset(loaded["x"], loaded["y"])
+model = DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(data, 2, sampler=DistributedSampler(data)):
+    ((model(x) - y).square().SUM()).backward()
+    optimizer.step()
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "data.pt"
+            torch.save({"x": torch.randn(16, 3), "y": torch.randn(16, 2)}, path)
+            text = text.replace("PATH", repr(str(path)))
+            right = run_text(text.replace("SUM", "mean"))
+            self.assertEqual(0, right.returncode, right.stdout + right.stderr)
+            wrong = run_text(text.replace("SUM", "sum"))
+            self.assertEqual(10, wrong.returncode, wrong.stdout + wrong.stderr)
 
 
 class Single(unittest.TestCase):

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from ..compat.private import changes, replace_everywhere, tree_map
+from ..compat.private import changes, outside, replace_everywhere, tree_map
 from ..distributed.mailbox import Mailbox
 from ..distributed.mesh import Mesh
 from ..terms import assumptions
@@ -100,7 +100,10 @@ class Processes:
                 f"torch.load of a file that rank {self.mailbox['saved', key]} has saved in this "
                 f"run ({os.path.basename(key)}) is not followed on rank {self.rank}"
             )
-        return self._load(f, *args, **kwargs)
+        # the file's numbers, on the CPU, which every device is here
+        without = {k: v for k, v in kwargs.items() if k != "map_location"}
+        with outside():
+            return self._load(f, "cpu", *args[1:], **without)
 
 
 class _Joined:

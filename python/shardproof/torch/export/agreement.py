@@ -430,9 +430,8 @@ def _batches(
         if not varies <= of_batch:
             raise hazard
     if first_hazard is not None:
-        split = {a for axes in found.values() for a in axes}
-        apart = split & (_cut_parameters(sides, programs, model) - spread)
-        raise OtherBatches(found, first_hazard, spread.issuperset(split), bool(apart))
+        apart = of_batch & (_cut_parameters(sides, programs, model) - spread)
+        raise OtherBatches(found, first_hazard, spread.issuperset(of_batch), bool(apart))
 
 
 def same_batch(

@@ -168,7 +168,7 @@ class Shared:
 
     def below(self, path: str) -> tuple[int | None, bool]:
         """What all integers of a tensor are below, and whether the program limits them so."""
-        read = [b.tensors[path] for same in self.batches for b in same if path in b.tensors]
+        read = self._read(path)
         limits = [t.below for t in read]
         known = [n for n in limits if n is not None]
         if len(known) < len(limits):
@@ -177,8 +177,11 @@ class Shared:
 
     def negative(self, path: str) -> bool:
         """Whether some integers of a tensor that were read are below zero."""
-        read = [b.tensors[path] for same in self.batches for b in same if path in b.tensors]
-        return any(t.negative for t in read)
+        return any(t.negative for t in self._read(path))
+
+    def _read(self, path: str) -> list[Loaded]:
+        """The tensors of one path in all batches of all ranks."""
+        return [b.tensors[path] for same in self.batches for b in same if path in b.tensors]
 
     def number_of(self, number: int, rank: int) -> int:
         """The single device's batch that a rank's batch belongs to. rank: among `ranks`."""
@@ -221,16 +224,17 @@ def rows_of(shared: Shared) -> str:
     return ", ".join(texts[:_MOST_SHAPES]) + (", ..." if len(texts) > _MOST_SHAPES else "")
 
 
+def _inside(path: str, key: Any) -> str:
+    """The path of what lies under a key of what has this path."""
+    return f"{path}.{key}" if path else str(key)
+
+
 def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
     """What a loader yields, with f(path, tensor) in the place of each tensor."""
-
-    def inside(key: Any) -> str:
-        return f"{path}.{key}" if path else str(key)
-
     if isinstance(data, torch.Tensor):
         return f(path, data)
     if isinstance(data, Mapping):
-        made = {k: mapped(v, f, inside(k)) for k, v in data.items()}
+        made = {k: mapped(v, f, _inside(path, k)) for k, v in data.items()}
         if type(data) is dict:
             return made
         if isinstance(data, MutableMapping):  # of tokenizers, for one: it stays what it is
@@ -238,13 +242,13 @@ def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str 
                 data[k] = v
         return data
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(mapped(v, f, inside(k)) for k, v in zip(data._fields, data)))
+        return type(data)(*(mapped(v, f, _inside(path, k)) for k, v in zip(data._fields, data)))
     if type(data) in (list, tuple):
-        return type(data)(mapped(v, f, inside(i)) for i, v in enumerate(data))
+        return type(data)(mapped(v, f, _inside(path, i)) for i, v in enumerate(data))
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         fields = [field.name for field in dataclasses.fields(data) if field.init]
         return dataclasses.replace(
-            data, **{n: mapped(getattr(data, n), f, inside(n)) for n in fields}
+            data, **{n: mapped(getattr(data, n), f, _inside(path, n)) for n in fields}
         )
     return data
 
@@ -256,20 +260,17 @@ def beside_tensors(data: Any, path: str = "") -> dict[str, str]:
     """What a loader yields that is no tensor and may be data: its path, and its type."""
     found: dict[str, str] = {}
 
-    def inside(key: Any) -> str:
-        return f"{path}.{key}" if path else str(key)
-
     if isinstance(data, (torch.Tensor, *_PLAIN)):
         return found
     if isinstance(data, Mapping):
         for k, v in data.items():
-            found.update(beside_tensors(v, inside(k)))
+            found.update(beside_tensors(v, _inside(path, k)))
     elif type(data) in (list, tuple) or isinstance(data, tuple) and hasattr(data, "_fields"):
         for i, v in enumerate(data):
-            found.update(beside_tensors(v, inside(i)))
+            found.update(beside_tensors(v, _inside(path, i)))
     elif dataclasses.is_dataclass(data) and not isinstance(data, type):
         for field in dataclasses.fields(data):
-            found.update(beside_tensors(getattr(data, field.name), inside(field.name)))
+            found.update(beside_tensors(getattr(data, field.name), _inside(path, field.name)))
     else:
         found[path] = type(data).__name__
     return found

@@ -20,6 +20,12 @@ from ..terms.values import Value
 
 MOST = 4096  # elements of a tensor whose numbers are known
 MOST_READ = 1 << 24  # of one that a data set holds
+_KEY_DIGITS = 14  # of a draw's key, which is hexadecimal: what seeds a generator
+
+
+def seed_of(key: str) -> int:
+    """The seed of a generator that makes the numbers of the draw with this key."""
+    return int(key[:_KEY_DIGITS], 16)
 
 
 def _drawn(distribution: str, shape: tuple[int, ...], limits: list[int], seed: int) -> Any:
@@ -71,7 +77,7 @@ class DrawnNumbers:
 
         def made() -> torch.Tensor | None:
             with private.outside():
-                found = _drawn(distribution, shape, limits, int(key[:14], 16))
+                found = _drawn(distribution, shape, limits, seed_of(key))
                 if found is None:
                     return None
                 if distribution == "uniform":

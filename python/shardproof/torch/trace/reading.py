@@ -18,9 +18,8 @@ import torch
 from ..aten import table
 from ..compat import private
 from ..terms.values import Filled, Known
+from .drawn_numbers import seed_of
 from .operator_calls import arguments_of, name_of
-
-KEY_DIGITS = 14  # of a draw's key: what seeds a generator
 
 
 class Reading:
@@ -92,7 +91,7 @@ class Reading:
         generator = kwargs.get("generator")
         shapes = [tuple(t.shape) for t in private.tensors(args, kwargs)]
         key = self._recorder.random.advance(generator, f"{name} {shapes} {_numbers_in(args)}")
-        seed = int(key[:KEY_DIGITS], 16)
+        seed = seed_of(key)
         if generator is not None:
             return func(*args, **{**kwargs, "generator": torch.Generator().manual_seed(seed)})
         g = torch.default_generator

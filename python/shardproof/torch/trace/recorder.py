@@ -391,6 +391,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         None where ATen made a copy after all (reshape).
         """
         given = private.tensors(args, kwargs)
+        keys = {private.storage_key(t) for t in given}
         for t in given:
             if type(t) is not private.FakeTensor:
                 with private.outside():
@@ -399,12 +400,10 @@ class Recorder(Memory, private.TorchDispatchMode):
                 if type(t) is torch.Tensor:
                     fake = self.mode.from_tensor(t)
                     self._alive.append(fake)  # so that no other has its memory
-                    self.storages.setdefault(private.storage_key(fake), s)
+                    key = private.storage_key(fake)
+                    self.storages.setdefault(key, s)
+                    keys.add(key)
         out = self.fake(func, args, kwargs)
-        keys = {private.storage_key(t) for t in given}
-        keys.update(
-            private.storage_key(self.mode.from_tensor(t)) for t in given if type(t) is torch.Tensor
-        )
         results = out if isinstance(out, (list, tuple)) else (out,)
         return (
             out

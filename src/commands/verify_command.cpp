@@ -51,7 +51,7 @@ struct VerifyArguments {
   bool noClasses = false;
   ReportOptions report;
   double confirmSeconds = 1;   // 0: off
-  double diagnoseSeconds = 6;  // 0: off
+  double diagnoseSeconds = DiagnoseOptions().seconds;  // 0: off
   VerifyOptions options;
   Infer infer = Infer::kAuto;
   hlo::Options hlo;

@@ -50,7 +50,7 @@ struct VerifyArguments {
   std::string checker = "auto";
   bool noClasses = false;
   ReportOptions report;
-  double confirmSeconds = 1;   // 0: off
+  double confirmSeconds = 1;                           // 0: off
   double diagnoseSeconds = DiagnoseOptions().seconds;  // 0: off
   VerifyOptions options;
   Infer infer = Infer::kAuto;

@@ -31,6 +31,27 @@ def executable(file, text):
     file.chmod(0o755)
 
 
+class FailedTests(unittest.TestCase):
+    def test_the_end_of_what_a_failed_test_printed_is_shown(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        executable(folder / "bad", "#!/bin/sh\nseq 100\necho '<the reason>'\nexit 1\n")
+        executable(folder / "good", "#!/bin/sh\necho nothing to see\n")
+        (folder / "CTestTestfile.cmake").write_text(
+            "".join(f'add_test({name} "{folder / name}")\n' for name in ("bad", "good"))
+        )
+        results = folder / "results.xml"
+        code, printed = run(
+            SCRIPTS / "tools.sh", "ctest", "--test-dir", folder, "--output-junit", results
+        )
+        self.assertNotEqual(code, 0, printed)
+        code, printed = run(SCRIPTS / "failed_tests", results)
+        self.assertEqual(code, 0, printed)
+        self.assertIn("bad failed", printed)
+        self.assertIn("\n100\n<the reason>\n", printed)
+        self.assertNotIn("nothing to see", printed)
+        self.assertLess(len(printed.splitlines()), 50)
+
+
 class Tools(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))

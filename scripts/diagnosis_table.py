@@ -182,7 +182,7 @@ def by_rank(plan):
 
 
 class Measurement:
-    def __init__(self, program, model, plan, bug, seed, scratch, limits=()):
+    def __init__(self, program, model, plan, bug, seed, scratch, options=()):
         wrong, report, repaired = (
             scratch / "wrong.json",
             scratch / "report.json",
@@ -210,7 +210,7 @@ class Measurement:
                 repaired,
                 "--stage-timeout",
                 60,
-                *limits,
+                *options,
                 timeout=MOST_SECONDS,
             ).returncode
         except subprocess.TimeoutExpired:

@@ -6,9 +6,13 @@
 #include <algorithm>
 
 #include "commands/streams.h"
+#include "report/format.h"
 
 namespace shardproof {
 namespace {
+
+constexpr auto kBetweenUpdates = std::chrono::milliseconds(100);
+constexpr auto kBetweenLogLines = std::chrono::seconds(30);
 
 void put(const std::string& text) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0)
@@ -17,12 +21,18 @@ void put(const std::string& text) {
 
 }  // namespace
 
-Progress::Progress(bool wanted) : enabled_(wanted && isTerminal(STDERR_FILENO)) {}
+Progress::Progress(bool wanted) : enabled_(wanted), terminal_(isTerminal(STDERR_FILENO)) {}
 
 void Progress::update(std::size_t done, std::size_t all, const char* doing) {
   if (!enabled_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (shown_ && now - last_ < std::chrono::milliseconds(100)) return;
+  const auto now = Clock::now();
+  if (!terminal_) {
+    if (now - last_ < kBetweenLogLines) return;
+    last_ = now;
+    put(logLine(std::chrono::duration<double>(now - start_).count(), done, all, doing));
+    return;
+  }
+  if (shown_ && now - last_ < kBetweenUpdates) return;
   last_ = now;
   shown_ = true;
   put(std::string("\r")
@@ -48,6 +58,13 @@ std::string Progress::line(std::size_t done, std::size_t all, const char* doing,
   }
   text += doing;
   return text.substr(0, width);
+}
+
+std::string Progress::logLine(double elapsed, std::size_t done, std::size_t all,
+                              const char* doing) {
+  std::string text = "shardproof: " + seconds(elapsed) + ": " + doing;
+  if (all > 0) text += ", " + std::to_string(std::min(done, all)) + " of " + std::to_string(all);
+  return text + "\n";
 }
 
 }  // namespace shardproof

@@ -41,7 +41,7 @@
 namespace shardproof {
 namespace {
 
-constexpr double kRunSeconds = 600;
+constexpr double kRunSeconds = 120;
 
 struct VerifyArguments {
   PlanArguments files;

@@ -102,6 +102,57 @@ TEST(Attempts, CutPointsThatAnAttemptDoesWithoutAreJudged) {
   }
 }
 
+// Each rank multiplies what it has of u by the weights of its own positions. Their parts add up to
+// the weights, but a stage that knows only that is refuted.
+TEST(Attempts, ATrueLemmaThatHidesAMaskIsCutPast) {
+  const auto program = [](int rank, const char* mask) {
+    return test::Json::parse(R"({"at": {"tp": )" + std::to_string(rank) + R"(}, "tensors": {
+        "lw": {"shape": [8], "kind": "input"}, "lu": {"shape": [4], "kind": "input"},
+        "mask": {"shape": [8], "kind": "constant", "value": )" +
+                             mask + R"(},
+        "masked": {"shape": [8]}, "twice": {"shape": [8]}, "both": {"shape": [8]},
+        "t": {"shape": [8]}, "part": {"shape": [8]}, "lm": {"shape": [8]}, "ly": {"shape": [8]}},
+      "nodes": [{"op": "mul", "in": ["lw", "mask"], "out": ["masked"]},
+                {"op": "mul", "in": ["masked"], "out": ["twice"], "attrs": {"scalar": 2}},
+                {"op": "cat", "in": ["lu", "lu"], "out": ["both"], "attrs": {"dim": 0}},
+                {"op": "tanh", "in": ["both"], "out": ["t"]},
+                {"op": "mul", "in": ["twice", "t"], "out": ["part"]},
+                {"op": "all_reduce", "in": ["part"], "out": ["lm"], "comm": "c",
+                 "group": ["tp"]},
+                {"op": "relu", "in": ["lm"], "out": ["ly"]}]})");
+  };
+  Draft d = test::draft(
+      R"({"tensors": {"w": {"shape": [8], "kind": "input"}, "u": {"shape": [8], "kind": "input"},
+          "w2": {"shape": [8]}, "t": {"shape": [8]}, "m": {"shape": [8]}, "y": {"shape": [8]}},
+          "nodes": [{"op": "mul", "in": ["w"], "out": ["w2"], "attrs": {"scalar": 2}},
+                    {"op": "tanh", "in": ["u"], "out": ["t"]},
+                    {"op": "mul", "in": ["w2", "t"], "out": ["m"]},
+                    {"op": "relu", "in": ["m"], "out": ["y"]}], "outputs": ["y"]})",
+      R"({"mesh": [["tp", 2]], "programs": [], "lineage": [
+          {"tensor": "w", "role": "input", "shards": [{"box": [[0, 8]],
+           "parts": [{"local": "lw"}]}]},
+          {"tensor": "u", "role": "input", "shards": [{"box": [[0, 4]], "step": {"tp": [4]},
+           "parts": [{"local": "lu"}]}]},
+          {"tensor": "y", "role": "output", "shards": [{"box": [[0, 8]],
+           "parts": [{"local": "ly"}]}]}]})");
+  d.plan["programs"] = {program(0, "[1, 1, 1, 1, 0, 0, 0, 0]"),
+                        program(1, "[0, 0, 0, 0, 1, 1, 1, 1]")};
+  const Report report = verified(d, Infer::kAlways);
+  EXPECT_EQ(report.verdict, Verdict::kEquivalent);
+  std::size_t sums = 0;
+  for (const StageReport& stage : report.stages) {
+    if (!stage.inferred) continue;
+    EXPECT_NE(stage.tensor, "u") << "inputs that only moved";
+    if (stage.tensor != "m") continue;
+    ++sums;
+    EXPECT_EQ(stage.verdict, StageVerdict::kProved) << stage.reason;
+  }
+  EXPECT_GT(sums, 0u);
+  // The other half of u.
+  d.plan["programs"][1]["tensors"]["mask"]["value"] = {1, 1, 1, 1, 0, 0, 0, 0};
+  EXPECT_EQ(verified(d, Infer::kAlways).verdict, Verdict::kNotEquivalent);
+}
+
 TEST(Attempts, APlanWithFewOperatorsIsTriedFirst) {
   EXPECT_EQ(namesOf(verified(columns("relu", false), Infer::kAuto)),
             std::vector<std::string>{"as given, 5 s a stage"});

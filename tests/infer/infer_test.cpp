@@ -396,8 +396,8 @@ TEST(Infer, WindowsOfRanksThatWereNotExecutedFollowTheOthers) {
                          "copy": {"shape": [1000, 64]}, "w": {"shape": [1000, 64]},
                          "s": {"shape": [64, 64]}},
             "nodes": [{"op": "embedding", "in": ["t", "table"], "out": ["part"]},
-             {"op": "identity", "in": ["table"], "out": ["copy"]},
-             {"op": "square", "in": ["copy"], "out": ["w"]},
+             {"op": "square", "in": ["table"], "out": ["copy"]},
+             {"op": "identity", "in": ["copy"], "out": ["w"]},
                       {"op": "all_reduce", "in": ["part"], "out": ["e"], "comm": "c",
                        "group": ["tp"]}, {"op": "square", "in": ["e"], "out": ["s"]}]})");
     program["at"] = {{"tp", c}};
@@ -505,15 +505,15 @@ TEST(Infer, ChoosesTheTensorThatTheSameOperatorMakes) {
   Draft d = draft(
       R"({"tensors": {"x": {"shape": [4], "kind": "input"}, "c1": {"shape": [4]},
           "c2": {"shape": [4]}, "s": {"shape": [4]}, "y": {"shape": [4]}},
-          "nodes": [{"op": "identity", "in": ["x"], "out": ["c1"]},
-           {"op": "identity", "in": ["c1"], "out": ["c2"]},
+          "nodes": [{"op": "relu", "in": ["x"], "out": ["c1"]},
+           {"op": "relu", "in": ["c1"], "out": ["c2"]},
                     {"op": "silu", "in": ["c2"], "out": ["s"]},
                      {"op": "mul", "in": ["s", "c1"], "out": ["y"]}], "outputs": ["y"]})",
       R"({"mesh": [["dp", 2]], "programs": [{
             "tensors": {"x": {"shape": [2], "kind": "input"}, "l1": {"shape": [2]},
              "l2": {"shape": [2]}, "ls": {"shape": [2]}, "ly": {"shape": [2]}},
-            "nodes": [{"op": "identity", "in": ["x"], "out": ["l1"]},
-             {"op": "identity", "in": ["l1"], "out": ["l2"]},
+            "nodes": [{"op": "relu", "in": ["x"], "out": ["l1"]},
+             {"op": "relu", "in": ["l1"], "out": ["l2"]},
                       {"op": "silu", "in": ["l2"], "out": ["ls"]},
                        {"op": "mul", "in": ["ls", "l1"], "out": ["ly"]}]}],
           "lineage": [{"tensor": "x", "role": "input", "shards": [{"box": [[0, 2]],

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 
 #include "ir/clone.h"
 #include "verify/attempt.h"
+#include "verify/attempt_memory.h"
 
 namespace shardproof {
 
@@ -112,8 +114,8 @@ class Attempts {
   }
 
   Report run() {
-    for (const auto& [when, attempt] : kAttempts) {
-      if (isDue(when, attempt)) make(attempt);
+    for (const PlannedAttempt& planned : kAttempts) {
+      if (isDue(planned.when, planned.attempt)) make(withShare(planned));
       if (settled()) break;
     }
     // Without any time none was made; one makes the report.
@@ -167,6 +169,16 @@ class Attempts {
     }
     return false;
   }
+  // Each of the attempts that may be left has the same share of the time that is left.
+  Attempt withShare(const PlannedAttempt& planned) const {
+    double left = 0;
+    for (const PlannedAttempt* one = &planned; one != std::end(kAttempts); ++one)
+      left += isDue(one->when, one->attempt) ? 1 : 0;
+    Attempt attempt = planned.attempt;
+    attempt.seconds = budget_.left() / left;
+    attempt.stageSeconds = std::min(attempt.stageSeconds, attempt.seconds);
+    return attempt;
+  }
   bool isFew() const {
     return infer_ == Infer::kAuto && lineage_ == Lineage::kThin && nodes_ <= kMostOfFewNodes;
   }
@@ -180,8 +192,8 @@ class Attempts {
       found_.reset();
       replaced_.clear();
     }
-    Report report =
-        verifyOnce(*problem_, options_, attempt, budget_, doubtful_, leftOut(attempt.lemmas));
+    Report report = verifyOnce(*problem_, options_, attempt, budget_, doubtful_,
+                               leftOut(attempt.lemmas), &memory_);
     ++made_;
     longest_[attempt.lemmas] = std::max(longest_[attempt.lemmas], attempt.stageSeconds);
     full_ = full_ || (attempt.stageSeconds >= options_.stageSeconds && !attempt.stopAtFirstFailure);
@@ -316,6 +328,7 @@ class Attempts {
   const VerifyOptions& options_;
   const Infer infer_;
   const Budget& budget_;
+  AttemptMemory memory_;
   std::size_t nodes_ = 0;
   Lineage lineage_ = Lineage::kDense;
   std::size_t made_ = 0;

@@ -32,10 +32,12 @@ class Choice {
       : problem_(problem),
         model_(problem.model.graph),
         modelProducers_(producersOf(model_)),
+        modelMoved_(movedInputs(model_)),
         executedCoordinates_(lift.executedCoordinates()) {
     for (const ProgramId p : firstIds<ProgramId>(problem.plan.programs.size())) {
       const Program& program = problem.plan.programs[p];
       producers_.push_back(producersOf(program.graph));
+      moved_.push_back(movedInputs(program.graph));
       chosen_.emplace_back(program.graph.tensors.size());
       for (const Node& node : program.graph.nodes)
         if (node.communication >= 0)
@@ -96,6 +98,7 @@ class Choice {
     for (auto& [tensor, all] : candidates_) {
       const TensorId chosen = choose(tensor.first, tensor.second);
       if (differs_ && restsOnMany(tensor)) continue;
+      if (chosen.valid() && modelMoved_[chosen] && moved_[tensor.first][tensor.second]) continue;
       for (Lift::ShardProposal& proposal : all) {
         if (proposal.tensor != chosen) continue;
         entries.push_back({proposal.tensor, Role::kCutPoint, {std::move(proposal.shard)}});
@@ -348,8 +351,10 @@ class Choice {
   const Problem& problem_;
   const Graph& model_;
   const std::vector<Producer> modelProducers_;
+  const std::vector<char> modelMoved_;
   const std::vector<std::vector<std::int32_t>>& executedCoordinates_;
   std::vector<std::vector<Producer>> producers_;  // by program and tensor
+  std::vector<std::vector<char>> moved_;          // the same
   std::unordered_map<NameId, std::vector<Local>> sent_;
   // By name of a local tensor: what the file says it is; none of a doubtful one.
   std::unordered_map<NameId, TensorId> given_;

@@ -16,6 +16,8 @@
 
 namespace shardproof {
 
+class AttemptMemory;  // attempt_memory.h
+
 // Where the lemmas of an attempt come from.
 enum class Lemmas : std::uint8_t {
   kFile,           // the plan's cut points
@@ -30,11 +32,14 @@ struct Attempt {
 
   std::string_view name;
   Lemmas lemmas = Lemmas::kFile;
-  double stageSeconds = kAllSeconds;      // no more than this, or VerifyOptions::stageSeconds
+  double stageSeconds = kAllSeconds;  // no more than this, or VerifyOptions::stageSeconds
+  // From then on the attempt ends as soon as a proof is not done in its time, or one was not: what
+  // is left of the run's time is for other attempts.
+  double seconds = kAllSeconds;
   std::size_t megabytes = kAllMegabytes;  // no more than this, or VerifyOptions::memoryMegabytes
-  // It ends as soon as a proof is not done within its time and memory, stages turn out many times
-  // as large as the plan, or cut points are refuted while the outputs agree in numbers. Another
-  // attempt then has other lemmas.
+  // The attempt ends as soon as a proof is not done within its time and memory, stages turn out
+  // many times as large as the plan, or cut points are refuted while the outputs agree in numbers.
+  // Another attempt then has other lemmas.
   bool stopAtFirstFailure = false;
 };
 
@@ -42,9 +47,9 @@ struct Attempt {
 // plan can see an input error. `doubtful`: lineage entries of outputs that are probably wrong;
 // these are evaluated in numbers before they are tried to be proved, which changes the order of the
 // work only. `leftOut`: cut points that nothing may assume; whether they hold is for the report
-// alone.
+// alone. `memory`: what earlier attempts know of stages, to which this one adds; nullptr: nothing.
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                   const Budget& budget, const std::vector<EntryId>& doubtful = {},
-                  const std::vector<EntryId>& leftOut = {});
+                  const std::vector<EntryId>& leftOut = {}, AttemptMemory* memory = nullptr);
 
 }  // namespace shardproof

@@ -28,6 +28,7 @@
 #include "stages/stage.h"
 #include "util/stopwatch.h"
 #include "verify/attempt.h"
+#include "verify/attempt_memory.h"
 #include "worker/pool.h"
 
 namespace shardproof {
@@ -38,7 +39,7 @@ class Verification {
  public:
   Verification(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                const Budget& budget, const std::vector<EntryId>& doubtful,
-               const std::vector<EntryId>& leftOut);
+               const std::vector<EntryId>& leftOut, AttemptMemory* memory);
 
   Report run();
 
@@ -67,7 +68,13 @@ class Verification {
 
   static constexpr char kTimeIsOver[] = "the time for the run is over (--timeout)";
   bool interrupted() const { return budget_.cancelled(); }
-  bool cancelled() const { return gaveUp_ || budget_.over(); }
+  bool cancelled() const { return gaveUp() || budget_.over(); }
+  // What is left is for other attempts, or for the last resort.
+  bool gaveUp() const { return gaveUp_ || (outOfTime_ && share_.timedOut()); }
+  void noteOutOfTime() {
+    outOfTime_ = outOfTime_ || hurry_ != Hurry::kBesideDoubtful;
+    giveUpIfHurried();
+  }
   // Attempt::stopAtFirstFailure.
   void giveUpIfHurried() {
     gaveUp_ = gaveUp_ || attempt_.stopAtFirstFailure || hurry_ == Hurry::kLastResort;
@@ -86,6 +93,10 @@ class Verification {
   // hang together: it is cut again past them. Cut points get one such try, outputs as many as
   // there are rounds.
   bool deepen(EntryId e);
+  // An inferred cut point holds in numbers. Where its stage is refuted on lemmas that hold, these
+  // hide something: the parts of a masked tensor add up to it, and each is zero where another is
+  // not. Until it was cut further up a few times it is not given up.
+  bool mayHoldFurtherUp(EntryId e) const;
 
   // Whether all that failed in the first round was guessed, or rests on such a guess. Where the
   // executed image has all outputs, the guesses are what is wrong, not the plan.
@@ -101,7 +112,7 @@ class Verification {
   // helps, what is not proved is cut again as if none had been found: what of it, in order.
   std::vector<EntryId> withoutInferredLemmas();
   // True cut points may do the same: in a small plan what is not proved is cut again without any,
-  // once. It ends with the first proof that is not found soon.
+  // once, also where the attempt gave up. It ends with the first proof that is not found soon.
   std::vector<EntryId> withoutCutPoints();
   // Where that proved too little: what is told is told of the stages before it.
   void endLastResort();
@@ -127,7 +138,9 @@ class Verification {
   // Stages are cut in parallel, a batch at a time, and enter their classes in order: numbers do not
   // depend on the number of jobs.
   // "proving, round 2": rounds beyond the first cut what failed further upstream.
-  void tell(std::size_t done, std::size_t all, const char* phase) const;
+  void tell(std::size_t done, std::size_t all, const char* phase);
+  // The same once more: while a proof takes long nothing else happens.
+  void tellAgain() const;
   void cutAll(const std::vector<EntryId>& todo);
 
   void enterClass(EntryId e, CutResult result);
@@ -147,7 +160,9 @@ class Verification {
   PoolOptions poolOptions(int jobs, double timeoutSeconds) const;
 
   ProofStore* proofs() const { return options_.shareClasses ? options_.proofs : nullptr; }
-  bool recall(std::int32_t id);
+  AttemptMemory* memory() const { return options_.shareClasses ? memory_ : nullptr; }
+  // Whether the class is decided by what is known: a proof, or that as much as this is not enough.
+  bool recall(std::int32_t id, const PoolOptions& pool);
   void take(std::int32_t id);
 
   // A decided class is needed again only where its obligation is written; there may be thousands.
@@ -225,7 +240,9 @@ class Verification {
   VerifyOptions options_;
   const Attempt attempt_;
   const Budget budget_;
+  const Budget share_;  // Attempt::seconds
   const std::vector<EntryId> doubtful_;
+  AttemptMemory* const memory_;
   Report report_;
   std::unique_ptr<PlanIndex> planIndex_;
   std::unique_ptr<ProofChain> chain_;  // unless the index has defects
@@ -239,6 +256,7 @@ class Verification {
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
   bool gaveUp_ = false;
+  bool outOfTime_ = false;  // some proof was not done in its time, or had no memory left
   // Proofs may take `proofSeconds_`. Beside doubtful outputs what takes longer stays undecided for
   // now; as a last resort it ends the run.
   enum class Hurry : std::uint8_t { kNone, kBesideDoubtful, kLastResort };
@@ -250,6 +268,10 @@ class Verification {
     std::vector<char> excluded;
   } beforeLastResort_;
   EndToEndResult endToEnd_;
+  struct {
+    std::size_t done = 0, all = 0;
+    std::string text;
+  } told_;
   std::size_t peakWorkerBytes_ = 0;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
   bool merging_ = false;      // past the first round

@@ -24,22 +24,38 @@ PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
   pool.inProcess = options_.inProcess;
   pool.timeoutSeconds = std::min(timeoutSeconds, budget_.left());
   pool.memoryMegabytes = options_.memoryMegabytes;
-  pool.cancel = [this] { return cancelled(); };
+  pool.cancel = [this] {
+    tellAgain();
+    return cancelled();
+  };
   return pool;
 }
 
-bool Verification::recall(std::int32_t id) {
-  auto known = proofs() ? proofs()->recall(chain_->form(id), options_.checker,
-                                           *classes_[index(id)].representative)
-                        : std::nullopt;
-  if (!known) return false;
+bool Verification::recall(std::int32_t id, const PoolOptions& pool) {
   ClassState& state = classes_[index(id)];
+  const auto from = [&](ProofStore& store) {
+    return store.recall(chain_->form(id), options_.checker, *state.representative);
+  };
+  auto known = memory() ? from(memory()->proofs()) : std::nullopt;
+  if (!known && proofs()) {
+    known = from(*proofs());
+    if (known) ++report_.statistics.classesFromCache;
+  }
+  if (known) {
+    state.decided = true;
+    state.outcome.proof = known->proof;
+    state.outcome.reducedShapes = std::move(known->reducedShapes);
+    chain_->prove(id, known->proof);
+    release(state);
+    return true;
+  }
+  if (!memory() || hurry_ == Hurry::kBesideDoubtful) return false;
+  const std::string* reason =
+      memory()->undecidedWith(chain_->form(id), pool.timeoutSeconds, pool.memoryMegabytes);
+  if (!reason) return false;
   state.decided = true;
-  state.outcome.proof = known->proof;
-  state.outcome.reducedShapes = std::move(known->reducedShapes);
-  chain_->prove(id, known->proof);
-  release(state);
-  ++report_.statistics.classesFromCache;
+  state.outcome.reason = *reason;
+  noteOutOfTime();
   return true;
 }
 
@@ -49,9 +65,12 @@ void Verification::take(std::int32_t id) {
   if (!state.outcome.proof) return;
   const Proof& proof = *state.outcome.proof;
   chain_->prove(id, proof);
-  if (proofs())
-    proofs()->remember(chain_->form(id), options_.checker, *state.representative, proof,
-                       state.outcome.reducedShapes);
+  const auto keep = [&](ProofStore& store) {
+    store.remember(chain_->form(id), options_.checker, *state.representative, proof,
+                   state.outcome.reducedShapes);
+  };
+  if (memory()) keep(memory()->proofs());
+  if (proofs()) keep(*proofs());
 }
 
 void Verification::release(ClassState& state) const {
@@ -73,14 +92,14 @@ double secondsOf(const StageOutcome& outcome) {
 
 void Verification::runClasses() {
   const auto start = Clock::now();
+  const PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
   std::vector<std::size_t> order;
   for (std::size_t c = 0; c < classes_.size(); ++c) {
-    if (!classes_[c].decided && !recall(static_cast<std::int32_t>(c))) order.push_back(c);
+    if (!classes_[c].decided && !recall(static_cast<std::int32_t>(c), pool)) order.push_back(c);
   }
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return classes_[a].size > classes_[b].size;
   });
-  const PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
   const CheckOptions check = checkOptions();
   std::size_t done = 0;
   const auto statistics = runPool(
@@ -104,8 +123,12 @@ void Verification::runClasses() {
         if (state.outcome.verdict() == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
             result.outcome != TaskOutcome::kCancelled) {
           const bool late = secondsOf(state.outcome) >= kShareOfLate * proofSeconds_;
-          if (result.outcome != TaskOutcome::kDone || late || hurry_ == Hurry::kLastResort)
-            giveUpIfHurried();
+          if (memory())
+            memory()->rememberUndecided(chain_->form(static_cast<std::int32_t>(c)),
+                                        pool.timeoutSeconds, pool.memoryMegabytes,
+                                        state.outcome.reason);
+          if (result.outcome != TaskOutcome::kDone || late) noteOutOfTime();
+          else if (hurry_ == Hurry::kLastResort) giveUpIfHurried();
           if (hurry_ == Hurry::kBesideDoubtful) state.decided = false;
         }
         ++done;

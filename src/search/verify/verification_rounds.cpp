@@ -38,6 +38,9 @@ constexpr double kSecondsBesideDoubtful = 2;
 constexpr std::size_t kMostWithoutCutPoints = 5'000;
 constexpr double kSecondsWithoutCutPoints = 5;
 
+// How often the stage of an inferred cut point is cut again further up.
+constexpr int kMostDepth = 4;
+
 // For a cut point that no proof needs: whether it holds is for the report alone.
 constexpr double kSecondsForLeftOut = 0.5;
 
@@ -72,7 +75,13 @@ void Verification::prove() {
     if (round == 1) mostCut_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
-    if (cancelled() || !report_.defects.empty()) break;
+    if (budget_.over() || !report_.defects.empty()) break;
+    if (gaveUp()) {
+      todo = withoutCutPoints();
+      if (todo.empty()) break;
+      last = round + kMostRounds;
+      continue;
+    }
     if (round == 0) {
       firstFailures_ = failures();
       firstOutcomes_ = snapshot(firstFailures_);
@@ -87,13 +96,16 @@ void Verification::prove() {
         // It counts only where the arguments of functions of which nothing is known are the same.
         if (argumentsProved()) break;
       } else if (attempt_.stopAtFirstFailure && lineageIsRefuted()) {
-        gaveUp_ = true;
-        break;
+        todo = withoutCutPoints();
+        gaveUp_ = todo.empty();
+        if (gaveUp_) break;
+        last = round + kMostRounds;
+        continue;
       }
     }
     // Failed cut points are no longer assumed; what relied on them is cut again, further up.
     for (const EntryId e : failures())
-      if (!excluded_[e]) excluded_[e] = !mayHoldWithout(e);
+      if (!excluded_[e]) excluded_[e] = !mayHoldWithout(e) && !mayHoldFurtherUp(e);
     todo.clear();
     for (const EntryId e : topological()) {
       if (leftOut_[e]) continue;
@@ -173,13 +185,14 @@ std::vector<EntryId> Verification::withoutCutPoints() {
                    [&](EntryId e) { return isCutPoint(e) && !leftOut_[e] && holds(e); }))
     return {};
   hurry_ = Hurry::kLastResort;
+  gaveUp_ = outOfTime_ = false;
   beforeLastResort_ = {entries_, chain_->snapshot(), excluded_};
   proofSeconds_ = std::min(options_.stageSeconds, kSecondsWithoutCutPoints);
   return cutAnewWithout(isCutPoint);
 }
 
 void Verification::endLastResort() {
-  gaveUp_ = false;  // what was given up was the resort
+  gaveUp_ = outOfTime_ = false;  // what was given up was the resort
   hurry_ = Hurry::kNone;
   proofSeconds_ = options_.stageSeconds;
   if (allOutputsProved()) return;
@@ -224,10 +237,20 @@ bool Verification::refutesDoubtful(std::vector<EntryId>& todo) {
   return differs_;
 }
 
+bool Verification::mayHoldFurtherUp(EntryId e) const {
+  const LineageEntry& entry = plan_.lineage[e];
+  const StageOutcome* outcome = outcomeOf(e);
+  return entry.role == Role::kCutPoint && entry.inferred && outcome &&
+         outcome->verdict() == StageVerdict::kRefuted && entries_[e].depth < kMostDepth &&
+         !chain_->assumed(e).empty() && !restsOnFailure(e);
+}
+
 bool Verification::deepen(EntryId e) {
   EntryState& state = entries_[e];
   const auto& used = chain_->assumed(e);
-  if (used.empty() || (plan_.lineage[e].role == Role::kCutPoint && state.depth > 0)) return false;
+  if (used.empty() ||
+      (plan_.lineage[e].role == Role::kCutPoint && state.depth > 0 && !mayHoldFurtherUp(e)))
+    return false;
   state.deepened.insert(state.deepened.end(), used.begin(), used.end());
   std::sort(state.deepened.begin(), state.deepened.end());
   ++state.depth;
@@ -256,10 +279,14 @@ Verification::CutResult Verification::cutOne(EntryId e) const {
   return result;
 }
 
-void Verification::tell(std::size_t done, std::size_t all, const char* phase) const {
+void Verification::tell(std::size_t done, std::size_t all, const char* phase) {
   if (!options_.progress) return;
-  const std::string text = round_ == 0 ? phase : phase + (", round " + std::to_string(round_ + 1));
-  options_.progress(done, all, text.c_str());
+  told_ = {done, all, round_ == 0 ? phase : phase + (", round " + std::to_string(round_ + 1))};
+  tellAgain();
+}
+
+void Verification::tellAgain() const {
+  if (options_.progress) options_.progress(told_.done, told_.all, told_.text.c_str());
 }
 
 void Verification::cutAll(const std::vector<EntryId>& todo) {

@@ -14,13 +14,15 @@ namespace shardproof {
 Verification::Verification(const Problem& problem, const VerifyOptions& options,
                            const Attempt& attempt, const Budget& budget,
                            const std::vector<EntryId>& doubtful,
-                           const std::vector<EntryId>& leftOut)
+                           const std::vector<EntryId>& leftOut, AttemptMemory* memory)
     : problem_(problem),
       plan_(problem.plan),
       options_(options),
       attempt_(attempt),
       budget_(budget),
+      share_(budget.within(attempt.seconds)),
       doubtful_(doubtful),
+      memory_(memory),
       leftOut_(problem.plan.lineage.size(), 0) {
   for (const EntryId e : leftOut) leftOut_[e] = 1;
   options_.stageSeconds = std::min(options.stageSeconds, attempt.stageSeconds);
@@ -92,8 +94,8 @@ bool Verification::endToEndDiffers() {
 
 Report verifyOnce(const Problem& problem, const VerifyOptions& options, const Attempt& attempt,
                   const Budget& budget, const std::vector<EntryId>& doubtful,
-                  const std::vector<EntryId>& leftOut) {
-  return Verification(problem, options, attempt, budget, doubtful, leftOut).run();
+                  const std::vector<EntryId>& leftOut, AttemptMemory* memory) {
+  return Verification(problem, options, attempt, budget, doubtful, leftOut, memory).run();
 }
 
 Report verify(const Problem& problem, const VerifyOptions& options) {

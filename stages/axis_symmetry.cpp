@@ -37,6 +37,10 @@ std::int64_t CollapsedAxis::weight(std::int64_t coordinate) const {
   return it != kept.end() && it->first == coordinate ? it->second : 0;
 }
 
+std::int32_t CollapsedAxis::standIn(std::int32_t coordinate) const {
+  return weight(coordinate) > 0 ? coordinate : kept.back().first;
+}
+
 bool CollapsedAxis::isAlone(std::int64_t coordinate) const {
   return std::binary_search(alone.begin(), alone.end(), coordinate);
 }

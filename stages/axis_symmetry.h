@@ -53,6 +53,8 @@ struct CollapsedAxis {
                                  std::int32_t apart = kApart);
   // 0: not kept.
   std::int64_t weight(std::int64_t coordinate) const;
+  // The kept coordinate that stands for this one, where all coordinates are one class.
+  std::int32_t standIn(std::int32_t coordinate) const;
   bool isAlone(std::int64_t coordinate) const;
   friend bool operator==(const CollapsedAxis&, const CollapsedAxis&) = default;
 };

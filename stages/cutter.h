@@ -28,6 +28,11 @@ struct CutOptions {
   bool collapse = true;
   // Of these, how many coordinates of a class stand for themselves (stages/axis_symmetry.h).
   std::int32_t apart = CollapsedAxis::kApart;
+  // For evaluation in numbers: inputs are the same in all microbatches that a kept one stands for.
+  // Then so is what operators that run for each microbatch compute of them, and an operator that
+  // names one of these microbatches reads the kept one. For a proof this is not enough: what names
+  // a microbatch may tell it from others at other inputs.
+  bool sameInMicrobatches = false;
   // What is known of the model's tensors for every input (prover/model_facts.h). Without it, of
   // intermediate ones: nothing.
   const ModelFacts* facts = nullptr;

@@ -194,9 +194,7 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
       LocalInstance operand{instance.program, operands[i].tensor, instance.rank,
                             Microbatch::none()};
       if (operandTensor.perMicrobatch) {
-        if (operands[i].microbatch.isOne() && cut_.symmetry.collapsed(kMicrobatchAxis))
-          throw NeedsRefinement(kMicrobatchAxis);
-        operand.microbatch = operands[i].microbatch.orElse(microbatch);
+        operand.microbatch = named(operands[i].microbatch).orElse(microbatch);
       }
       // What only lends its shape needs no value: an instance of its own, which is not sliced.
       if (i > 0 && ops::Registry::instance().at(node.op).traits.rearranges)
@@ -209,6 +207,13 @@ LocalNodeId LocalSlice::settle(LocalId id, std::vector<LocalInstance>& todo) {
   finished_.push_back(0);
   presentSlots_.push_back(std::move(slots));
   return it->second;
+}
+
+// The microbatch that an operand names, or the one that stands for it.
+Microbatch LocalSlice::named(Microbatch microbatch) const {
+  if (!microbatch.isOne() || !cut_.symmetry.collapsed(kMicrobatchAxis)) return microbatch;
+  if (!cut_.options.sameInMicrobatches) throw NeedsRefinement(kMicrobatchAxis);
+  return Microbatch::of(cut_.symmetry.of(kMicrobatchAxis).collapsed.standIn(microbatch.number()));
 }
 
 LocalNodeId LocalSlice::settleCombined(LocalId id, const LocalInstance& instance,

@@ -142,6 +142,7 @@ class LocalSlice {
   LocalNodeId settle(LocalId id, std::vector<LocalInstance>& todo);
 
   // The sum (mean, maximum, minimum) of the members' operands, from which each takes its part.
+  Microbatch named(Microbatch microbatch) const;
   LocalNodeId settleCombined(LocalId id, const LocalInstance& instance,
                              std::vector<LocalInstance>& todo);
 

@@ -2,12 +2,14 @@
 // Where slices stop, what they assume, and which axes are collapsed.
 #include "stages/cutter.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "check/checker.h"
+#include "refute/stage_refuter.h"
 #include "shape_reduction/reduction.h"
 #include "stages/canonical_reader.h"
 #include "support/problems.h"
@@ -461,6 +463,40 @@ TEST(Cutter, ANamedMicrobatchIsApartInMicrobatchesOnly) {
   EXPECT_EQ(c.stage.collapsedAxes[0].axis, 0);
   const auto other = test::cut(d, 1);  // the entry whose slice names none keeps both
   EXPECT_EQ(other.stage.collapsedAxes.size(), 2u);
+}
+
+// What the microbatches have, added up one by one.
+Draft accumulated(int microbatches) {
+  Draft d = rowSums(8, microbatches);
+  std::string sum = "t#0";
+  for (int k = 1; k < microbatches; ++k) {
+    const std::string next = "sum." + std::to_string(k);
+    d.tensor(0, next) = Json::parse(R"({"shape": []})");
+    d.program(0)["nodes"].push_back(
+        {{"op", "add"}, {"in", {sum, "t#" + std::to_string(k)}}, {"out", {next}}});
+    sum = next;
+  }
+  d.entry(1)["shards"][0] = {
+      {"box", Json::array()}, {"parts", {{{"local", sum}}}}, {"sum", {"dp"}}};
+  return d;
+}
+
+TEST(Cutter, WithTheSameInputsANamedMicrobatchIsTheOneThatStandsForIt) {
+  CutOptions options;
+  EXPECT_EQ(test::cut(accumulated(16), 1, options).stage.collapsedAxes.size(), 1u);  // dp
+  options.sameInMicrobatches = true;
+  for (const std::int32_t apart : {CollapsedAxis::kNoneApart, CollapsedAxis::kApart}) {
+    options.apart = apart;
+    const auto c = test::cut(accumulated(16), 1, options);
+    ASSERT_EQ(c.stage.collapsedAxes.size(), 2u);
+    const auto rows = opsOf(c.stage, false);
+    EXPECT_EQ(std::count(rows.begin(), rows.end(), "sum"), (apart + 1) * (apart + 1));
+    EXPECT_EQ(evaluateEndToEnd(c.stage, Masks::kReduced).reason, kNoDifferenceFound);
+    Draft wrong = accumulated(16);
+    wrong.node(0, 5)["op"] = "sub";
+    EXPECT_EQ(evaluateEndToEnd(test::cut(wrong, 1, options).stage, Masks::kReduced).verdict(),
+              StageVerdict::kRefuted);
+  }
 }
 
 TEST(Cutter, ALineagePartThatNamesAMicrobatchIsApartInMicrobatches) {

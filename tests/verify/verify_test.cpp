@@ -349,6 +349,44 @@ TEST(Verify, AWrongPlanNamesTheFirstPlaceAndTheOutput) {
   EXPECT_EQ(stageOf(report, 4).verdict, StageVerdict::kProved);
 }
 
+// The sum over 16 microbatches, one by one; `last` is the one that is added last. Its negative is
+// the output.
+Draft accumulated(int last) {
+  Draft d = test::draft(
+      R"({"tensors": {"x": {"shape": [16], "kind": "input"}, "t": {"shape": []},
+                      "o": {"shape": []}},
+          "nodes": [{"op": "sum", "in": ["x"], "out": ["t"]},
+                    {"op": "neg", "in": ["t"], "out": ["o"]}], "outputs": ["o"]})",
+      R"({"mesh": [["dp", 1]], "microbatches": 16,
+          "programs": [{"tensors": {"x": {"shape": [1], "kind": "input", "per_mb": true},
+                                    "p": {"shape": [], "per_mb": true}, "o": {"shape": []}},
+                        "nodes": [{"op": "sum", "in": ["x"], "out": ["p"], "mb": "*"}]}],
+          "lineage": [{"tensor": "x", "role": "input", "shards": [
+                        {"box": [[0, 1]], "step": {"mb": [1]}, "parts": [{"local": "x"}]}]},
+                      {"tensor": "t", "role": "cut_point", "shards": [
+                        {"box": [], "parts": [{"local": "t.15"}]}]},
+                      {"tensor": "o", "role": "output", "shards": [
+                        {"box": [], "parts": [{"local": "o"}]}]}]})");
+  std::string sum = "p#0";
+  for (int k = 1; k < 16; ++k) {
+    const std::string next = "t." + std::to_string(k);
+    d.tensor(0, next) = Json::parse(R"({"shape": []})");
+    d.program(0)["nodes"].push_back(
+        {{"op", "add"}, {"in", {sum, "p#" + std::to_string(k < 15 ? k : last)}}, {"out", {next}}});
+    sum = next;
+  }
+  d.program(0)["nodes"].push_back({{"op", "neg"}, {"in", {sum}}, {"out", {"o"}}});
+  return d;
+}
+
+TEST(Verify, AMicrobatchInPlaceOfAnotherOneShowsWhereTheyDiffer) {
+  EXPECT_EQ(verified(accumulated(15)).verdict, Verdict::kEquivalent);
+  const Report report = verified(accumulated(14));
+  EXPECT_EQ(report.verdict, Verdict::kNotEquivalent) << report.reason;
+  ASSERT_EQ(report.defects.size(), 1u);
+  EXPECT_EQ(report.defects[0].tensor, "t");
+}
+
 // ---- wrong lemmas ----
 
 TEST(Verify, WrongLineageDoesNotMakeARightPlanWrong) {

@@ -2,9 +2,11 @@
 #include "refute/end_to_end.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
+#include "ops/definition.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -29,6 +31,14 @@ std::vector<EntryId> entriesOf(const std::vector<DifferingClaim>& differing) {
   for (const DifferingClaim& d : differing)
     if (entries.empty() || entries.back() != d.entry) entries.push_back(d.entry);
   return entries;
+}
+
+// Whether an operator reads what another one computed for a certain microbatch.
+bool namesMicrobatches(const Plan& plan) {
+  return std::any_of(plan.programs.begin(), plan.programs.end(), [](const Program& p) {
+    return std::any_of(p.graph.operands.begin(), p.graph.operands.end(),
+                       [](const Operand& o) { return o.microbatch.isOne(); });
+  });
 }
 
 // Whether what it shows counts.
@@ -68,6 +78,8 @@ class EndToEndCheck {
   std::optional<StageOutcome> evaluateAndConfirm(const std::vector<EntryId>& claimed);
   // The output among the entries that fewest operators lead to, or -1.
   EntryId leastOutput(const std::vector<EntryId>& entries) const;
+  // Those with the fewest elements.
+  std::vector<EntryId> smallest(std::vector<EntryId> outputs) const;
   // In numbers, as one stage; nothing when it is too large.
   std::optional<StageOutcome> evaluate(const std::vector<EntryId>& claimed,
                                        Masks masks = Masks::kReduced);
@@ -89,8 +101,15 @@ class EndToEndCheck {
 EndToEndResult EndToEndCheck::run() {
   // With inputs that are the same along interchangeable axes there is far less to evaluate. Most
   // mistakes show with such inputs; what does not is looked for with others.
-  for (const std::int32_t apart : {CollapsedAxis::kNoneApart, CollapsedAxis::kApart}) {
-    cut_.apart = apart;
+  struct Inputs {
+    std::int32_t apart;
+    bool sameInMicrobatches;
+  };
+  std::vector<Inputs> tried{{CollapsedAxis::kNoneApart, false}, {CollapsedAxis::kApart, false}};
+  if (namesMicrobatches(plan_)) tried.insert(tried.begin(), {CollapsedAxis::kNoneApart, true});
+  for (const Inputs& inputs : tried) {
+    cut_.apart = inputs.apart;
+    cut_.sameInMicrobatches = inputs.sameInMicrobatches;
     if (auto outcome = evaluateOutputs()) take(*outcome);
     if (result_.differs) break;
   }
@@ -110,11 +129,21 @@ std::optional<StageOutcome> EndToEndCheck::evaluateOutputs() {
   if (first < 0 && !q_.failed.empty()) first = q_.failed.front();
   std::vector<EntryId> reached;
   if (first && q_.planIndex.operatorInstances() > kManyInstances) reached = reachedBy(first);
-  const EntryId nearest = reached.empty() ? EntryId() : reached.front();
+  EntryId nearest = reached.empty() ? EntryId() : reached.front();
   std::optional<StageOutcome> outcome;
-  if (nearest >= 0)
-    outcome =
-        evaluateAndConfirm(nearest == first ? std::vector{first} : std::vector{nearest, first});
+  const auto evaluateBeside = [&](EntryId output) {
+    return evaluateAndConfirm(output == first ? std::vector{first} : std::vector{output, first});
+  };
+  if (nearest >= 0) {
+    outcome = evaluateBeside(nearest);
+    // Too large, as a gradient in pieces on hundreds of ranks is. A number, such as the loss, is
+    // not.
+    if (!outcome) {
+      const EntryId least = leastOutput(smallest(reached));
+      if (least >= 0 && least != nearest) outcome = evaluateBeside(least);
+      if (outcome) nearest = least;
+    }
+  }
   decisive_ = outcome && violates(*outcome, {nearest}) && counts(*outcome);
   if (decisive_) return outcome;
   // What it shows with another mask than the causal one only, another output may show with the
@@ -228,6 +257,18 @@ EntryId EndToEndCheck::leastOutput(const std::vector<EntryId>& entries) const {
     }
   }
   return least;
+}
+
+std::vector<EntryId> EndToEndCheck::smallest(std::vector<EntryId> outputs) const {
+  const auto& tensors = q_.planIndex.problem().model.graph.tensors;
+  const auto size = [&](EntryId e) {
+    return ops::elements(tensors[plan_.lineage[e].tensor].shape);
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const EntryId e : outputs) least = std::min(least, size(e));
+  std::erase_if(outputs, [&](EntryId e) { return size(e) > least; });
+  outputs.resize(std::min(outputs.size(), kMostReached));
+  return outputs;
 }
 
 std::optional<StageOutcome> EndToEndCheck::evaluate(const std::vector<EntryId>& claimed,

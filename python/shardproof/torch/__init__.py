@@ -7,8 +7,28 @@ The step runs on fake tensors, rank by rank in one process.
     report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
+from .conversion import (
+    ConversionError,
+    ConversionReport,
+    Difference,
+    unspecified,
+    verify_conversion,
+)
 from .distributed.mesh import Mesh
 from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
 from .step.world import World
 
-__all__ = ["Capture", "CaptureError", "Mesh", "World", "assert_equivalent", "capture", "verify"]
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "ConversionError",
+    "ConversionReport",
+    "Difference",
+    "Mesh",
+    "World",
+    "assert_equivalent",
+    "capture",
+    "unspecified",
+    "verify",
+    "verify_conversion",
+]

@@ -3,6 +3,7 @@
 
 import importlib.metadata
 
+from .layout import Layout, LayoutError, LayoutReport, Part, verify_layout
 from .program import ProgramError, find_program, verify_files
 from .report import Defect, Report
 
@@ -10,4 +11,15 @@ try:
     __version__ = importlib.metadata.version("shardproof")
 except importlib.metadata.PackageNotFoundError:  # used from a checkout
     __version__ = "unknown"
-__all__ = ["Defect", "ProgramError", "Report", "find_program", "verify_files"]
+__all__ = [
+    "Defect",
+    "Layout",
+    "LayoutError",
+    "LayoutReport",
+    "Part",
+    "ProgramError",
+    "Report",
+    "find_program",
+    "verify_files",
+    "verify_layout",
+]

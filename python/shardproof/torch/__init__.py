@@ -7,6 +7,7 @@ The step runs on fake tensors, rank by rank in one process.
     report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
+from ..layout import Layout, LayoutError, LayoutReport, Part, verify_layout
 from .conversion import (
     ConversionError,
     ConversionReport,
@@ -24,11 +25,16 @@ __all__ = [
     "ConversionError",
     "ConversionReport",
     "Difference",
+    "Layout",
+    "LayoutError",
+    "LayoutReport",
     "Mesh",
+    "Part",
     "World",
     "assert_equivalent",
     "capture",
     "unspecified",
     "verify",
     "verify_conversion",
+    "verify_layout",
 ]

@@ -267,6 +267,42 @@ def parallel(*bugs, replicas=2, microbatches=2):
     return plan(sequences, replicas)
 
 
+def gathered(swapped):
+    """One replica of two devices: each computes half of h and gathers it. swapped: device 0 has the
+    second half, so that ranks and annotations have the halves in another order."""
+    b = Builder()
+    full_h = b.full("h", (BATCH, OUT))
+    full_x = b.full("data", (BATCH, WIDTH), trained=False)
+    full_w1 = b.full("first.weight", (OUT, WIDTH), attribute=True)
+    full_w2 = b.full("second.weight", (WIDTH, OUT), attribute=True)
+    full_a, full_y = b.full("a", (BATCH, OUT)), b.full("y", (BATCH, WIDTH))
+    full_loss = b.full("sum", (1,), loss=True)
+    adapter = b.number(), b.number()
+    sequences = []
+    for d in range(2):
+        half = OUT // 2
+        low = (1 - d if swapped else d) * half
+        x, y, loss = b.part(full_x), b.part(full_y), b.part(full_loss)
+        w1 = b.part(full_w1, ((low, low + half), (0, WIDTH)))
+        w2 = b.part(full_w2)
+        h = b.part(full_h, ((0, BATCH), (low, low + half)))
+        whole, a = b.part(full_h), b.part(full_a)
+        joined = b.fused("AllGatherSplitPrim", h, whole, dim=1, ranks=[0, 1])
+        joined[0]._id, joined[1]._id = adapter
+        forward, backward = b.segments(
+            [
+                b.operator("linear", [x, w1], [h], bias=None),
+                joined,
+                b.operator("relu", [whole], [a], inplace=False),
+                b.operator("linear", [a, w2], [y], bias=None),
+                b.operator("sum", [y], [loss]),
+            ]
+        )
+        data = b.cell("IRDataOperation", [], [x], name="dataloader")
+        sequences.append([data, forward, backward])
+    return plan(sequences)
+
+
 def pipeline(*bugs):
     """The first layer on device 0, the second on device 1; the activation goes over in two halves,
     which device 1 joins in the order of its ranks."""

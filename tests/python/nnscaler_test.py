@@ -42,6 +42,21 @@ class Files(unittest.TestCase):
                 self.assertEqual(3, report.outputs)
                 self.assertEqual(2, len(report.assumptions))
 
+    def test_order(self):
+        """By what runs, pieces are in the order of ranks."""
+        for swapped, order, verdict in (
+            (False, "runtime", "EQUIVALENT"),
+            (False, "annotation", "CONDITIONAL"),
+            (True, "runtime", "NOT EQUIVALENT"),
+            (True, "annotation", "CONDITIONAL"),
+        ):
+            with self.subTest(swapped=swapped, order=order):
+                path = self.write("parallel", stubs.gathered(swapped))
+                report = sn.verify(self.single, path, order=order)
+                self.assertEqual(verdict, report.verdict, report)
+        with self.assertRaisesRegex(sn.PlanError, "order is 'other'"):
+            sn.verify(self.single, path, order="other")
+
     def test_pipeline(self):
         report = self.verify(stubs.pipeline())
         self.assertEqual("EQUIVALENT", report.verdict, report)

@@ -13,9 +13,15 @@ def main() -> int:
     parser.add_argument("single", help="the pickled plan of one device: the specification")
     parser.add_argument("parallel", help="the pickled plan to verify")
     parser.add_argument("prefix", help="where the two files are written, without .plan.json")
+    parser.add_argument(
+        "--order",
+        choices=("runtime", "annotation"),
+        default="runtime",
+        help="the order of pieces in gathers and chunks (default: the runtime's)",
+    )
     given = parser.parse_args()
     try:
-        print(convert(given.single, given.parallel, given.prefix))
+        print(convert(given.single, given.parallel, given.prefix, given.order))
     except (PlanError, OSError) as error:
         print(f"shardproof.nnscaler: {error}", file=sys.stderr)
         return 2

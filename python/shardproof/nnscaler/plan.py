@@ -20,16 +20,35 @@ from ..inert_pickle import Inert
 from ..program import verify_files
 from ..report import Report
 from .graph import PlanError, Tensor, field, integers, read_file
-from .programs import Microbatches, Program, Step, program_of, sequences_of
+from .programs import (
+    Microbatches,
+    Program,
+    Step,
+    order_by_annotation,
+    program_of,
+    sequences_of,
+)
 
 _SHARED = ("float32", "float64", "float16", "bfloat16", "")  # kinds that need no dtype
+
+_ANNOTATED = (
+    {
+        "name": "annotated-order",
+        "class": "risk",
+        "text": "gathers and chunks have their pieces in the order of annotations; the runtime "
+        "sorts by rank",
+    },
+)
 
 
 class _Plan:
     """A pickle, read. devices: of one replica. programs: one for each device."""
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, order: str = "runtime") -> None:
+        if order not in ("runtime", "annotation"):
+            raise PlanError(f"order is {order!r}, expected 'runtime' or 'annotation'")
         self.path = pathlib.Path(path)
+        self.annotated = order == "annotation"
         raw = read_file(path)
         try:
             self._read(raw)
@@ -54,20 +73,23 @@ class _Plan:
             raise PlanError("not every device has a sequence")
         self.microbatches = Microbatches(sequences)
         self.programs = [
-            program_of(d, sequences[d], self.microbatches, len(self.devices), self.replicas)
+            program_of(d, sequences[d], self.microbatches, self.replicas, self.annotated)
             for d in self.devices
         ]
+        if self.annotated:
+            order_by_annotation(self.programs)
 
 
-def convert(single: Any, parallel: Any, prefix: Any) -> str:
+def convert(single: Any, parallel: Any, prefix: Any, order: str = "runtime") -> str:
     """Writes PREFIX.model.json and PREFIX.plan.json. Returns a line that tells what was read.
 
     single: the pickled plan of one device, which is the specification; parallel: the plan to
-    verify, of the same model. Nothing of the pickles is executed. Raises PlanError, which names the
-    file, if one is no plan, would call something that is not part of a plan, or has something
-    unsupported.
+    verify, of the same model. order: of pieces in gathers and chunks: "runtime" is that of ranks,
+    "annotation" that of the tensors' descriptions. Nothing of the pickles is executed. Raises
+    PlanError, which names the file, if one is no plan, would call something that is not part of a
+    plan, or has something unsupported.
     """
-    one, many = _Plan(single), _Plan(parallel)
+    one, many = _Plan(single), _Plan(parallel, order)
     if len(one.devices) != 1 or one.replicas != 1 or one.microbatches.count != 1:
         raise PlanError(f"{one.path}: the specification is a plan of one device and microbatch")
     prefix = os.fspath(prefix)
@@ -82,15 +104,17 @@ def convert(single: Any, parallel: Any, prefix: Any) -> str:
     )
 
 
-def verify(single: Any, parallel: Any, arguments: Sequence[str] = ()) -> Report:
+def verify(
+    single: Any, parallel: Any, arguments: Sequence[str] = (), order: str = "runtime"
+) -> Report:
     """Proves that a pickled plan computes what the plan of one device computes.
 
-    single, parallel: as for `convert`. arguments: further options of `shardproof verify`. Raises
-    PlanError as `convert` does, and ProgramError if the program fails.
+    single, parallel, order: as for `convert`. arguments: further options of `shardproof verify`.
+    Raises PlanError as `convert` does, and ProgramError if the program fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         prefix = os.path.join(folder, pathlib.Path(parallel).stem)
-        convert(single, parallel, prefix)
+        convert(single, parallel, prefix, order)
         return verify_files(f"{prefix}.plan.json", None, arguments)
 
 
@@ -212,6 +236,7 @@ def _plan(one: _Plan, many: _Plan, names: _Names, base: str) -> dict[str, Any]:
                 "gradients": [*names.gradients.values()],
             },
             "assumptions": [
+                *(_ANNOTATED if many.annotated else ()),
                 {
                     "name": "samples",
                     "class": "checkable",

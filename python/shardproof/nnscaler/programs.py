@@ -32,7 +32,10 @@ class Value:
 
 @dataclasses.dataclass
 class Step:
-    """A node of our files, for one microbatch (None: for none)."""
+    """A node of our files, for one microbatch (None: for none).
+
+    start: of a gather's operand and a reduce-scatter's result, where its annotation has its piece.
+    """
 
     key: Any  # equal for the microbatches' executions of one operator
     microbatch: int | None
@@ -42,6 +45,7 @@ class Step:
     attributes: dict[str, Any]
     communication: dict[str, Any]
     place: str
+    start: int | None = None
 
 
 @dataclasses.dataclass
@@ -133,20 +137,24 @@ def sequences_of(plan: Inert) -> dict[int, list[Inert]]:
 
 
 class Reader:
-    """Makes the program of one device. replicas: of the whole plan (data parallelism)."""
+    """Makes the program of one device.
+
+    replicas: of the whole plan (data parallelism). annotated: chunks are those that annotations
+    state, and not by rank.
+    """
 
     def __init__(
         self,
         device: int,
         cells: list[Inert],
         microbatches: Microbatches,
-        devices: int,
         replicas: int,
+        annotated: bool,
     ) -> None:
         self.program = Program(device)
         self.microbatches = microbatches
-        self.devices = devices
         self.replicas = replicas
+        self.annotated = annotated
         self._latest: dict[Variable, str] = {}
         self._versions: dict[Variable, int] = {}
         self._weight_of: dict[int, int] = {}  # gradient to weight
@@ -378,6 +386,12 @@ class Reader:
                 }
         names: list[str | None] = [self._read(t, microbatch) for t in operands]
         step = Step(key, microbatch, what.name, names, [], attributes, communication, place)
+        if what.name in ("all_gather", "reduce_scatter", "chunk"):
+            piece = operands[0] if what.name == "all_gather" else results[0]
+            low, high = piece.box[attributes["dim"]]
+            step.start = low
+            if what.name == "chunk" and self.annotated:
+                attributes["index"] = low // (high - low)
         autograd = source is cell and not cell.get("_forward")
         step.results = [*self._results(results, microbatch, step, autograd)]
 
@@ -461,9 +475,30 @@ class Reader:
 
 
 def program_of(
-    device: int, cells: list[Inert], microbatches: Microbatches, devices: int, replicas: int
+    device: int,
+    cells: list[Inert],
+    microbatches: Microbatches,
+    replicas: int,
+    annotated: bool,
 ) -> Program:
-    return Reader(device, cells, microbatches, devices, replicas).finished()
+    return Reader(device, cells, microbatches, replicas, annotated).finished()
+
+
+def order_by_annotation(programs: list[Program]) -> None:
+    """Gathers and reduce-scatters have their members in the order of the annotated pieces."""
+    starts: dict[Any, dict[int, int]] = {}
+    for program in programs:
+        for step in program.steps:
+            if step.start is not None and step.communication:
+                comm = step.communication["comm"], step.microbatch
+                starts.setdefault(comm, {})[program.device] = step.start
+    for program in programs:
+        for step in program.steps:
+            if step.start is not None and step.communication:
+                found = starts[step.communication["comm"], step.microbatch]
+                step.communication["group_at"].sort(
+                    key=lambda at, found=found: (found.get(at["device"], 0), at["device"])
+                )
 
 
 def _place(cell: Inert) -> str:

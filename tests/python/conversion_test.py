@@ -452,6 +452,14 @@ class Refusals(unittest.TestCase):
         with self.assertRaises(KeyError):
             check(lambda s: {"x": s["y"]})
 
+    def test_nested(self):
+        with self.assertRaisesRegex(sp.ConversionError, "verified already"):
+            check(lambda s: {"x": s["x"], "y": bool(check(lambda s: s))})
+
+    def test_other_tensors(self):
+        with self.assertRaises(sp.ConversionError):
+            check(lambda s: {"x": s["x"], "y": torch.nn.Buffer(torch.zeros(1)).to_sparse()})
+
     def test_kept_tensor(self):
         kept = []
         check(lambda s: kept.append(s["x"]) or s)
@@ -499,6 +507,24 @@ class Elements(unittest.TestCase):
                 replicated=["x"],
             )
         )
+
+    def test_functions_of_the_specification_are_apart(self):
+        def written(source):
+            source["x"].zero_()
+            return source.pop("x")[:1]
+
+        target = {"x": "x", "a": written, "b": lambda s: s["x"][:1], "c": written}
+        report = check(
+            lambda s: {
+                "x": s["x"],
+                "a": torch.zeros(1, 3),
+                "b": s["x"][:1],
+                "c": torch.zeros(1, 3),
+            },
+            target,
+            replicated=["x"],
+        )
+        self.assertTrue(report, report)
 
     def test_duplicates_and_unused(self):
         report = check(

@@ -75,6 +75,8 @@ class SymbolicSource:
         self._memory: dict[int, torch.Tensor] = {}  # a storage's identities
         self._layout: dict[str, tuple[int, Any, Any, int]] = {}
         self._keep: list[Any] = []
+        self._lent: dict[int, torch.Tensor] | None = None
+        self._writes = 0  # of the session, when that memory was made
         self._place(tied)
         for name, x in self.tensors.items():
             memory, size, stride, offset = self._layout[name]
@@ -118,10 +120,17 @@ class SymbolicSource:
     def copy(self) -> Any:
         """The source with symbolic tensors of new memory; other values as they are."""
         with _disable_current_modes():  # the specification calls this while its mode is active
-            return self._copy()
+            return self._made({key: x.clone() for key, x in self._memory.items()})
 
-    def _copy(self) -> Any:
-        memory = {key: x.clone() for key, x in self._memory.items()}
+    def lent(self) -> Any:
+        """The same, of memory that is used again unless somebody has written to it since."""
+        with _disable_current_modes():
+            if self._lent is None or self._writes != self.session.writes:
+                self._lent = {key: x.clone() for key, x in self._memory.items()}
+                self._writes = self.session.writes
+            return self._made(self._lent)
+
+    def _made(self, memory: dict[int, torch.Tensor]) -> Any:
         made: dict[int, torch.Tensor] = {}  # one object stays one
 
         def leaf(name: str, x: Any) -> Any:

@@ -181,6 +181,7 @@ class Session:
         self.failed: ConversionError | None = None  # an operator, which ended the run or did not
         self.identities = Identities(self.refuse)
         self.elementwise = frozenset(elementwise)
+        self.writes = 0  # operators that wrote to a tensor
         self.specifying = False  # the specification runs, not the conversion
 
     def refuse(self, what: str) -> NoReturn:
@@ -193,8 +194,6 @@ class Session:
     def active(self, specifying: bool) -> Iterator[None]:
         """Tensors that are made inside are symbolic. Raises what was noted, at the end."""
         global _running
-        if _running is not None:
-            raise ConversionError("a conversion is being verified already")
         self.specifying, _running = specifying, self
         try:
             with _Mode(self), torch.no_grad():
@@ -226,6 +225,7 @@ class Session:
             raise
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.writes += func._schema.is_mutable
         name = func._schema.name.removeprefix("aten::")
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
         for x in tensors:
@@ -441,6 +441,11 @@ class _Mode(TorchDispatchMode):
 
 
 _running: Session | None = None
+
+
+def running() -> bool:
+    """Is a conversion being verified?"""
+    return _running is not None
 
 
 def unspecified(*shape: int, dtype: torch.dtype) -> torch.Tensor:

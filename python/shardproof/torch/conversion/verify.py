@@ -12,7 +12,7 @@ import torch
 
 from .identities import ANYTHING, RANDOM, UNINITIALIZED, keeps_values, name_of
 from .state_dicts import SymbolicSource, leaves
-from .symbolic import ConversionError, Session, SymbolicTensor
+from .symbolic import ConversionError, Session, SymbolicTensor, running
 
 _SHOWN = 5  # differences in the text
 
@@ -141,7 +141,10 @@ def verify_conversion(
     reading the value of an element of the source, and if a pattern, a name or the specification is
     wrong. What convert itself raises is passed on.
     """
+    if running():
+        raise ConversionError("a conversion is being verified already")
     operators = _operators(arithmetic)
+    tied = [[*group] for group in tied]
     session = Session(operators)
     symbolic = SymbolicSource(session, source, tied)
     with session.active(specifying=True):
@@ -176,7 +179,7 @@ def _operators(names: Iterable[str]) -> list[str]:
 def _specification(
     symbolic: SymbolicSource, target: Any, dtype: torch.dtype | None
 ) -> dict[str, Any]:
-    """Name to value. Each function gets a source of its own, as it may change it."""
+    """Name to value. What one function does to its source does not reach another's."""
     if callable(target):
         found = leaves(target(symbolic.copy()), "specification")
     else:
@@ -188,7 +191,8 @@ def _specification(
                     raise ConversionError(f"target {name!r}: the source has no {leaf!r}")
                 found[name] = tensors[leaf]
             else:
-                found[name] = leaf(symbolic.copy()) if callable(leaf) else leaf
+                value = leaf(symbolic.lent()) if callable(leaf) else leaf
+                found[name] = value.clone() if isinstance(value, torch.Tensor) else value
     if not any(isinstance(x, torch.Tensor) for x in found.values()):
         raise ConversionError("the specification has no tensors")
     if dtype is not None:
@@ -203,6 +207,8 @@ def _leaf(session: Session, name: str, x: Any, specifying: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     session.specifying = specifying
+    if type(x) not in (SymbolicTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        session.refuse(f"{name} is a {type(x).__name__}")
     if isinstance(x, SymbolicTensor) and x._session is not session:
         session.refuse(f"{name} is a tensor of another verification")
     if x.layout != torch.strided:

@@ -267,9 +267,10 @@ def parallel(*bugs, replicas=2, microbatches=2):
     return plan(sequences, replicas)
 
 
-def gathered(swapped):
+def gathered(swapped, ranks=None):
     """One replica of two devices: each computes half of h and gathers it. swapped: device 0 has the
-    second half, so that ranks and annotations have the halves in another order."""
+    second half, so that ranks and annotations have the halves in another order. ranks: of a
+    device, whom it gathers from, instead of both."""
     b = Builder()
     full_h = b.full("h", (BATCH, OUT))
     full_x = b.full("data", (BATCH, WIDTH), trained=False)
@@ -287,7 +288,7 @@ def gathered(swapped):
         w2 = b.part(full_w2)
         h = b.part(full_h, ((0, BATCH), (low, low + half)))
         whole, a = b.part(full_h), b.part(full_a)
-        joined = b.fused("AllGatherSplitPrim", h, whole, dim=1, ranks=[0, 1])
+        joined = b.fused("AllGatherSplitPrim", h, whole, dim=1, ranks=ranks(d) if ranks else [0, 1])
         joined[0]._id, joined[1]._id = adapter
         forward, backward = b.segments(
             [

@@ -66,6 +66,15 @@ class Files(unittest.TestCase):
             with self.subTest(bug):
                 self.assertEqual("NOT EQUIVALENT", self.verify(stubs.parallel(bug)).verdict)
 
+    def test_wrong_group(self):
+        """A gather in a group that is too small, and in one that is too large."""
+        report = self.verify(stubs.gathered(False, lambda device: [device]))
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.refused(
+            r"ranks are \[0, 1, 2\], the plan has 2 devices",
+            stubs.gathered(False, lambda device: [0, 1, 2]),
+        )
+
     def test_wrong_part(self):
         report = self.verify(stubs.parallel("parts-swapped"))
         self.assertEqual("NOT EQUIVALENT", report.verdict)

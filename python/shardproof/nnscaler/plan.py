@@ -73,7 +73,14 @@ class _Plan:
             raise PlanError("not every device has a sequence")
         self.microbatches = Microbatches(sequences)
         self.programs = [
-            program_of(d, sequences[d], self.microbatches, self.replicas, self.annotated)
+            program_of(
+                d,
+                sequences[d],
+                self.microbatches,
+                len(self.devices),
+                self.replicas,
+                self.annotated,
+            )
             for d in self.devices
         ]
         if self.annotated:

@@ -139,8 +139,8 @@ def sequences_of(plan: Inert) -> dict[int, list[Inert]]:
 class Reader:
     """Makes the program of one device.
 
-    replicas: of the whole plan (data parallelism). annotated: chunks are those that annotations
-    state, and not by rank.
+    devices: of one replica of the plan; replicas: how many there are (data parallelism). annotated:
+    chunks are those that annotations state, and not by rank.
     """
 
     def __init__(
@@ -148,11 +148,13 @@ class Reader:
         device: int,
         cells: list[Inert],
         microbatches: Microbatches,
+        devices: int,
         replicas: int,
         annotated: bool,
     ) -> None:
         self.program = Program(device)
         self.microbatches = microbatches
+        self.devices = devices
         self.replicas = replicas
         self.annotated = annotated
         self._latest: dict[Variable, str] = {}
@@ -347,6 +349,13 @@ class Reader:
         found: dict[str, Any] = field(primitive, "kwargs", dict)
         return found
 
+    def _ranks(self, keywords: dict[str, Any], place: str) -> list[int]:
+        """The members of a group, sorted, as the runtime's are."""
+        ranks = sorted(integers(keywords.get("ranks")))
+        if not ranks or ranks[0] < 0 or ranks[-1] >= self.devices or len({*ranks}) != len(ranks):
+            raise PlanError(f"{place}: its ranks are {ranks}, the plan has {self.devices} devices")
+        return ranks
+
     def _collective(
         self,
         cell: Inert,
@@ -373,7 +382,7 @@ class Reader:
         if what.name not in ("identity", "cat"):
             # The runtime makes its groups by torch.distributed.new_group, which sorts the ranks,
             # whatever order the adapter lists.
-            ranks = sorted(integers(keywords.get("ranks")))
+            ranks = self._ranks(keywords, place)
             if self.program.device not in ranks:
                 raise PlanError(f"{place}: device {self.program.device} is not among its ranks")
             if what.name == "chunk":
@@ -419,7 +428,7 @@ class Reader:
             op = "broadcast"
             communication = {
                 "comm": f"broadcast.{cell.get('_id')}.{mine[0].number}.{source}",
-                "group_at": [{"device": r} for r in sorted(integers(keywords.get("ranks")))],
+                "group_at": [{"device": r} for r in self._ranks(keywords, place)],
                 "root": {"device": source},
             }
         read: list[str | None] = [self._read(mine[0], microbatch)] if sends else []
@@ -478,10 +487,11 @@ def program_of(
     device: int,
     cells: list[Inert],
     microbatches: Microbatches,
+    devices: int,
     replicas: int,
     annotated: bool,
 ) -> Program:
-    return Reader(device, cells, microbatches, replicas, annotated).finished()
+    return Reader(device, cells, microbatches, devices, replicas, annotated).finished()
 
 
 def order_by_annotation(programs: list[Program]) -> None:

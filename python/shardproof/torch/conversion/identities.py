@@ -211,8 +211,9 @@ class Identities:
         kinds = torch.where(bases < _CONSTANT, blocks - 1, kinds)
         terms = (bases >= _TERM) & (bases < UNINITIALIZED)
         kinds = torch.where(terms, len(self._starts) + bases - _TERM, kinds)
-        cases = torch.stack([chains.reshape(-1), kinds.reshape(-1)], 1).unique(dim=0).tolist()
-        for chain, kind in cases:
+        width = len(self._starts) + len(self._terms) + 1
+        for case in (chains * width + kinds + 1).unique().tolist():
+            chain, kind = case // width, case % width - 1
             if kind < 0:
                 continue
             if self._chains[chain]:
@@ -257,13 +258,13 @@ class Identities:
 
     # ---- reports
 
-    def source_elements(self, identities: torch.Tensor) -> torch.Tensor:
-        """The elements of the source that the identities depend on, one-dimensional; an element
-        occurs as often as an identity is that element, perhaps cast. Those inside of terms occur
-        once."""
-        bases = identities.reshape(-1) % _BASES
-        found = [bases[bases < _CONSTANT]]
+    def uses(self, held: list[torch.Tensor]) -> torch.Tensor:
+        """Of each element of the source, how often the identities are that element, perhaps cast.
+        An element inside of terms counts once for all of them."""
+        bases = torch.cat([torch.empty(0, dtype=torch.int64), *(x.reshape(-1) for x in held)])
+        bases %= _BASES
         pending = bases[(bases >= _TERM) & (bases < UNINITIALIZED)].unique().tolist()
+        counts = torch.bincount(bases[bases < _CONSTANT], minlength=self._elements)
         seen, inside = set(pending), set()
         while pending:
             for operand in self._terms[pending.pop() - _TERM][2]:
@@ -273,8 +274,8 @@ class Identities:
                 elif _TERM <= base < UNINITIALIZED and base not in seen:
                     seen.add(base)
                     pending.append(base)
-        found.append(torch.tensor(sorted(inside), dtype=torch.int64))
-        return torch.cat(found)
+        counts[torch.tensor(sorted(inside), dtype=torch.int64)] += 1
+        return counts
 
     def describe(self, identity: int) -> str:
         """The element in words."""

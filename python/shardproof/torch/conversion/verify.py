@@ -342,32 +342,26 @@ class _Comparison:
         """Differences for elements of the source that are held twice or never; the declared ones
         in words."""
         identities = self.session.identities
-        held = torch.cat([torch.empty(0, dtype=torch.int64), *map(torch.flatten, self.held)])
-        held = identities.source_elements(held)
-        used, counts = held.unique(return_counts=True)
-        twice = used[counts > 1]
+        counts = identities.uses(self.held)
         declared: tuple[list[str], list[str]] = ([], [])
-        told: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         for i, (kind, patterns) in enumerate(
             (("duplicate", self.replicated), ("unused", self.unused))
         ):
+            found = counts > 1 if i == 0 else counts == 0
             # Tensors that share elements: if one of them is declared, the elements are.
             for source in sorted(identities.sources, key=lambda s: not _any(s.name, patterns)):
-                ids = source.identities
-                hit = torch.isin(ids, twice) if i == 0 else ~torch.isin(ids, used)
-                for seen in told[i]:
-                    hit &= ~torch.isin(ids, seen)
+                hit = found[source.identities]
                 count = int(hit.sum())
                 if not count:
                     continue
-                told[i].append(ids[hit])
+                found[source.identities] = False  # reported once
                 if _any(source.name, patterns):
-                    whole = "" if count == ids.numel() else f" ({count:,} elements)"
+                    whole = "" if count == hit.numel() else f" ({count:,} elements)"
                     declared[i].append(f"{source.name}{whole}")
                     continue
                 index = hit.nonzero()[0]
-                times = int(counts[used == ids[tuple(index)]]) if i == 0 else 0
-                words = (f"{times} times" if times else "", "")
+                times = int(counts[source.identities[tuple(index)]])
+                words = (f"{times} times" if i == 0 else "", "")
                 self._add(kind, source.name, index.tolist(), words, count)
         return declared
 

@@ -60,6 +60,8 @@ class Follower(Protocol):
 
     def unknown_text(self, t: torch.Tensor) -> bool: ...
 
+    def printed(self, value: Any) -> None: ...
+
 
 class Text(str):
     """The text of such a number. It is no number's text and refuses to be compared."""
@@ -181,6 +183,8 @@ class DataNumber(float):
         return float(made) if isinstance(made, (int, float)) else None
 
     def text(self, spec: str = "") -> str:
+        if self.follower is not None:
+            self.follower.printed(self.value)
         return Text(self.loc, float.__add__(self, 0.0))
 
     __array_ufunc__ = None  # numpy

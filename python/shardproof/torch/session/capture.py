@@ -47,6 +47,7 @@ from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
+from .rest_of_step import check_ended, not_followed, schedules_apart
 from .wording import Wording, source_of, wording
 
 
@@ -69,6 +70,7 @@ class Capture:
     seconds: float
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
     source: str = ""  # the script, or the step's function
+    with_rest: bool = False  # what follows a script's step is in it
     # what is wrong where the step is
     suspected: Hazard | None = None
 
@@ -296,12 +298,13 @@ def capture(
     Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     return _captured_with(
-        _Labels(), functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+        _Labels(), "", functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
     )
 
 
 def _captured_with(
     labels: _Labels,
+    without_rest: str,
     functions: Sequence[Step],
     mesh: Mapping[str, int] | str,
     ranks: str,
@@ -317,7 +320,14 @@ def _captured_with(
         functions = [first_of(f, steps) for f in functions]
     with _no_collection(), _one_thread():
         return _capture(
-            functions, mesh, ranks, checkpoints, max(1, jobs), strict, labels, dict(batch or {})
+            functions,
+            mesh,
+            ranks,
+            checkpoints,
+            max(1, jobs),
+            strict,
+            labels,
+            InitialState(requested=dict(batch or {}), without_rest=without_rest),
         )
 
 
@@ -360,13 +370,13 @@ def _capture(
     jobs: int,
     strict: bool,
     labels: _Labels,
-    batch: Mapping[str, str],
+    initial_state: InitialState,
 ) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
     one = Mesh(dict.fromkeys(where.names, 1))
-    for axis, how in batch.items():
+    for axis, how in initial_state.requested.items():
         if axis not in where.sizes or how not in (CONCAT, SAME):
             raise ValueError(
                 f"batch: {axis}={how}: an axis of the mesh ({', '.join(where.names)}) and {CONCAT} "
@@ -385,7 +395,7 @@ def _capture(
             jobs,
             strict,
             start,
-            batch,
+            initial_state,
         )
         try:
             return captured(labels)
@@ -409,14 +419,13 @@ def _captured(
     jobs: int,
     strict: bool,
     start: float,
-    batch: Mapping[str, str],
+    initial_state: InitialState,
     labels: _Labels,
 ) -> Capture:
     """The capture with as many buffers that begin with any value as possible (initial_state.py).
 
     Raises CaptureError.
     """
-    initial_state = InitialState(requested=batch)
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
     apart: Exception | None = None  # with the batches of ranks as inputs
@@ -453,6 +462,16 @@ def _captured(
             )
             continue
         except Exception as e:
+            if (
+                not initial_state.without_rest
+                and getattr(steps[-1], "whole_script", False)
+                and not isinstance(e, Hazard)
+            ):
+                initial_state, first = (
+                    dataclasses.replace(initial_state, without_rest=not_followed(e)),
+                    False,
+                )
+                continue
             if initial_state.loaders and not isinstance(e, Hazard):
                 # no program for the batches of all: as they are, then
                 initial_state, first = dataclasses.replace(initial_state, loaders={}), False
@@ -565,12 +584,13 @@ def _begun(
                 "models that know nothing of each other, or stopped before it communicated"
             )
         _check_numbers(single, model, recorded.beside, name)
-        if isinstance(recorded.beside, Recording):
+        if isinstance(recorded.beside, Recording) and single.gave_in_step:
             _check_ordinary_numbers(single, model, request, name, isolated, start)
         not_raised += _decisions(single, model, request, name, isolated, start)
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
+        check_ended(single, sides, steps[0] is steps[-1])
         _check_groups(sides)
         _check_layouts(sides, where, rank_classes, affine_axis)
         _check_infinities(sides)
@@ -579,12 +599,20 @@ def _begun(
             if changed - set(model.outputs):  # buffers that the single device leaves as they were
                 model = _model(single, name, changed)
                 sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
+            apart = schedules_apart(single, sides, initial_state.loaders or {})
+            if apart:
+                sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
+                for side in sides:
+                    side.beside = {n: v for n, v in side.beside.items() if n not in apart}
+                model.without(apart)
             uncompared = {
                 label: side.rank
                 for side in reversed(sides)
                 for label in model.beside
                 if together(side.beside, label) != together(model.beside, label)
             }
+            of_none = {n for n in single.printed if not any(n in s.printed for s in sides)}
+            model.without(of_none)
             if uncompared:
                 sides = [
                     dataclasses.replace(side.whole(), program=None)
@@ -626,6 +654,7 @@ def _begun(
             assumptions.append(basis.arrays_of_ranks(key, ", ".join(shared.axes)))
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
+    assumptions += apart.values()
     assumptions += read_by_some((single, *sides), initial_state.loaders)
     assumptions += not_dealt(sides, initial_state.loaders or {})
     assumptions += decided_apart(single, sides)
@@ -677,6 +706,7 @@ def _begun(
         time.monotonic() - start,
         labels,
         source_of(steps[-1]),
+        bool(single.ended[0]),
         reads_apart(sides, model, initial_state.loaders or {}),
     )
 
@@ -880,10 +910,19 @@ def verify(
         *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
     ]
 
-    def judged(labels: _Labels) -> tuple[Report, Capture | None]:
+    def judged(labels: _Labels, without_rest: str = "") -> tuple[Report, Capture | None]:
         try:
             c = _captured_with(
-                labels, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+                labels,
+                without_rest,
+                functions,
+                mesh,
+                ranks,
+                checkpoints,
+                jobs,
+                strict,
+                steps,
+                batch,
             )
         except Hazard as e:
             return _hazardous(e), None
@@ -893,6 +932,13 @@ def verify(
         return report, c
 
     report, made = judged(labels)
+    if report.verdict == "UNDECIDED" and made is not None and made.with_rest:
+        # the step has its own verdict
+        of_step, without = judged(labels, "it was not decided whether that is the same")
+        if of_step.verdict != "UNDECIDED":
+            report, made = of_step, without
+        elif keep is not None:
+            made.write(keep)
     less = (
         made.labels.less(Names.LIBRARY)
         if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED")

@@ -400,7 +400,7 @@ class _Recorder:
                 return False
             if isinstance(large[r], Recording):
                 raise decided(f"rank {r}", chosen[r])
-        self._decide_nothing({s.rank: s for s in (sides[0], sides[-1]) if s.facts.gave_numbers})
+        self._decide_nothing({s.rank: s for s in (sides[0], sides[-1]) if s.gave_in_step})
         return True
 
     def _decide_nothing(self, sides: dict[int, Recording]) -> None:

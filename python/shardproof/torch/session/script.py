@@ -9,8 +9,9 @@ the script's name, too.
 
 The script runs unchanged, with world size 1 and then as each rank of the mesh; its own
 init_process_group gets a group. It is recorded until each of its optimizers has stepped, or has
-made `--steps` steps, and is then stopped. These are the optimizers that it has created by then. At
-the latest it is stopped before the seventeenth step of one of them.
+made `--steps` steps, and it begins its next step (rest_of_step.py); then it is stopped. These are
+the optimizers that it has created by then. At the latest it is stopped before the seventeenth step
+of one of them.
 """
 
 from __future__ import annotations
@@ -27,94 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.optim import optimizer as optim
 
 from ...program import ProgramError
 from ..compat.user_code import user_place
 from ..distributed.mesh import Mesh
 from ..step.world import World
-from ..terms import assumptions
 from ..trace.recording import Step
 from .capture import Capture, CaptureError, capture, verify
-
-MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
-
-
-class _Stepped(BaseException):
-    """Ends the script."""
-
-
-class _Steps:
-    """The optimizers of a script, and how often each has stepped.
-
-    One may hold others, as ZeroRedundancyOptimizer does.
-    """
-
-    def __init__(self, world: World, wanted: int) -> None:
-        self.side: Any = world._backend  # of a recording
-        self.wanted = wanted
-        self.there: list[Any] = []  # in the order in which they were made
-        self.under_way: list[Any] = []
-        self.done: list[Any] = []
-        self.stopped = False
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        make = optim.Optimizer.__init__
-
-        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            make(optimizer, *args, **kwargs)
-            self.there.append(optimizer)
-
-        handles = [
-            optim.register_optimizer_step_pre_hook(self._before),
-            optim.register_optimizer_step_post_hook(self._after),
-        ]
-        optim.Optimizer.__init__ = made
-        try:
-            yield
-        finally:
-            optim.Optimizer.__init__ = make
-            for handle in handles:
-                handle.remove()
-
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.side.binding.priming:
-            return  # no step of the script's
-        if self.count(optimizer) == MOST_STEPS * self.wanted:
-            self._stop()
-        self.under_way.append(optimizer)
-
-    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.side.binding.priming:
-            return
-        self.under_way.pop()
-        self.done.append(optimizer)
-        if not self.under_way and all(self.count(o) >= self.wanted for o in self.there):
-            self._stop()
-
-    def _stop(self) -> None:
-        self.stopped = True
-        raise _Stepped
-
-    def count(self, optimizer: Any) -> int:
-        return sum(o is optimizer for o in self.done)
-
-    def leave_out(self) -> None:
-        """What was not looked at, of the script and of what it was to do."""
-        g = self.side.recorder.g
-        if self.stopped:
-            g.assume(assumptions.rest_of_script([self.count(o) for o in self.there]))
-        for o in self.there:
-            size = sum(len(group["params"]) for group in o.param_groups)
-            what = f"{type(o).__name__} of {size} parameters"
-            if not self.count(o):
-                idle = assumptions.no_step(type(o).__name__, size)
-                g.leave_out(idle.what, idle.because)
-            elif self.count(o) < self.wanted:
-                g.leave_out(
-                    f"step {self.count(o) + 1} of {what}", "there is none in what was looked at"
-                )
+from .rest_of_step import Stepped, Steps
 
 
 class _Labelled:
@@ -169,7 +90,7 @@ def script_step(
     prints = _Prints(quiet)
 
     def step(world: World) -> None:
-        optimizers = _Steps(world, steps)
+        optimizers = Steps(world, steps)
         with optimizers.watched(), _arguments(path, arguments), prints.of(world):
             try:
                 _run(path, optimizers)
@@ -177,6 +98,7 @@ def script_step(
                 if not isinstance(e, CaptureError):
                     e.raised_on = "the single device" if world.single else f"rank {world.rank}"  # type: ignore[attr-defined]
                 raise
+            optimizers.ended()
             if optimizers.there and not optimizers.done:
                 raise CaptureError(
                     f"{path} ended before any of its optimizers stepped{_raised(path)}"
@@ -207,10 +129,10 @@ def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
 
 
-def _run(path: str, optimizers: _Steps) -> None:
+def _run(path: str, optimizers: Steps) -> None:
     try:
         runpy.run_path(path, run_name="__main__")
-    except _Stepped:
+    except Stepped:
         pass
     except (Exception, SystemExit) as e:
         if optimizers.stopped:

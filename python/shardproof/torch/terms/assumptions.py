@@ -144,8 +144,14 @@ def changed_gradients(optimizer: str) -> Assumption:
     )
 
 
-def rest_of_script(steps: list[int]) -> Assumption:
-    """A script was stopped when each of its optimizers had made so many steps."""
+def rest_of_script(
+    steps: list[int], ended: tuple[str, str] | None, without_rest: str
+) -> Assumption:
+    """A script was stopped when each of its optimizers had made so many steps.
+
+    ended: how it began its next step, and where, if what follows the step is recorded.
+    without_rest: why that is not; empty if the script was stopped before.
+    """
     most = max(steps, default=1)
     first = f"first {most} steps" if most > 1 else "first step"
     if len(steps) <= 1:
@@ -154,11 +160,28 @@ def rest_of_script(steps: list[int]) -> Assumption:
         what = f"{first} of each optimizer"
     else:
         what = f"first steps of each optimizer ({', '.join(map(str, steps))})"
+    were = "were" if most > 1 else "was"
+    if ended is not None:
+        at = f" at {ended[1]}" if ended[1] else ""
+        text = (
+            f"only the {what} and what the script then does to models, optimizers and numbers that "
+            f"are reduced and printed, until {ended[0]}{at}, {were} verified: not its other "
+            "variables, nor what it does afterwards"
+        )
+    else:
+        text = f"only the {what} {were} verified, not what the script does afterwards"
+        if without_rest:
+            text += f" (until its next batch that is not compared, as {without_rest})"
+    return Assumption("rest-of-script", Kind.CHECKABLE, f"{text}; --steps N verifies more")
+
+
+def schedule_apart(name: str, rank: int, there: float, here: float) -> Assumption:
     return Assumption(
-        "rest-of-script",
+        "schedule",
         Kind.CHECKABLE,
-        f"only the {what} {'were' if most > 1 else 'was'} verified, not what the"
-        " script does afterwards; --steps N verifies more",
+        f"{name} of the next step is not compared: it is {there:.6g} on rank {rank} and {here:.6g} "
+        "on the single device, where the script itself reads other batches than the ranks' "
+        "together, and may count them",
     )
 
 

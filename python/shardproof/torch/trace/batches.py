@@ -357,6 +357,8 @@ class Loaders:
         # of what is moved to a device: the instruction that moves it; whether it is for training
         self._by_place: dict[tuple[str, int, bool], _Loader] = {}
         self._count: collections.Counter[str] = collections.Counter()
+        # a batch is asked for, or an array is moved to a device
+        self.asked: Callable[[], None] = lambda: None
         # what the single device calls a loader -> what ranks call it
         self._theirs = {s.there: key for key, s in shared.items() if s.there}
 
@@ -384,6 +386,7 @@ class Loaders:
         return n
 
     def next_samples(self, loader: Any, next_of_sampler: Callable[[], Any]) -> Any:
+        self.asked()
         known = self._by_id.get(id(loader))
         if known is None:
             return next_of_sampler()
@@ -429,6 +432,7 @@ class Loaders:
         frame = own_frame()
         if frame is None or _of_a_module():
             return t
+        self.asked()
         place, trains = user_place(frame), torch.is_grad_enabled()
         at = place, frame.f_lasti, trains
         known = self._by_place.get(at)

@@ -20,6 +20,7 @@ from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .cut_points import CutPoints
+from .printed_numbers import Reduced, labelled
 from .recording import CaptureError
 from .results import PLAIN, leaves_of
 from .tracker import Tracker
@@ -51,6 +52,11 @@ def same(a: Value, b: Value) -> bool:
         return bool(torch.equal(a.data.double(), b.data.double()))
 
 
+def _numbers(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers among what optimizers have, by the names under which they are compared."""
+    return {f"{n}.new": float(v) for n, v in settings.items() if type(v) in (int, float)}
+
+
 @dataclasses.dataclass
 class Given:
     """What a step began with, and what it gave to `world.output`.
@@ -77,7 +83,9 @@ class EndOfStep:
 
     plain: numbers and texts that it returned. changed: buffers that it changes. beside: what
     optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
-    parameters without a gradient.
+    parameters without a gradient. printed: numbers that a script prints and that are compared.
+    spread: mesh axes of DistributedDataParallel. settings: numbers of optimizers at the end;
+    settings_in_step: before what follows a script's step.
     """
 
     def __init__(self, tracker: Tracker, cut_points: CutPoints, given: Given) -> None:
@@ -88,6 +96,33 @@ class EndOfStep:
         self.changed: set[str] = set()
         self.beside: dict[str, Shape] = {}
         self.no_gradient: list[str] = []
+        self.printed: list[str] = []
+        self.spread: set[str] = set()
+        self.settings: dict[str, float] = {}
+        self.settings_in_step: dict[str, float] = {}
+        # of tensors when a script's optimizers had stepped: gradients, and what they held
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor, Value]] = []
+
+    def stepped(self) -> None:
+        """The optimizers of a script have stepped. Gradients are compared as they are now, whatever
+        the script does with them before its next step.
+        """
+        self.recorder.in_rest = True
+        self.settings_in_step = _numbers(self.binding.of_optimizers())
+        for t in [
+            *self.binding.parameters.values(),
+            *(p for o in self.binding.optimizers for g in o.param_groups for p in g["params"]),
+            *self.binding.leaves_read(),
+        ]:
+            if t.grad is not None:
+                now = self.recorder.read(unwrapped(t.grad))
+                self._gradients.append((t, t.grad, now))
+
+    def _put_gradients_back(self) -> None:
+        for t, grad, v in self._gradients:
+            t.grad = grad
+            if not same(self.recorder.read(unwrapped(grad)), v):
+                self.recorder.write(unwrapped(grad), v)
 
     def _left(
         self,
@@ -141,6 +176,7 @@ class EndOfStep:
         self.cut_points.finish()
         self.keep(result)
         self.tracker.tracked += self.yielded
+        self._put_gradients_back()
         for optimizer in self.binding.take_back_gradients():
             self.recorder.g.assume(assumptions.changed_gradients(optimizer))
         untouched = self._untouched()
@@ -194,9 +230,11 @@ class EndOfStep:
             self._buffer(name, b, saved)
         self._first_states()
         found = self.binding.of_optimizers()
+        self.settings = _numbers(found)
         for name, kept in found.items():
             self._beside(name, kept)
         self._untracked(found)
+        self._prints()
         for o in self.binding.idle_optimizers() if self.recorder.untracked.differentiated else ():
             idle = assumptions.no_step(
                 type(o).__name__, sum(len(group["params"]) for group in o.param_groups)
@@ -423,6 +461,21 @@ class EndOfStep:
                     place(self.recorder, value, self.binding.shard_of(name) if same else None),
                     "optimizer states",
                 )
+
+    def _prints(self) -> None:
+        """Numbers that a script prints where all ranks have the same (printed_numbers.py)."""
+        found = labelled(self.recorder.prints or ())
+        reduced = Reduced(
+            self.recorder.g, self.mesh, self.tracker.tracked, {*self.tracker.cuts, *self.spread}
+        )
+        for label, v in found.items():
+            if reduced(v):
+                self.printed.append(label)
+                self.tracker.tracked.append(
+                    TrackedTensor("kept", label, v, Placement(mean=[]), kind="printed numbers")
+                )
+                if self.mesh.world == 1:
+                    self.changed.add(label)
 
     def _no_tensor(self, optimizer: Any, what: str, value: Any) -> None:
         if not isinstance(value, (bool, int, type(None))):  # counts of steps, switches

@@ -47,6 +47,8 @@ class InitialState:
     device draws the rows of all of them, rank by rank. loaders: how the batches of ranks make the
     single device's (batches.py); None where that is to be found out. requested: mesh axis -> CONCAT
     or SAME, as the user says of its ranks' batches.
+
+    without_rest: why what follows a script's step is not recorded; empty: it is.
     """
 
     least: int = 1
@@ -56,6 +58,7 @@ class InitialState:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     loaders: Mapping[Key, Shared] | None = None
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    without_rest: str = ""
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""

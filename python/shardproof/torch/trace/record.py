@@ -209,6 +209,7 @@ def _recorded(
     initial_state = initial_state or InitialState()
     recorder = Recorder(rank, answers)
     recorder.answers = decided
+    recorder.prints = [] if getattr(step, "whole_script", False) else None
     recorder.g.integers.classes.update(classes or {})
     recorder.g.integers.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
@@ -308,4 +309,9 @@ def _recorded(
         read_draws={place: tuple(keys) for place, keys in recorder.read_draws.items()},
         arrays=dict(recorder.g.arrays()),
         loaded=frozenset(side.loaded_names),
+        ended=side.ended,
+        printed=tuple(side.end.printed),
+        settings=side.end.settings,
+        settings_in_step=side.end.settings_in_step,
+        gave_in_step=recorder.gave_in_step,
     )

@@ -184,6 +184,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._item_keys: dict[str, str] = {}  # by the place of item()
         self.decisions: list[Decision] = []  # questions about data that were answered
         self.answers: Sequence[bool] = ()  # to the first of them
+        self.in_rest = False  # a script's optimizers have stepped, and it goes on
+        self.gave_in_step = False  # numbers that depend on data, before that
+        # of a script: where text is made of numbers that depend on data, and these
+        self.prints: list[tuple[str, Value | None]] | None = None
         # FILE:LINE -> keys of the draws by whose numbers Python decided there
         self.read_draws: dict[str, list[str]] = collections.defaultdict(list)
         self.counting = 0
@@ -515,11 +519,18 @@ class Recorder(Memory, private.TorchDispatchMode):
         ):
             return False
         self._gives_number()
+        self.printed(self.read(t))
         return True
+
+    def printed(self, value: Value | None) -> None:
+        """The text of a number that depends on data is made. value: None if it is not followed."""
+        if self.prints is not None:
+            self.prints.append((own_place() or self.where(), value))
 
     def _gives_number(self) -> None:
         self.g.assume(assumptions.NUMBER_TEXT)
         self.g.gave_numbers = self.g.gave_numbers or self.g.loc or self.where()
+        self.gave_in_step = self.gave_in_step or not self.in_rest
 
     def decided_by_drawn(self, loc: str, keys: str = "") -> None:
         """Python code decides by a number that was drawn. keys: of the draws that it is made of;

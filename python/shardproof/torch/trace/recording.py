@@ -141,6 +141,15 @@ class Recording:
     read_draws: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # constants that are arrays of the program's: where each is used, and a digest of its numbers
     arrays: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    # how a script began its next step, and where; empty: it was stopped before that
+    ended: tuple[str, str] = ("", "")
+    # numbers that a script prints and that are compared, where ranks have reduced them
+    printed: tuple[str, ...] = ()
+    # numbers of optimizers, by name: at the end, and before what follows a script's step
+    settings: dict[str, float] = dataclasses.field(default_factory=dict)
+    settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)
+    # whether Tensor.item() gave numbers that depend on data before what follows a script's step
+    gave_in_step: bool = False
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # where graph, tracked and opaque are left out: the file with all of it, empty if there is none

@@ -37,7 +37,7 @@ class Side:
     started: nodes before this one belong to the construction of the model. unused: parameters that
     DistributedDataParallel found not used. initial: first values of parameters. spread: mesh axes
     of DistributedDataParallel. input_names: of what `world.input` gave; loaded_names: of what
-    loaders did.
+    loaders did. ended: how a script began its next step, and where, if that was recorded.
     """
 
     def __init__(self, recorder: Recorder, mesh: Mesh, initial_state: InitialState) -> None:
@@ -51,12 +51,13 @@ class Side:
         self.unused: list[str] = []
         self.origins = Origins(recorder.g, mesh, recorder.rank)
         self.initial: dict[str, Initial] = {}
-        self.spread: set[str] = set()
+        self.spread = self.end.spread
         self.input_names: set[str] = set()
         self.python_random = PythonRandom()
         self.loaders = Loaders(mesh, recorder.rank, initial_state.loaders or {}, self)
         recorder.random.on_moved = self.loaders.moved
         self.loaded_names: set[str] = set()
+        self.ended = "", ""
         # Memory that DistributedDataParallel gave to all where it held constants.
         self.constants_given: dict[int, Value] = {}
         for axes in initial_state.batch.values():

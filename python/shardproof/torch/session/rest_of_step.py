@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a script is recorded: its optimizers' steps, and what follows them in the loop.
+
+A loop does not end with its last optimizer's step: averages of weights are updated, weights are
+clamped or copied into another network, a scheduler sets the next learning rate, the loss is reduced
+and printed. So the script goes on until it begins its next step. That is the first of these:
+
+* it asks a DataLoader for a batch, or moves another array of its own to a device;
+* it calls a module that has parameters, or computes with a parameter to differentiate it;
+* an optimizer steps;
+* it ends.
+
+What follows the step is recorded as a part of it. Where that cannot be followed, all is recorded
+anew without it (`InitialState.without_rest`): the step's own verdict does not depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim
+
+from ..compat.user_code import own_place
+from ..step.world import World
+from ..terms import assumptions
+from ..terms.assumptions import Assumption
+from ..trace.batches import Key, Shared
+from ..trace.recording import CaptureError, Recording
+
+_HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
+MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
+
+
+class Stepped(BaseException):
+    """Ends the script."""
+
+
+class Steps:
+    """The optimizers of a script, how often each has stepped, and where the recording ends.
+
+    One may hold others, as ZeroRedundancyOptimizer does.
+    """
+
+    def __init__(self, world: World, wanted: int) -> None:
+        self.side: Any = world._backend  # of a recording
+        self.wanted = wanted
+        self.there: list[Any] = []  # in the order in which they were made
+        self.under_way: list[Any] = []
+        self.done: list[Any] = []
+        self.stopped = False
+        self.in_rest = False  # all have stepped, and the script goes on
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        make = optim.Optimizer.__init__
+
+        def made(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self.there.append(optimizer)
+
+        handles = [
+            optim.register_optimizer_step_pre_hook(self._before),
+            optim.register_optimizer_step_post_hook(self._after),
+            nn_module.register_module_forward_pre_hook(self._called),
+        ]
+        recorder = self.side.recorder
+        reads = recorder.reads
+
+        def read(tensors: Any) -> None:
+            if self.in_rest and any(isinstance(t, torch.Tensor) and _trained(t) for t in tensors):
+                self._end("it computes with parameters again")
+            reads(tensors)
+
+        optim.Optimizer.__init__ = made
+        recorder.reads = read
+        self.side.loaders.asked = lambda: self._end("it asks for its next batch")
+        try:
+            yield
+        finally:
+            optim.Optimizer.__init__ = make
+            recorder.reads = reads
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.side.binding.priming:
+            return  # no step of the script's
+        self._end("an optimizer steps again")
+        if self.count(optimizer) == MOST_STEPS * self.wanted:
+            self._stop()
+        self.under_way.append(optimizer)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.side.binding.priming:
+            return
+        self.under_way.pop()
+        self.done.append(optimizer)
+        if self.under_way or not all(self.count(o) >= self.wanted for o in self.there):
+            return
+        if self.side.initial_state.without_rest:
+            self._stop()
+        self.in_rest = True
+        self.side.end.stepped()
+
+    def _called(self, module: Any, args: Any) -> None:
+        if self.in_rest and any(True for _ in module.parameters()):
+            self._end("it calls a model again")
+
+    def _end(self, how: str) -> None:
+        """The script begins its next step, where it has made all that are looked at."""
+        if self.in_rest:
+            self.side.ended = how, own_place()
+            self._stop()
+
+    def ended(self) -> None:
+        """The script has ended by itself."""
+        if self.in_rest and not self.stopped:
+            self.side.ended = "it ends", ""
+
+    def _stop(self) -> None:
+        self.stopped = True
+        raise Stepped
+
+    def count(self, optimizer: Any) -> int:
+        return sum(o is optimizer for o in self.done)
+
+    def leave_out(self) -> None:
+        """What was not looked at, of the script and of what it was to do."""
+        g = self.side.recorder.g
+        if self.stopped or self.in_rest:
+            g.assume(
+                assumptions.rest_of_script(
+                    [self.count(o) for o in self.there],
+                    self.side.ended if self.in_rest else None,
+                    self.side.initial_state.without_rest,
+                )
+            )
+        for o in self.there:
+            size = sum(len(group["params"]) for group in o.param_groups)
+            what = f"{type(o).__name__} of {size} parameters"
+            if not self.count(o):
+                idle = assumptions.no_step(type(o).__name__, size)
+                g.leave_out(idle.what, idle.because)
+            elif self.count(o) < self.wanted:
+                g.leave_out(
+                    f"step {self.count(o) + 1} of {what}", "there is none in what was looked at"
+                )
+
+
+def not_followed(e: Exception) -> str:
+    """Why what follows the step is not recorded, for a sentence."""
+    text = _HINT.sub("", " ".join(str(e).split()))
+    if not isinstance(e, CaptureError):
+        text = f"{type(e).__name__}: {text}"
+    return f"it cannot be followed: {text}"
+
+
+def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool) -> None:
+    """Ranks and single device are recorded up to the same place, if beyond their step.
+
+    one_script: the single device runs the script of the ranks. Raises CaptureError.
+    """
+    for side in (single, *sides):
+        first = sides[0].ended
+        if side.ended != first and (side is not single or one_script or side.ended[0] != first[0]):
+            who = "the single device" if side is single else f"rank {side.rank}"
+            ways = [f"{how}{f' at {loc}' if loc else ''}" for how, loc in (first, side.ended)]
+            raise CaptureError(
+                f"rank {sides[0].rank} goes on until {ways[0]}, and {who} until {ways[1]}"
+            )
+
+
+def schedules_apart(
+    single: Recording, sides: Sequence[Recording], loaders: Mapping[Key, Shared]
+) -> dict[str, Assumption]:
+    """Settings of optimizers that a script sets for the next step by counts of its own batches.
+
+    The single device has the ranks' batches together. Where the script itself would read others
+    there, what it counts by their size (`len(data) // batch_size // world`) is another number, and
+    so is a schedule that goes by it. By name, what is said of it.
+    """
+    if not any(s.together and s.alone != sum(s.sizes) for s in loaders.values()):
+        return {}
+    found = {}
+    for name, here in single.settings.items():
+        before = single.settings_in_step.get(name)
+        for side in sides:
+            there = side.settings.get(name, here)
+            if there != here and before is not None and before == side.settings_in_step.get(name):
+                found[name] = assumptions.schedule_apart(
+                    name.removesuffix(".new"), side.rank, there, here
+                )
+                break
+    return found
+
+
+def _trained(t: torch.Tensor) -> bool:
+    return bool(t.requires_grad and t.is_leaf)
+
+
+__all__ = ["Stepped", "Steps", "check_ended", "not_followed", "schedules_apart"]

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .progress import Progress, showing
 from .report import VERDICTS, Defect, Report
 
 
@@ -51,7 +54,8 @@ def run_verify(
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     """Runs `shardproof verify`. Returns the JSON report and the finished process.
 
-    program: its path. Raises ProgramError as verify_files does.
+    What it writes about its progress goes to standard error as it comes. program: its path. Raises
+    ProgramError as verify_files does.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "report.json"
@@ -65,13 +69,44 @@ def run_verify(
             str(result),
             *arguments,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with showing() as progress:
+            progress.phase("proving")
+            done = _run(command, progress)
         if done.returncode not in (0, 4, 5, 10) or not result.is_file():
             raise ProgramError(
                 f"shardproof verify ended with exit code {done.returncode}: "
                 f"{(done.stderr or done.stdout).strip()}"
             )
         return json.loads(result.read_text()), done
+
+
+def _run(command: Sequence[str], progress: Progress) -> subprocess.CompletedProcess[str]:
+    errors: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+
+        def follow(stream: Any) -> None:
+            for line in stream:
+                if _PROGRESS.match(line):
+                    progress.line(line.rstrip("\n"))
+                else:
+                    errors.append(line)
+
+        reader = threading.Thread(target=follow, args=(running.stderr,))
+        reader.start()
+        try:
+            output = running.stdout.read() if running.stdout is not None else ""
+        except BaseException:
+            running.terminate()
+            raise
+        finally:
+            reader.join()
+        code = running.wait()
+    return subprocess.CompletedProcess(command, code, output, "".join(errors))
+
+
+_PROGRESS = re.compile(r"shardproof: \d[^:]*: ")  # the time since it began, and what is done
 
 
 def verify_files(

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 from models import MLP
 from recorder_steps import MESH
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 
 class Beginnings(unittest.TestCase):
@@ -184,6 +185,41 @@ class Beginnings(unittest.TestCase):
                     functools.partial(step, used=used), mesh=MESH, arguments=["--confirm", "off"]
                 ).verdict,
             )
+
+
+class FlatBuffers(unittest.TestCase):
+    """What FSDP's first version puts into a flat buffer, and takes out in its shape again."""
+
+    @staticmethod
+    def report(change):
+        def step(world):
+            model = torch.nn.Linear(6, 8)
+            if not world.single:
+                with torch.no_grad():
+                    model.weight.copy_(change(model.weight))
+                model = FullyShardedDataParallel(
+                    model,
+                    sharding_strategy=ShardingStrategy.NO_SHARD,
+                    device_id=torch.device("cpu"),
+                    use_orig_params=True,
+                    process_group=world.group("dp"),
+                )
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss = model(world.input("x", (4, 6), shard={"dp": 0})).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return sp.verify(step, mesh=MESH)
+
+    def test_the_same_numbers(self):
+        report = self.report(lambda weight: weight.clone())
+        self.assertEqual(report.verdict, "EQUIVALENT", report)
+
+    def test_the_same_numbers_at_other_places(self):
+        report = self.report(lambda weight: weight.t().reshape(8, 6))
+        self.assertEqual(report.verdict, "NOT EQUIVALENT", report)
+        self.assertIn("made of the same random numbers", report.text)
 
 
 class Leaves(unittest.TestCase):

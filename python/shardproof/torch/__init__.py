@@ -16,6 +16,7 @@ from .conversion import (
     verify_conversion,
 )
 from .distributed.mesh import Mesh
+from .session import numeric
 from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
 from .step.world import World
 
@@ -33,6 +34,7 @@ __all__ = [
     "World",
     "assert_equivalent",
     "capture",
+    "numeric",
     "unspecified",
     "verify",
     "verify_conversion",

@@ -17,7 +17,7 @@ from ..terms.assumptions import Assumption
 from ..terms.values import Shape, numel
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
-from .agreement import check_draws, check_initial, same_batch
+from .agreement import check_draws, check_initial, listed, same_batch
 from .model_file import Model, through_cut_points
 from .rank_program import Program, Tie, program_of
 from .scaled_parts import in_programs
@@ -132,10 +132,9 @@ def plan_of(
         "programs": out_programs,
         "lineage": lineage,
     }
-    assumed = [
-        assumptions.placement_from_shape(g)
-        for g in dict.fromkeys(g for p in programs for g in p.guessed)
-    ] + drawn
+    guessed = dict.fromkeys(g for p in programs for g in p.guessed)
+    assumed = [assumptions.placement_from_shape(listed(guessed))] if guessed else []
+    assumed += drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
 
 

@@ -245,6 +245,27 @@ _ANSWERS: dict[str, Any] = {
 }
 
 
+# of torch.accelerator, beside what `as_cpu` knows
+_OF_THE_ACCELERATOR: dict[str, Any] = {
+    **dict.fromkeys(
+        ("set_device_index", "set_device_idx", "set_stream", "synchronize", "empty_cache"), _nothing
+    ),
+    **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: 0),
+    "current_stream": _Nothing,
+    "device_index": _Nothing,
+}
+
+
+def _accelerator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.accelerator.current_accelerator: the CPU to a program, and what there is to PyTorch."""
+
+    def current_accelerator(*args: Any, **kwargs: Any) -> Any:
+        own = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] == "torch"
+        return original(*args, **kwargs) if own else CPU
+
+    return current_accelerator
+
+
 @contextlib.contextmanager
 def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
     """ "cuda" is the CPU inside; where there is a GPU, too. count: of devices."""
@@ -253,16 +274,25 @@ def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
         "device_count": lambda: count,
         **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices)),
     }
+    accelerator = {
+        **_OF_THE_ACCELERATOR,
+        "device_count": lambda: count,
+        "current_accelerator": _accelerator(torch.accelerator.current_accelerator),
+    }
     undo = [
         (module, name, getattr(module, name))
-        for module in (torch.cuda, torch.cuda.random)
-        for name in answers
+        for module, given in (
+            (torch.cuda, answers),
+            (torch.cuda.random, answers),
+            (torch.accelerator, accelerator),
+        )
+        for name in given
         if hasattr(module, name)
     ]
     # torch.random.fork_rng() queries the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
     for module, name, _ in undo:
-        setattr(module, name, answers[name])
+        setattr(module, name, (accelerator if module is torch.accelerator else answers)[name])
     for name in added:
         setattr(torch.cpu, name, answers[name])
     try:

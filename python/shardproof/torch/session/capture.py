@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from ... import progress
 from ...program import verify_files
 from ...report import Defect, Report
 from ..distributed.mesh import Mesh, RankClasses
@@ -176,6 +177,7 @@ def _single(
         )
 
     start = time.monotonic()
+    progress.phase("recording the single device")
     try:
         side = record(step, one, 0, initial_state=initial_state) if first else rerecord({})
     # of a number that depends on labels whose range the loss (or the script) gives more may be
@@ -318,7 +320,7 @@ def _captured_with(
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
         functions = [first_of(f, steps) for f in functions]
-    with _no_collection(), _one_thread():
+    with _no_collection(), _one_thread(), progress.showing():
         return _capture(
             functions,
             mesh,
@@ -583,6 +585,7 @@ def _begun(
                 f"no collective was issued on {where.world} ranks: the script trains {where.world} "
                 "models that know nothing of each other, or stopped before it communicated"
             )
+        progress.phase("comparing recordings with other numbers")
         _check_numbers(single, model, recorded.beside, name)
         if isinstance(recorded.beside, Recording) and single.gave_in_step:
             _check_ordinary_numbers(single, model, request, name, isolated, start)
@@ -624,6 +627,7 @@ def _begun(
                     for side in sides
                 ]
                 model.without(uncompared)
+            progress.phase("writing the plan")
             plan, left_out, assumed = plan_of(
                 sides, model, f"{name}.model.json.gz", rank_classes, affine_axis, checkpoints
             )

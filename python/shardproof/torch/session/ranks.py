@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from ... import progress
 from ..compat.fake_answers import Answers
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh, RankClasses, Stretch
@@ -180,6 +181,7 @@ class _Recorder:
         if self.alone:
             return self._given(self._taken([rank], math.nan)[rank])
         self.under_way = rank
+        progress.phase(f"recording rank {rank} of {self.mesh.world}")
         start = time.monotonic()
         recording = record(
             self.step,
@@ -242,6 +244,7 @@ class _Recorder:
         )
 
     def _take(self) -> dict[int, Recording | Exception]:
+        progress.phase("recording ranks in processes of their own")
         found = self.isolated.take(self.mailbox, self.seconds)
         self.beside = found.pop(SINGLE, self.beside)
         return found
@@ -273,6 +276,7 @@ class _Recorder:
         if self.jobs == 1:
             return {r: self(r) for r in ranks}
         shares = [list(ranks[k :: self.jobs]) for k in range(self.jobs)]
+        progress.phase(f"recording {len(ranks)} ranks of {self.mesh.world}")
         folder = tempfile.mkdtemp(dir=self.isolated.folder)
         children: list[tuple[int, list[int], str]] = []
         try:

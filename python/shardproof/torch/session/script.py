@@ -29,6 +29,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ... import progress
 from ...program import ProgramError
 from ..compat.user_code import user_place
 from ..distributed.mesh import Mesh
@@ -45,6 +46,7 @@ class _Labelled:
         self.stream, self.label, self.begins = stream, label, True
 
     def write(self, text: str) -> int:
+        progress.clear()
         for line in text.splitlines(keepends=True):
             self.stream.write(f"{self.label}{line}" if self.begins else line)
             self.begins = line.endswith("\n")

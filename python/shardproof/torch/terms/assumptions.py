@@ -192,11 +192,11 @@ def fraction(constant: float, stands_for: str) -> Assumption:
     )
 
 
-def placement_from_shape(what: str) -> Assumption:
+def placement_from_shape(names: str) -> Assumption:
     return Assumption(
         "placement-from-shape",
         Kind.CHECKABLE,
-        f"{what}: where the ranks' parts lie was concluded from shapes",
+        f"where the ranks' parts of {names} lie was concluded from shapes",
     )
 
 

@@ -161,6 +161,13 @@ class Origins:
     def _node(
         self, node: Mapping[str, Any], name: str, operands: list[tuple[Origin, frozenset[Draw]]]
     ) -> tuple[Origin, frozenset[Draw]]:
+        if node["op"] == "view":
+            # a view of a view is one of what that is a view of, which may have its shape: what was
+            # put into a flat buffer is what it was
+            base = self._viewed(node["in"][0])
+            if self.g.tensors[base]["shape"] == self.g.tensors[name]["shape"]:
+                return self._known[base]
+            operands = [self._known[base]]
         drawn: frozenset[Draw] = frozenset().union(*(d for _, d in operands))
         text = _digest(
             node["op"], json.dumps(node.get("attrs", {}), sort_keys=True), node["out"].index(name)
@@ -170,6 +177,12 @@ class Origins:
         ranks = self._taking_part(node)
         mine = 0 if node["op"] in _SAME_FOR_ALL else ranks.index(self.rank)
         return (text, (Sent(node["op"], node["comm"], ranks, mine),)), drawn
+
+    def _viewed(self, name: str) -> str:
+        """What a tensor is a view of; itself where it is none."""
+        while (node := self.g.producer(name)) is not None and node["op"] == "view":
+            name = node["in"][0]
+        return name
 
     def _taking_part(self, node: Mapping[str, Any]) -> tuple[int, ...]:
         """The ranks whose operands a communication takes, in order."""

@@ -33,6 +33,7 @@ class Report:
     """The report of one verification. Its truth value is whether the plan is equivalent.
 
     outputs, outputs_proved: how many. seconds_capture: how long the recording of a step took.
+    likely_mistake: which of the common mistakes a wrong step makes; empty: none that is known.
     """
 
     verdict: str  # EQUIVALENT, NOT EQUIVALENT, UNDECIDED, CONDITIONAL
@@ -45,6 +46,7 @@ class Report:
     assumptions: list[str] = dataclasses.field(default_factory=list)
     not_compared: list[str] = dataclasses.field(default_factory=list)
     seconds_capture: float = 0.0
+    likely_mistake: str = ""
 
     @property
     def equivalent(self) -> bool:

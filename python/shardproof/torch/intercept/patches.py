@@ -99,6 +99,8 @@ def _backward(undo: Undo, hooks: Hooks) -> None:
 
     @functools.wraps(old_backward)
     def backward(*args: Any, **kwargs: Any) -> None:
+        if current_node() is None:
+            hooks.before_backward(args[0] if args else kwargs.get("tensors"))
         old_backward(*args, **kwargs)
         if current_node() is None:
             data_parallel.after_backward()

@@ -47,6 +47,7 @@ from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
+from .mistakes import likely_mistake
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .rest_of_step import check_ended, not_followed, schedules_apart
 from .wording import Wording, source_of, wording
@@ -72,6 +73,7 @@ class Capture:
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
     source: str = ""  # the script, or the step's function
     with_rest: bool = False  # what follows a script's step is in it
+    mistake: str = ""  # a common one that it makes, if it is wrong (mistakes.py)
     # what is wrong where the step is
     suspected: Hazard | None = None
 
@@ -711,6 +713,7 @@ def _begun(
         labels,
         source_of(steps[-1]),
         bool(single.ended[0]),
+        likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
     )
 
@@ -969,6 +972,10 @@ def _judged(
         report = verify_files(plan, arguments=arguments)
     words.put(report, arguments)
     report = _without_arguments(report, c)
+    if report.verdict == "NOT EQUIVALENT" and c.mistake:
+        report.likely_mistake = c.mistake
+        head, gap, rest = report.text.partition("\n\n")
+        report.text = f"{head.rstrip()}\n\nLikely mistake: {c.mistake}.\n{gap and chr(10)}{rest}"
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds

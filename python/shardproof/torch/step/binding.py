@@ -222,6 +222,10 @@ class Binding:
         """Whole parameters as FSDP2 has them."""
         return [p for root, _ in self._kept for p in private.gathered_parameters(root)]
 
+    def models(self) -> list[nn.Module]:
+        """Those that were taken in."""
+        return [root for root, _ in self._kept]
+
     def buffers(self) -> dict[str, tuple[torch.Tensor, bool]]:
         """Buffers of all models as their modules have them now, and whether each is saved with the
         model.

@@ -19,6 +19,7 @@ from ..step.several_steps import numbered
 from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
+from .clues import Noticing
 from .cut_points import CutPoints
 from .printed_numbers import Reduced, labelled
 from .recording import CaptureError
@@ -91,6 +92,7 @@ class EndOfStep:
     def __init__(self, tracker: Tracker, cut_points: CutPoints, given: Given) -> None:
         self.tracker, self.cut_points, self.given = tracker, cut_points, given
         self.recorder, self.mesh, self.binding = tracker.recorder, tracker.mesh, tracker.binding
+        self.noticing = Noticing(self.recorder, self.mesh, self.binding)
         self.yielded: list[TrackedTensor] = []  # results of the steps
         self.plain: dict[str, str] = {}
         self.changed: set[str] = set()
@@ -234,7 +236,11 @@ class EndOfStep:
         for name, kept in found.items():
             self._beside(name, kept)
         self._untracked(found)
-        self._prints()
+        reduced = Reduced(
+            self.recorder.g, self.mesh, self.tracker.tracked, {*self.tracker.cuts, *self.spread}
+        )
+        self._prints(reduced)
+        self._notice(reduced)
         for o in self.binding.idle_optimizers() if self.recorder.untracked.differentiated else ():
             idle = assumptions.no_step(
                 type(o).__name__, sum(len(group["params"]) for group in o.param_groups)
@@ -462,12 +468,24 @@ class EndOfStep:
                     "optimizer states",
                 )
 
-    def _prints(self) -> None:
+    def _notice(self, reduced: Reduced) -> None:
+        """Gradients, for clues.py."""
+        held = self._held()
+        self.noticing.gradients(
+            {
+                name: (
+                    self.recorder.read(unwrapped(p.grad)),
+                    self.recorder.read(unwrapped(held[name])),
+                )
+                for name, p in self.binding.parameters.items()
+                if p.grad is not None and name in held and name not in self.binding.stretches
+            },
+            reduced.of_own_samples,
+        )
+
+    def _prints(self, reduced: Reduced) -> None:
         """Numbers that a script prints where all ranks have the same (printed_numbers.py)."""
         found = labelled(self.recorder.prints or ())
-        reduced = Reduced(
-            self.recorder.g, self.mesh, self.tracker.tracked, {*self.tracker.cuts, *self.spread}
-        )
         for label, v in found.items():
             if reduced(v):
                 self.printed.append(label)

@@ -60,6 +60,26 @@ class Reduced:
             if self.mesh.sizes[axis] > 1
         )
 
+    def of_own_samples(self, v: Named, axis: str) -> bool:
+        """Whether a value is computed of an input that an axis cuts, by a way on which its ranks
+        give each other nothing.
+        """
+        todo, seen = [v.name], {v.name}
+        while todo and self.mesh.sizes[axis] > 1:
+            at = todo.pop()
+            node = self.g.producer(at)
+            if node is None:
+                p = self.placed.get(at)
+                if p is not None and (axis in p.cut or axis in (p.shard or {})):
+                    return self.g.tensors[at].get("kind") == "input"
+                continue
+            if "comm" in node and axis in node.get("group", (axis,)):
+                continue
+            new = [x for x in node["in"] if x is not None and x not in seen]
+            seen.update(new)
+            todo += new
+        return False
+
     def _reaches_only(self, name: str, axis: str, same: Callable[[str, str], bool]) -> bool:
         todo, seen = [name], {name}
         while todo:

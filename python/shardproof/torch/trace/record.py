@@ -133,6 +133,7 @@ def _hooks(recorder: Recorder, side: Side, mailbox: Mailbox) -> Hooks:
         batch=batch,
         quiet=side.quiet,
         trial=side.cut_points.trial,
+        before_backward=side.end.noticing.backward,
         after_backward=side.cut_points.after_backward,
         unused=side.unused.append,
         constant=recorder.numbers,
@@ -313,5 +314,6 @@ def _recorded(
         printed=tuple(side.end.printed),
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
+        clues=side.end.noticing.clues,
         gave_in_step=recorder.gave_in_step,
     )

@@ -17,6 +17,7 @@ from ..terms.assumptions import Assumption, NotCompared
 from ..terms.graph import Graph
 from ..terms.values import Shape
 from .batches import Key, Read
+from .clues import Clues
 from .initial_parameters import Initial, Origin
 from .initial_state import InitialState
 from .opaque import Call as OpaqueCall
@@ -148,6 +149,8 @@ class Recording:
     # numbers of optimizers, by name: at the end, and before what follows a script's step
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)
+    # what tells a common mistake
+    clues: Clues = dataclasses.field(default_factory=Clues)
     # whether Tensor.item() gave numbers that depend on data before what follows a script's step
     gave_in_step: bool = False
     # export.rank_program.Program that needs no communication of the construction, once it was made

@@ -79,6 +79,7 @@ class Side:
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         self.cut_points.forward(name, module, args, output, final)
+        self.end.noticing.forward(name, module)
 
     def input(
         self,

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first sentence on a wrong step: which common mistake it makes."""
+
+import contextlib
+import unittest
+
+import shardproof.torch as sp
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from recorder_steps import MESH
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def data_parallel(
+    loss=lambda out, y, world: F.cross_entropy(out, y),
+    lr=lambda world: 0.1,
+    reduce=None,
+    norm=nn.Identity,
+    micro=1,
+    last=True,
+):
+    """One step of a small model. reduce(gradient): in place of DistributedDataParallel. micro: how
+    many backwards; last: the last of them is synchronised.
+    """
+
+    def step(world):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), norm(3))
+        wrapped = DistributedDataParallel(model) if reduce is None else model
+        optimizer = torch.optim.SGD(model.parameters(), lr(world))
+        for i in range(micro):
+            x = world.input(f"x{i}", (8, 4), shard={"dp": 0})
+            y = world.input(f"y{i}", (8,), torch.int64, shard={"dp": 0}, high=3)
+            with contextlib.nullcontext() if last and i + 1 == micro else wrapped.no_sync():
+                loss_of = loss(wrapped(x), y, world)
+                (loss_of / micro).backward()
+        for p in model.parameters() if reduce is not None and not world.single else ():
+            reduce(p.grad)
+        if not world.single:
+            dist.barrier()
+        optimizer.step()
+
+    return step
+
+
+class Mistakes(unittest.TestCase):
+    def check(self, step, *expected, mesh=None):
+        report = sp.verify(
+            step, mesh=mesh or MESH, arguments=["--confirm", "off", "--diagnose", "off"]
+        )
+        self.assertEqual(report.verdict, "NOT EQUIVALENT", report)
+        for text in expected:
+            self.assertIn(text, report.likely_mistake)
+        first, second = report.text.split("\n\n")[:2]
+        self.assertTrue(first.startswith("NOT EQUIVALENT: "), report.text)
+        self.assertEqual(second, f"Likely mistake: {report.likely_mistake}.")
+
+    def test_a_sum_under_an_averaging_reduction(self):
+        self.check(
+            data_parallel(lambda out, y, world: F.cross_entropy(out, y, reduction="sum")),
+            "is a sum over samples, and the gradients are averaged over dp",
+            "1/2 times",
+        )
+
+    def test_a_loss_divided_twice(self):
+        self.check(
+            data_parallel(lambda out, y, world: F.cross_entropy(out, y) / world.size),
+            "the loss is divided by the number of ranks (2) at mistakes_test.py",
+        )
+        self.check(
+            data_parallel(lambda out, y, world: F.cross_entropy(out, y, reduction="sum") / 8),
+            "is divided by the size of the whole batch",
+        )
+
+    def test_gradients_that_are_not_divided(self):
+        self.check(
+            data_parallel(reduce=dist.all_reduce), "and not divided by the number of ranks (2)"
+        )
+
+    def test_gradients_that_are_divided_twice(self):
+        def reduce(gradient):
+            dist.all_reduce(gradient, op=dist.ReduceOp.AVG)
+            gradient /= 2
+
+        self.check(data_parallel(reduce=reduce), "divided by the number of ranks (2) twice")
+
+    def test_a_backward_that_is_not_synchronised(self):
+        self.check(
+            data_parallel(micro=2, last=False), "without gradient synchronisation", "no_sync"
+        )
+
+    def test_gradients_that_are_not_reduced(self):
+        self.check(
+            data_parallel(reduce=lambda gradient: None),
+            "no collective over dp reduces the gradients of 0.weight, 0.bias",
+        )
+
+    def test_statistics_of_a_rank(self):
+        self.check(data_parallel(norm=nn.BatchNorm1d), "BatchNorm 1 (at mistakes_test.py")
+
+    def test_a_learning_rate_times_the_ranks(self):
+        self.check(
+            data_parallel(lr=lambda world: 0.1 * world.size),
+            "the learning rate is 0.2 on the ranks and 0.1 on the single device",
+        )
+
+    def test_none_of_these(self):
+        def step(world):
+            """Half of the features are left out, and the loss is a right mean."""
+            model = nn.Linear(4, 3)
+            wrapped = DistributedDataParallel(model)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            x = world.input("x", (8, 4), shard={"dp": 0})
+            x = x if world.single else x * torch.tensor([1.0, 1.0, 0.0, 0.0])
+            wrapped(x).square().mean().backward()
+            optimizer.step()
+
+        report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off", "--diagnose", "off"])
+        self.assertEqual(report.verdict, "NOT EQUIVALENT", report)
+        self.assertEqual(report.likely_mistake, "")
+        self.assertNotIn("Likely mistake", report.text)
+
+    def test_right_steps(self):
+        steps = (
+            data_parallel(),
+            data_parallel(micro=2),
+            data_parallel(reduce=lambda g: dist.all_reduce(g, op=dist.ReduceOp.AVG)),
+        )
+        for step in steps:
+            report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off", "--diagnose", "off"])
+            self.assertEqual(report.verdict, "EQUIVALENT", report)
+            self.assertEqual(report.likely_mistake, "")
+
+
+if __name__ == "__main__":
+    unittest.main()

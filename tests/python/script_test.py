@@ -143,7 +143,9 @@ class Script(unittest.TestCase):
         for divided, code in (("", 0), ("/ world", 10)):
             done = self.run_script(text.replace("DIVIDED", divided))
             self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-            self.assertIn("only the first steps of each optimizer (2, 1) and what", done.stdout)
+            self.assertIn(
+                "only the first steps of each optimizer (2, 1) were verified", done.stdout
+            )
 
     def test_error(self):
         done = self.run_script("raise SystemExit(3)")

@@ -154,6 +154,48 @@ train(float(sys.argv[1]))
         self.assertNotIn("--single", later.stderr)
 
 
+class RestOfTheLoop(unittest.TestCase):
+    """What follows the optimizer's step, where it is not all compared."""
+
+    TEXT = """
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+rank, world, BATCH = dist.get_rank(), dist.get_world_size(), 4
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 3), torch.randint(0, 2, (32,)))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = len(data) // (BATCH * world)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: (1 - i / steps))
+for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
+    out = model(x)
+    F.cross_entropy(out, y).backward()
+    optimizer.step()
+    scheduler.step()
+    right = (out.argmax(1) == y).sum()
+    dist.all_reduce(right)
+    REST
+"""
+
+    def test_that_cannot_be_followed(self):
+        done = run_text(self.TEXT.replace("REST", "print(out.detach().numpy().mean())"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(
+            done.stdout,
+            r"only the first optimizer step was verified, not what the script does afterwards "
+            r"\(until its next batch that is not compared, as it cannot be followed: "
+            r"train.py:20: a tensor becomes an array of NumPy",
+        )
+
+    def test_that_goes_by_the_size_of_a_batch(self):
+        """On one device the script would read 4 samples at once and not 8."""
+        done = run_text(self.TEXT.replace("REST", "print(right.item() / (BATCH * world))"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("schedule: optimizer0.groups.0.lr of the next step is not", done.stdout)
+        self.assertIn("counted-samples: the number printed at train.py:20 is not", done.stdout)
+
+
 class Output(unittest.TestCase):
     TEXT = (
         "dist.init_process_group('gloo')\n"

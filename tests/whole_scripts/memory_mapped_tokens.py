@@ -73,4 +73,6 @@ for _step in range(4):
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if rank == 0:
+        print(f"loss of the last batch of this rank {loss.item() * accumulation:.3f}")
 dist.destroy_process_group()

@@ -49,7 +49,7 @@ from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
-from .rest_of_step import check_ended, not_followed, schedules_apart
+from .rest_of_step import check_ended, counted_apart, not_followed, schedules_apart
 from .wording import Wording, source_of, wording
 
 
@@ -616,8 +616,11 @@ def _begun(
                 for label in model.beside
                 if together(side.beside, label) != together(model.beside, label)
             }
+            counted = counted_apart(single, sides, initial_state.loaders or {})
+            if counted:
+                sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
             of_none = {n for n in single.printed if not any(n in s.printed for s in sides)}
-            model.without(of_none)
+            model.without({*of_none, *counted})
             if uncompared:
                 sides = [
                     dataclasses.replace(side.whole(), program=None)
@@ -660,7 +663,7 @@ def _begun(
             assumptions.append(basis.arrays_of_ranks(key, ", ".join(shared.axes)))
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
-    assumptions += apart.values()
+    assumptions += [*apart.values(), *counted.values()]
     assumptions += read_by_some((single, *sides), initial_state.loaders)
     assumptions += not_dealt(sides, initial_state.loaders or {})
     assumptions += decided_apart(single, sides)

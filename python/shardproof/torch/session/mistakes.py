@@ -41,7 +41,7 @@ def likely_mistake(
         or _learning_rate(single, sides)
         or _not_reduced(sides, model)
         or (_scale(single, sides[0], axes, ranks) if axes else "")
-        or (_local_statistics(sides, axes) if axes else "")
+        or _local_statistics(sides, [a for a in axes if any(a in s.cuts for s in sides)])
     )
 
 
@@ -171,7 +171,7 @@ def _scale_of(
 
 def _local_statistics(sides: Sequence[Recording], axes: Sequence[str]) -> str:
     found = {name: loc for side in sides for name, loc in side.clues.local_statistics.items()}
-    if not found:
+    if not found or not axes:
         return ""
     which = "BatchNorm" + (f" {listed(found)}" if any(found) else "")
     return (

@@ -17,6 +17,7 @@ anew without it (`InitialState.without_rest`): the step's own verdict does not d
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -175,6 +176,26 @@ def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool)
             )
 
 
+def counted_apart(
+    single: Recording, sides: Sequence[Recording], loaders: Mapping[Key, Shared]
+) -> dict[str, Assumption]:
+    """Printed numbers that a script divides by the size that its batches have on one device
+    (`correct / (batch_size * world)`), where the single device has larger ones. By name, what is
+    said of each.
+    """
+    ratios = {s.alone / sum(s.sizes) for s in loaders.values() if s.together and s.axes} - {1.0}
+    found = {}
+    for label, whole in single.clues.printed.items():
+        for part in (s.clues.printed.get(label) for s in sides):
+            if part is not None and any(
+                len(part) == len(whole)
+                and all(w and math.isclose(p / w, ratio) for p, w in zip(part, whole))
+                for ratio in ratios
+            ):
+                found[label] = assumptions.counted_apart(label)
+    return found
+
+
 def schedules_apart(
     single: Recording, sides: Sequence[Recording], loaders: Mapping[Key, Shared]
 ) -> dict[str, Assumption]:
@@ -203,4 +224,4 @@ def _trained(t: torch.Tensor) -> bool:
     return bool(t.requires_grad and t.is_leaf)
 
 
-__all__ = ["Stepped", "Steps", "check_ended", "not_followed", "schedules_apart"]
+__all__ = ["Stepped", "Steps", "check_ended", "counted_apart", "not_followed", "schedules_apart"]

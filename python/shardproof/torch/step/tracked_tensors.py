@@ -31,6 +31,8 @@ class Placement:
     shape: Shape = ()  # of the DTensor
     # those of them along which the DTensor's ranks have different elements
     cut: list[str] = dataclasses.field(default_factory=list)
+    # axes whose ranks have other tensors of the model's, of an input that is not cut
+    others: list[str] = dataclasses.field(default_factory=list)
     # axis that cuts a dimension alone: how many elements it cuts, and how many the first rank has
     chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over

@@ -164,9 +164,9 @@ def rest_of_script(
     if ended is not None:
         at = f" at {ended[1]}" if ended[1] else ""
         text = (
-            f"only the {what} and what the script then does to models, optimizers and numbers that "
-            f"are reduced and printed, until {ended[0]}{at}, {were} verified: not its other "
-            "variables, nor what it does afterwards"
+            f"only the {what} {were} verified, with what the script then does to models, "
+            f"optimizers and numbers that are reduced and printed, until {ended[0]}{at}: not its "
+            "other variables, nor what it does afterwards"
         )
     else:
         text = f"only the {what} {were} verified, not what the script does afterwards"
@@ -182,6 +182,15 @@ def schedule_apart(name: str, rank: int, there: float, here: float) -> Assumptio
         f"{name} of the next step is not compared: it is {there:.6g} on rank {rank} and {here:.6g} "
         "on the single device, where the script itself reads other batches than the ranks' "
         "together, and may count them",
+    )
+
+
+def counted_apart(label: str) -> Assumption:
+    return Assumption(
+        "counted-samples",
+        Kind.CHECKABLE,
+        f"{label} is not compared: on the single device, where the script itself reads smaller "
+        "batches than the ranks' together, it is divided by their size",
     )
 
 

@@ -511,9 +511,15 @@ class Loaders:
             if not self.single:
                 shape = tuple(int(n) for n in t.shape)
                 low = tuple(cut.low if d == cut.dim else 0 for d in range(len(shape)))
-                axes = list(shared.axes) if shared.together else []
+                axes, others = list(shared.axes), list[str]()
+                if not shared.together:
+                    axes, others = others, axes
                 place = Placement(
-                    offset=low, shape=cut.whole, covered=list(self.mesh.names), cut=axes
+                    offset=low,
+                    shape=cut.whole,
+                    covered=list(self.mesh.names),
+                    cut=axes,
+                    others=others,
                 )
             below, by_program = shared.below(path)
             if below is not None and not by_program and not t.dtype.is_floating_point:

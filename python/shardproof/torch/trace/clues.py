@@ -74,12 +74,14 @@ class Clues:
     """reductions: of parameters. unreduced: axis -> parameters that each of its ranks steps by the
     gradient of its own samples, and the shape that the rank has.
     local_statistics: modules that normalise a rank's own samples by their statistics, and where.
+    printed: what elements of the batch are multiplied by in printed numbers, where these are sums.
     """
 
     backwards: list[Backward] = dataclasses.field(default_factory=list)
     reductions: dict[str, Reduction] = dataclasses.field(default_factory=dict)
     unreduced: dict[str, dict[str, Shape]] = dataclasses.field(default_factory=dict)
     local_statistics: dict[str, str] = dataclasses.field(default_factory=dict)
+    printed: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
 
 class Noticing:
@@ -119,6 +121,12 @@ class Noticing:
             )
         )
 
+    def printed(self, label: str, v: Named) -> None:
+        """A number is printed that all ranks have reduced."""
+        terms = loss_terms(self.recorder.g, v.name, self.mesh)
+        if terms:
+            self.clues.printed[label] = tuple(t.of_each for t in terms)
+
     def gradients(
         self, found: Mapping[str, tuple[Value, Value]], of_own_samples: Callable[[Named, str], bool]
     ) -> None:
@@ -138,8 +146,11 @@ class Noticing:
                     self.clues.unreduced.setdefault(axis, {})[name] = gradient.shape
 
 
-def loss_terms(g: Graph, name: str) -> list[LossTerm] | None:
-    """The terms of a loss, in order. None where it is made in another way."""
+def loss_terms(g: Graph, name: str, mesh: Mesh | None = None) -> list[LossTerm] | None:
+    """The terms of a loss, in order. None where it is made in another way.
+
+    mesh: sums and means over ranks are among the ways, of what each rank's terms are.
+    """
     found: list[LossTerm] = []
     todo: list[tuple[str, float, tuple[str, ...]]] = [(name, 1.0, ())]
     while todo:
@@ -153,6 +164,12 @@ def loss_terms(g: Graph, name: str) -> list[LossTerm] | None:
             # `loss / 1` is written on one device, too
             todo.insert(0, (node["in"][0], factor * by, (*places, node.get("loc", ""))))
         elif node["op"] in ("view", "identity"):
+            todo.insert(0, (node["in"][0], factor, places))
+        elif node["op"] == "all_reduce" and mesh is not None and "group" in node:
+            if node["attrs"]["reduce"] == "mean":
+                factor /= math.prod(mesh.sizes[a] for a in node["group"])
+            elif node["attrs"]["reduce"] != "sum":
+                return None
             todo.insert(0, (node["in"][0], factor, places))
         elif node["op"] in ("add", "sub"):
             if scalar is not None:

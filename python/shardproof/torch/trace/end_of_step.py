@@ -489,6 +489,7 @@ class EndOfStep:
         for label, v in found.items():
             if reduced(v):
                 self.printed.append(label)
+                self.noticing.printed(label, v)
                 self.tracker.tracked.append(
                     TrackedTensor("kept", label, v, Placement(mean=[]), kind="printed numbers")
                 )

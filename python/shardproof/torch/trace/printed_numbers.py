@@ -70,7 +70,7 @@ class Reduced:
             node = self.g.producer(at)
             if node is None:
                 p = self.placed.get(at)
-                if p is not None and (axis in p.cut or axis in (p.shard or {})):
+                if p is not None and _differs(p, axis):
                     return self.g.tensors[at].get("kind") == "input"
                 continue
             if "comm" in node and axis in node.get("group", (axis,)):
@@ -105,12 +105,17 @@ class Reduced:
         if entry.get("kind") == "constant":
             return isinstance(entry["value"], (int, float, str))  # one number everywhere
         p = self.placed.get(name)
-        if p is None or axis in p.cut or axis in (p.shard or {}):
+        if p is None or _differs(p, axis):
             return False
         if axis in p.covered or p.shard is not None:
             return True
         # a copy that each rank of a data axis has, if not a stretch of a flat buffer
         return axis in self.data_axes and not p.offset
+
+
+def _differs(p: Placement, axis: str) -> bool:
+    """Whether ranks along an axis have different elements of the model's."""
+    return axis in p.cut or axis in p.others or axis in (p.shard or {})
 
 
 __all__ = ["Reduced", "labelled"]

@@ -49,7 +49,7 @@ from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
-from .rest_of_step import check_ended, counted_apart, not_followed, schedules_apart
+from .rest_of_step import check_ended, copies_apart, counted_apart, not_followed, schedules_apart
 from .wording import Wording, source_of, wording
 
 
@@ -619,7 +619,11 @@ def _begun(
             counted = counted_apart(single, sides, initial_state.loaders or {})
             if counted:
                 sides = [dataclasses.replace(side.whole(), program=None) for side in sides]
-            of_none = {n for n in single.printed if not any(n in s.printed for s in sides)}
+            of_none = {
+                n
+                for n in (*single.printed, *single.copies)
+                if not any(n in s.printed or n in s.copies for s in sides)
+            }
             model.without({*of_none, *counted})
             if uncompared:
                 sides = [
@@ -663,7 +667,8 @@ def _begun(
             assumptions.append(basis.arrays_of_ranks(key, ", ".join(shared.axes)))
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
-    assumptions += [*apart.values(), *counted.values()]
+    copies_left, missing_copies = copies_apart(single, sides)
+    assumptions += [*apart.values(), *counted.values(), *copies_left]
     assumptions += read_by_some((single, *sides), initial_state.loaders)
     assumptions += not_dealt(sides, initial_state.loaders or {})
     assumptions += decided_apart(single, sides)
@@ -678,6 +683,7 @@ def _begun(
         )
         for label, rank in uncompared.items()
     ]
+    not_compared += missing_copies
     not_compared += _other_results(single, sides, model)
     for a, stretches in rank_classes.items():
         within = (

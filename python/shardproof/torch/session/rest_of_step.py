@@ -27,9 +27,10 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from ..compat.user_code import own_place
+from ..export.agreement import listed
 from ..step.world import World
 from ..terms import assumptions
-from ..terms.assumptions import Assumption
+from ..terms.assumptions import Assumption, NotCompared
 from ..trace.batches import Key, Shared
 from ..trace.recording import CaptureError, Recording
 
@@ -116,6 +117,7 @@ class Steps:
         """The script begins its next step, where it has made all that are looked at."""
         if self.in_rest:
             self.side.ended = how, own_place()
+            self.side.end.look_at_variables()
             self._stop()
 
     def ended(self) -> None:
@@ -176,6 +178,25 @@ def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool)
             )
 
 
+def copies_apart(
+    single: Recording, sides: Sequence[Recording]
+) -> tuple[list[Assumption], list[NotCompared]]:
+    """A script's copies of weights that not all sides update."""
+    left = []
+    for side in sides:
+        names = [n for n in single.copies if n not in side.copies]
+        if names and any(n in other.copies for other in sides for n in names):
+            left.append(assumptions.copies_left(side.rank, listed(names)))
+    by_ranks = dict.fromkeys(n for side in sides for n in side.copies)
+    missing = [NotCompared(n, "no rank updates it") for n in single.copies if n not in by_ranks]
+    missing += [
+        NotCompared(n, "the single device does not update it")
+        for n in by_ranks
+        if n not in single.copies
+    ]
+    return left, missing
+
+
 def counted_apart(
     single: Recording, sides: Sequence[Recording], loaders: Mapping[Key, Shared]
 ) -> dict[str, Assumption]:
@@ -224,4 +245,12 @@ def _trained(t: torch.Tensor) -> bool:
     return bool(t.requires_grad and t.is_leaf)
 
 
-__all__ = ["Stepped", "Steps", "check_ended", "counted_apart", "not_followed", "schedules_apart"]
+__all__ = [
+    "Stepped",
+    "Steps",
+    "check_ended",
+    "copies_apart",
+    "counted_apart",
+    "not_followed",
+    "schedules_apart",
+]

@@ -165,8 +165,8 @@ def rest_of_script(
         at = f" at {ended[1]}" if ended[1] else ""
         text = (
             f"only the {what} {were} verified, with what the script then does to models, "
-            f"optimizers and numbers that are reduced and printed, until {ended[0]}{at}: not its "
-            "other variables, nor what it does afterwards"
+            "copies of weights, optimizers and numbers that are reduced and printed, until "
+            f"{ended[0]}{at}: not its other variables, nor what it does afterwards"
         )
     else:
         text = f"only the {what} {were} verified, not what the script does afterwards"
@@ -182,6 +182,15 @@ def schedule_apart(name: str, rank: int, there: float, here: float) -> Assumptio
         f"{name} of the next step is not compared: it is {there:.6g} on rank {rank} and {here:.6g} "
         "on the single device, where the script itself reads other batches than the ranks' "
         "together, and may count them",
+    )
+
+
+def copies_left(rank: int, names: str) -> Assumption:
+    return Assumption(
+        "copies-left",
+        Kind.CHECKABLE,
+        f"rank {rank} leaves {names} as they are: they are compared on the ranks that update them, "
+        "and nobody uses them elsewhere",
     )
 
 

@@ -20,6 +20,7 @@ from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .clues import Noticing
+from .copies_of_weights import computed_of, variables
 from .cut_points import CutPoints
 from .printed_numbers import Reduced, labelled
 from .recording import CaptureError
@@ -102,6 +103,10 @@ class EndOfStep:
         self.spread: set[str] = set()
         self.settings: dict[str, float] = {}
         self.settings_in_step: dict[str, float] = {}
+        # of a script's variables: what they held when a model was called first
+        self.copies: dict[str, Value] = {}
+        self.updated_copies: list[str] = []
+        self._copies_now: dict[str, torch.Tensor] = {}
         # of tensors when a script's optimizers had stepped: gradients, and what they held
         self._gradients: list[tuple[torch.Tensor, torch.Tensor, Value]] = []
 
@@ -119,6 +124,34 @@ class EndOfStep:
             if t.grad is not None:
                 now = self.recorder.read(unwrapped(t.grad))
                 self._gradients.append((t, t.grad, now))
+
+    def look_at_variables(self) -> None:
+        """A script begins its next step: what its variables hold."""
+        if self.copies:
+            shapes = {tuple(p.shape) for p in self.binding.parameters.values()}
+            self._copies_now = variables(shapes)
+
+    def _copies(self) -> None:
+        """Copies of weights that are updated (copies_of_weights.py)."""
+        others = [*self.binding.parameters.values(), *self._held().values()]
+        memory = {private.storage_key(unwrapped(t)) for t in others}
+        new = {
+            v.name
+            for t in (self._held() if self._copies_now else {}).values()
+            if isinstance(v := self.recorder.read(unwrapped(t)), Named)
+        }
+        for name, t in self._copies_now.items():
+            if name not in self.copies or private.storage_key(unwrapped(t)) in memory:
+                continue
+            now = self.recorder.read(unwrapped(t))
+            if not same(self.copies[name], now) and computed_of(self.recorder.g, now, new):
+                name = f"{name}.new"
+                where = place(self.recorder, t)
+                where.mean = where.mean or []
+                self.tracker.track("kept", name, t, where, kind="copies of weights")
+                self.updated_copies.append(name)
+                if self.mesh.world == 1:
+                    self.changed.add(name)
 
     def _put_gradients_back(self) -> None:
         for t, grad, v in self._gradients:
@@ -239,6 +272,7 @@ class EndOfStep:
         reduced = Reduced(
             self.recorder.g, self.mesh, self.tracker.tracked, {*self.tracker.cuts, *self.spread}
         )
+        self._copies()
         self._prints(reduced)
         self._notice(reduced)
         for o in self.binding.idle_optimizers() if self.recorder.untracked.differentiated else ():

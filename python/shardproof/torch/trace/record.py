@@ -312,6 +312,7 @@ def _recorded(
         loaded=frozenset(side.loaded_names),
         ended=side.ended,
         printed=tuple(side.end.printed),
+        copies=tuple(side.end.updated_copies),
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
         clues=side.end.noticing.clues,

@@ -146,6 +146,8 @@ class Recording:
     ended: tuple[str, str] = ("", "")
     # numbers that a script prints and that are compared, where ranks have reduced them
     printed: tuple[str, ...] = ()
+    # a script's copies of weights that it updates, which are compared where ranks do
+    copies: tuple[str, ...] = ()
     # numbers of optimizers, by name: at the end, and before what follows a script's step
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -21,6 +21,7 @@ from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions, labels
 from ..terms.values import Filled, Known, Named, Shape, Value
 from .batches import Loaded, Loaders
+from .copies_of_weights import variables
 from .cut_points import CutPoints
 from .end_of_step import EndOfStep, Given, memory_of, same
 from .initial_parameters import Initial, Origins
@@ -217,6 +218,7 @@ class Side:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
         self.origins.look(self.recorder.random.draws)
+        copies = self._copies(parameters)
         for name, p in parameters.items():
             self._first_value(name, p)
             if name in self.binding.stretches:
@@ -225,7 +227,29 @@ class Side:
                 self._given(
                     name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter"
                 )
+        for name, t in copies.items():
+            self._given(f"{name} before", t, place(self.recorder, t), "input")
+            self.end.copies[name] = self.now(t)
         self.recorder.random.inside = self.recorder.untracked.begun = True
+
+    def _copies(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
+        """A script's copies of these parameters (copies_of_weights.py), which are inputs, too."""
+        if self.recorder.prints is None or self.initial_state.without_rest:
+            return {}
+        held = {
+            private.storage_key(unwrapped(p)): self.now(p)
+            for p in parameters.values()
+            if 0 not in unwrapped(p).shape
+        }
+        found: dict[str, torch.Tensor] = {}
+        for name, t in variables({tuple(p.shape) for p in parameters.values()}).items():
+            v = self.now(t)
+            if name in self.end.copies or private.storage_key(unwrapped(t)) in held:
+                continue
+            if isinstance(v, Named) and any(same(v, other) for other in held.values()):
+                found[name] = t
+            self.end.copies[name] = v
+        return found
 
     def _first_value(self, name: str, p: torch.Tensor) -> None:
         """What a parameter holds before it is an input."""

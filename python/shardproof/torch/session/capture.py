@@ -470,6 +470,7 @@ def _captured(
                 not initial_state.without_rest
                 and getattr(steps[-1], "whole_script", False)
                 and not isinstance(e, Hazard)
+                and not getattr(e, "before_rest", False)
             ):
                 initial_state, first = (
                     dataclasses.replace(initial_state, without_rest=not_followed(e)),

@@ -47,6 +47,7 @@ class Reduced:
         self, g: Graph, mesh: Mesh, inputs: Iterable[TrackedTensor], data_axes: Iterable[str]
     ) -> None:
         self.g, self.mesh, self.data_axes = g, mesh, set(data_axes)
+        self._of_own: dict[str, set[str]] = {}
         self.placed: Mapping[str, Placement] = {
             t.value.name: t.placement
             for t in inputs
@@ -64,21 +65,23 @@ class Reduced:
         """Whether a value is computed of an input that an axis cuts, by a way on which its ranks
         give each other nothing.
         """
-        todo, seen = [v.name], {v.name}
-        while todo and self.mesh.sizes[axis] > 1:
-            at = todo.pop()
-            node = self.g.producer(at)
-            if node is None:
-                p = self.placed.get(at)
-                if p is not None and _differs(p, axis):
-                    return self.g.tensors[at].get("kind") == "input"
-                continue
-            if "comm" in node and axis in node.get("group", (axis,)):
-                continue
-            new = [x for x in node["in"] if x is not None and x not in seen]
-            seen.update(new)
-            todo += new
-        return False
+        return v.name in self._own(axis)
+
+    def _own(self, axis: str) -> set[str]:
+        """All such values, in one pass over the program."""
+        if axis not in self._of_own:
+            own = {
+                name
+                for name, p in self.placed.items()
+                if _differs(p, axis) and self.g.tensors[name].get("kind") == "input"
+            }
+            for node in self.g.nodes if own and self.mesh.sizes[axis] > 1 else ():
+                if "comm" in node and axis in node.get("group", (axis,)):
+                    continue
+                if not own.isdisjoint(node["in"]):
+                    own.update(name for name in node["out"] if name is not None)
+            self._of_own[axis] = own
+        return self._of_own[axis]
 
     def _reaches_only(self, name: str, axis: str, same: Callable[[str, str], bool]) -> bool:
         todo, seen = [name], {name}

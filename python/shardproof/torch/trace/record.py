@@ -249,9 +249,12 @@ def _recorded(
         ):
             try:
                 result = _result(step, world, side)
-            except (CaptureError, MissingMetadata):
-                raise
             except Exception as e:
+                # without what follows the step it is met, too
+                before = not recorder.in_rest and not side.end.copies
+                e.before_rest = before  # type: ignore[attr-defined]
+                if isinstance(e, (CaptureError, MissingMetadata)):
+                    raise
                 given = [d.answer for d in recorder.decisions]
                 # an error of a library's is none that the program avoids
                 if raised_by_user(e) and given and not given[-1] and len(given) > len(decided):

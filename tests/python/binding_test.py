@@ -21,6 +21,18 @@ from torch.distributed.fsdp import fully_shard
 class Parameters(RecorderTest):
     """Which parameter of a rank is which of the single device."""
 
+    def test_parts_that_shapes_tell_are_one_line(self):
+        def step(world):
+            width = 8 // world.size
+            up, down = (torch.nn.Linear(*n, bias=False) for n in ((4, width), (width, 2)))
+            y = down(up(world.input("x", (3, 4))))
+            return y if world.single else torch.distributed.nn.all_reduce(y)
+
+        report = sp.assert_equivalent(step, mesh={"tp": 2})
+        told = [a for a in report.assumptions if "concluded from shapes" in a]
+        self.assertEqual(len(told), 1, told)
+        self.assertIn("parts of weight, model2.weight", told[0])
+
     def test_ranks_that_use_other_parameters(self):
         def step(world):
             model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])

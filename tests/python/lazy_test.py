@@ -11,7 +11,7 @@ import unittest
 import shardproof.torch as sp
 import torch
 import torch.distributed as dist
-from shardproof.torch.session import numeric
+from shardproof.torch import numeric
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from models import MLP
 from shardproof.program import verify_files
+from shardproof.torch import numeric
 from shardproof.torch.intercept import fully_sharded as patches
-from shardproof.torch.session import numeric
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from torch.distributed.tensor import Replicate

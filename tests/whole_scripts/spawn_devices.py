@@ -36,5 +36,6 @@ def train(rank: int, world_size: int) -> None:
 
 if __name__ == "__main__":
     count = torch.cuda.device_count()
+    assert count == torch.accelerator.device_count()
     assert count >= 2, f"at least 2 GPUs, but there are {count}"
     mp.spawn(train, args=(count,), nprocs=count, join=True)

@@ -12,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
+from shardproof.torch.session import capture
+from shardproof.torch.session.script import script_step
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[1] / "whole_scripts"
 
@@ -187,6 +190,25 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
             r"\(until its next batch that is not compared, as it cannot be followed: "
             r"train.py:20: a tensor becomes an array of NumPy",
         )
+
+    def test_that_is_not_decided(self):
+        """The step has its own verdict then."""
+        judged = capture._judged
+
+        def undecided_with_rest(c, *others):
+            report = judged(c, *others)
+            if c.with_rest:
+                report.verdict = "UNDECIDED"
+            return report
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "train.py"
+            text = "import torch, torch.distributed as dist\n" + self.TEXT
+            path.write_text(text.replace("REST", "pass"))
+            with unittest.mock.patch.object(capture, "_judged", undecided_with_rest):
+                report = capture.verify(script_step(str(path), [], quiet=True), mesh="dp=2")
+        self.assertEqual(report.verdict, "EQUIVALENT", report)
+        self.assertIn("that is not compared, as it was not decided", report.text)
 
     def test_that_goes_by_the_size_of_a_batch(self):
         """On one device the script would read 4 samples at once and not 8."""

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from recorder_steps import MESH
+from shardproof.report import Defect, Report
+from shardproof.torch.session.mistakes import only_printed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,6 +107,17 @@ class Mistakes(unittest.TestCase):
             data_parallel(lr=lambda world: 0.1 * world.size),
             "the learning rate is 0.2 on the ranks and 0.1 on the single device",
         )
+
+    def test_a_number_that_is_printed(self):
+        def told(outputs_proved, *tensors):
+            defects = [Defect("lineage", "", tensor, [], {}) for tensor in tensors]
+            return only_printed(Report("NOT EQUIVALENT", "", 4, outputs_proved, defects, "", {}))
+
+        number = "the number printed at train.py:31"
+        self.assertIn(f"{number} differs, and nothing that is trained", told(3, number))
+        self.assertEqual(told(2, number), "")  # something else is not proved
+        self.assertEqual(told(2, number, "weight.new"), "")
+        self.assertEqual(told(4), "")
 
     def test_none_of_these(self):
         def step(world):

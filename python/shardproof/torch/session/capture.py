@@ -47,7 +47,7 @@ from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
-from .mistakes import likely_mistake
+from .mistakes import likely_mistake, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .rest_of_step import check_ended, copies_apart, counted_apart, not_followed, schedules_apart
 from .wording import Wording, source_of, wording
@@ -982,10 +982,10 @@ def _judged(
         report = verify_files(plan, arguments=arguments)
     words.put(report, arguments)
     report = _without_arguments(report, c)
-    if report.verdict == "NOT EQUIVALENT" and c.mistake:
-        report.likely_mistake = c.mistake
+    if report.verdict == "NOT EQUIVALENT" and (mistake := only_printed(report) or c.mistake):
+        report.likely_mistake = mistake
         head, gap, rest = report.text.partition("\n\n")
-        report.text = f"{head.rstrip()}\n\nLikely mistake: {c.mistake}.\n{gap and chr(10)}{rest}"
+        report.text = f"{head.rstrip()}\n\nLikely mistake: {mistake}.\n{gap and chr(10)}{rest}"
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds

@@ -19,10 +19,12 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from ...report import Report
 from ..export.agreement import listed
 from ..export.model_file import Model
 from ..trace.batches import Key, Shared
 from ..trace.clues import LossTerm, Reduction
+from ..trace.printed_numbers import PRINTED
 from ..trace.recording import Recording
 
 
@@ -42,6 +44,21 @@ def likely_mistake(
         or _not_reduced(sides, model)
         or (_scale(single, sides[0], axes, ranks) if axes else "")
         or _local_statistics(sides, [a for a in axes if any(a in s.cuts for s in sides)])
+    )
+
+
+def only_printed(report: Report) -> str:
+    """The sentence where nothing but printed numbers differs, and all else is proved."""
+    names = dict.fromkeys(d.tensor for d in report.defects)
+    if (
+        not names
+        or not all(n.startswith(PRINTED) for n in names)
+        or report.outputs_proved + len(names) != report.outputs
+    ):
+        return ""
+    return (
+        f"{listed(names)} differs, and nothing that is trained: it is reduced to another number "
+        "than the single device's, such as a sum that is not divided, or a mean of unequal means"
     )
 
 
@@ -200,4 +217,4 @@ def _is_multiple(x: float, n: int) -> bool:
     return n > 1 and x >= n - 0.5 and math.isclose(x / n, round(x / n))
 
 
-__all__ = ["likely_mistake"]
+__all__ = ["likely_mistake", "only_printed"]

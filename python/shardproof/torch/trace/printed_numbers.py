@@ -22,6 +22,7 @@ from ..terms.liveness import COMMUNICATION
 from ..terms.values import Named, Value, numel
 
 _GIVE_ALL_THE_SAME = ("all_reduce", "all_gather")
+PRINTED = "the number printed at "  # what names of printed numbers begin with
 MOST_ELEMENTS = 64  # of a tensor that is printed
 
 
@@ -33,7 +34,7 @@ def labelled(prints: Iterable[tuple[str, Value | None]]) -> dict[str, Named]:
         count[place] += 1
         if isinstance(value, Named) and numel(value.shape) <= MOST_ELEMENTS:
             which = f" ({count[place]})" if count[place] > 1 else ""
-            found[f"the number printed at {place}{which}"] = value
+            found[f"{PRINTED}{place}{which}"] = value
     return found
 
 
@@ -121,4 +122,4 @@ def _differs(p: Placement, axis: str) -> bool:
     return axis in p.cut or axis in p.others or axis in (p.shard or {})
 
 
-__all__ = ["Reduced", "labelled"]
+__all__ = ["PRINTED", "Reduced", "labelled"]

@@ -14,6 +14,7 @@
 
 #include "commands/cache_command.h"
 #include "commands/check_log_command.h"
+#include "commands/compare_command.h"
 #include "commands/completion_command.h"
 #include "commands/convert_command.h"
 #include "commands/explain_command.h"
@@ -55,6 +56,7 @@ int runCommandLine(int argc, char** argv) {
   addVerifyCommand(app, run);
   addExplainCommand(app, run);
   addRunCommand(app, run);
+  addCompareCommand(app, run);
   addGenerateCommand(app, run);
   addConvertCommand(app, run);
   addMutateCommand(app, run);

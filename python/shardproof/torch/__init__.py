@@ -16,6 +16,7 @@ from .conversion import (
     verify_conversion,
 )
 from .distributed.mesh import Mesh
+from .numbers.traces import TraceError, trace
 from .session import numeric
 from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
 from .step.world import World
@@ -31,10 +32,12 @@ __all__ = [
     "LayoutReport",
     "Mesh",
     "Part",
+    "TraceError",
     "World",
     "assert_equivalent",
     "capture",
     "numeric",
+    "trace",
     "unspecified",
     "verify",
     "verify_conversion",

@@ -68,12 +68,7 @@ def draw(
     return t.to(dtype)
 
 
-def _drawn(dtype: torch.dtype, suffix: str = "") -> Callable[[str, Shape], torch.Tensor]:
-    """`draw` for tensors of one dtype."""
-    return lambda name, shape: draw(name + suffix, shape, dtype)
-
-
-class _Numbers:
+class Numbers:
     """Backend of the world and listener of the binding, with numbers."""
 
     def __init__(self, mesh: Mesh, rank: int, any_buffers: bool = False) -> None:
@@ -86,6 +81,18 @@ class _Numbers:
         self.buffers_before: dict[str, torch.Tensor] = {}
         self.output_memory: set[int] = set()  # memory that was given to world.output
 
+    def drawn(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, high: int | None = None
+    ) -> torch.Tensor:
+        """The whole tensor of that name, in which the step begins."""
+        return draw(name, shape, dtype, high)
+
+    def _drawn_as(
+        self, dtype: torch.dtype, suffix: str = ""
+    ) -> Callable[[str, Shape], torch.Tensor]:
+        """`drawn` for tensors of one dtype."""
+        return lambda name, shape: self.drawn(name + suffix, shape, dtype)
+
     def input(
         self,
         name: str,
@@ -97,7 +104,8 @@ class _Numbers:
     ) -> torch.Tensor:
         self.binding.begun = True
         self.cut += [a for a in shard if self.mesh.sizes.get(a, 1) > 1 and a not in self.cut]
-        return draw("input " + name, shape, dtype, high)[tuple(slice(a, b) for a, b in box)].clone()
+        whole = self.drawn("input " + name, shape, dtype, high)
+        return whole[tuple(slice(a, b) for a, b in box)].clone()
 
     def output(
         self,
@@ -159,7 +167,7 @@ class _Numbers:
                     flat_parameters.assign(
                         p.data,
                         self.binding.stretches[name],
-                        _drawn(p.dtype),
+                        self._drawn_as(p.dtype),
                     )
                 else:
                     self._set(name, p, self.binding.shard_of(name))
@@ -168,7 +176,7 @@ class _Numbers:
         if isinstance(p, private.DTensor):
             _, placements, shape, offset = private.placement_of(p)
             local = p._local_tensor
-            piece = draw(name, shape, p.dtype)[
+            piece = self.drawn(name, shape, p.dtype)[
                 tuple(slice(o, o + n) for o, n in zip(offset, local.shape))
             ]
             local.copy_(piece)
@@ -176,7 +184,7 @@ class _Numbers:
         size = list(p.shape)
         for axis, dim in (shard or {}).items():
             size[dim] *= self.mesh.sizes[axis]
-        whole = draw(name, size, p.dtype)
+        whole = self.drawn(name, size, p.dtype)
         at = self.mesh.coordinates(self.rank)
         for axis, dim in (shard or {}).items():
             whole = whole.chunk(self.mesh.sizes[axis], dim)[at[axis]]
@@ -198,7 +206,7 @@ class _Numbers:
                     flat_parameters.assign(
                         value,
                         self.binding.stretches[name],
-                        _drawn(p.dtype, f".{key}"),
+                        self._drawn_as(p.dtype, f".{key}"),
                     )
                 else:
                     self._set(f"{name}.{key}", value, shard)
@@ -206,6 +214,28 @@ class _Numbers:
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
         """Nothing is kept of activations."""
+
+    def uses(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside, the binding gets to know of what operators read and write."""
+        return _Uses(self.binding)
+
+    @contextlib.contextmanager
+    def listening(self, own_random_state: bool = False) -> Iterator[None]:
+        """Inside, a step runs on this rank. own_random_state: PyTorch's is not set."""
+        old = torch.get_default_dtype()
+        if not own_random_state:
+            torch.manual_seed(0)
+        try:
+            with (
+                self.binding.listening(),
+                sync_batch_norm(),
+                context_parallel_on_cpu(),
+                _kept_messages(),
+                self.uses(),
+            ):
+                yield
+        finally:
+            torch.set_default_dtype(old)
 
     # ---- results ----
     def _along(self, t: torch.Tensor, axis: str) -> torch.Tensor:
@@ -369,22 +399,10 @@ def run(
     The process group must exist. any_buffers: buffers that hold one number everywhere
     (initial_state.py) begin with random ones.
     """
-    where = Mesh(mesh)
-    side = _Numbers(where, rank, any_buffers)
-    old = torch.get_default_dtype()
-    torch.manual_seed(0)
-    try:
-        with (
-            side.binding.listening(),
-            sync_batch_norm(),
-            context_parallel_on_cpu(),
-            _kept_messages(),
-            _Uses(side.binding),
-        ):
-            result = each(step(World(where, rank, side)), side.keep)
-            side.finish(result)
-    finally:
-        torch.set_default_dtype(old)
+    side = Numbers(Mesh(mesh), rank, any_buffers)
+    with side.listening():
+        result = each(step(World(side.mesh, rank, side)), side.keep)
+        side.finish(result)
     return side.results
 
 
@@ -448,14 +466,8 @@ def _kept_messages() -> Iterator[None]:
 _PATIENCE = datetime.timedelta(minutes=10)  # for the other processes, on a busy machine
 
 
-def _child(
-    rank: int,
-    world: int,
-    load: Callable[..., Any],
-    cases: Sequence[tuple[str, dict[str, int]]],
-    which: str,
-    folder: str,
-    any_buffers: bool,
+def _process(
+    rank: int, world: int, work: Callable[..., Any], arguments: Sequence[Any], folder: str
 ) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
@@ -463,13 +475,7 @@ def _child(
     store.set_timeout(_PATIENCE)
     dist.init_process_group("gloo", rank=rank, world_size=world, store=store, timeout=_PATIENCE)
     try:
-        for i, (key, mesh) in enumerate(cases):
-            try:
-                result: Any = run(load(key, which), mesh, rank, any_buffers)
-            except Exception as e:  # reported to the parent
-                result = f"{type(e).__name__}: {e}"
-            torch.save(result, f"{folder}/{i}.{rank}.pt")
-            dist.barrier()
+        work(rank, *arguments)
     except BaseException:
         dist.destroy_process_group()
         raise
@@ -482,6 +488,32 @@ def _child(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def processes(world: int, work: Callable[..., Any], arguments: Sequence[Any], folder: str) -> None:
+    """Calls work(rank, *arguments) in `world` processes that have a process group (gloo).
+
+    work must be importable by name. folder: an existing one, for this call only. Raises
+    torch.multiprocessing.ProcessRaisedException for what a process raises.
+    """
+    mp.spawn(_process, (world, work, arguments, folder), nprocs=world)
+
+
+def _cases(
+    rank: int,
+    load: Callable[..., Any],
+    cases: Sequence[tuple[str, dict[str, int]]],
+    which: str,
+    folder: str,
+    any_buffers: bool,
+) -> None:
+    for i, (key, mesh) in enumerate(cases):
+        try:
+            result: Any = run(load(key, which), mesh, rank, any_buffers)
+        except Exception as e:  # reported to the parent
+            result = f"{type(e).__name__}: {e}"
+        torch.save(result, f"{folder}/{i}.{rank}.pt")
+        dist.barrier()
 
 
 def compare(
@@ -503,18 +535,9 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         os.makedirs(f"{folder}/1")
         ordered = [case for group in by_world.values() for case in group]
-        mp.spawn(
-            _child,
-            (
-                1,
-                load,
-                [(n, dict.fromkeys(m, 1)) for n, m in ordered],
-                "single",
-                f"{folder}/1",
-                any_buffers,
-            ),
-            nprocs=1,
-        )
+        one_rank = [(n, dict.fromkeys(m, 1)) for n, m in ordered]
+        here = f"{folder}/1"
+        processes(1, _cases, (load, one_rank, "single", here, any_buffers), here)
         wanted = {
             n: torch.load(f"{folder}/1/{i}.0.pt", weights_only=False)
             for i, (n, _) in enumerate(ordered)
@@ -522,7 +545,7 @@ def compare(
         for world, group in by_world.items():
             here = f"{folder}/world{world}"
             os.makedirs(here)
-            mp.spawn(_child, (world, load, group, "step", here, any_buffers), nprocs=world)
+            processes(world, _cases, (load, group, "step", here, any_buffers), here)
             for i, (name, _) in enumerate(group):
                 found[name] = _difference(
                     wanted[name],

@@ -143,8 +143,9 @@ class Binding:
     ranks make the same models as the single device is checked where it matters (`order`).
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+    def __init__(self, listener: Listener, primes: bool = True) -> None:
+        """primes: the state of optimizers is an input of the step, and made before it."""
+        self.listener, self.primes = listener, primes
         self.parameters: dict[str, nn.Parameter] = {}
         # of a parameter, and of each further name of it: the model, what names there are without
         # wrappers, and its own
@@ -868,6 +869,8 @@ class Binding:
 
     def _not_primed(self, optimizer: optim.Optimizer, parameters: list[nn.Parameter]) -> str:
         """Makes the state, or returns why it stays unchanged."""
+        if not self.primes:
+            return "its state is the script's own"
         if any(optimizer.state.get(p) for p in parameters):
             return "it has some already"
         if isinstance(optimizer, torch.optim.LBFGS):

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of steps that run with numbers, for `shardproof compare`.
+
+`layout` states where a local tensor is in the whole one, `trace_file` writes what a rank held,
+`perturbation` moves numbers by a rounding, `tracer` records a step, `traces` runs step functions on
+processes of this machine, and `script` runs a user's script.
+"""

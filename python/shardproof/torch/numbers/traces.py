@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of a step function on processes of this machine (gloo, on a CPU)."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.multiprocessing as mp
+
+from ..distributed.mesh import Mesh
+from ..session.numeric import processes
+from ..step.several_steps import each
+from ..step.world import World
+from .trace_file import TraceWriter
+from .tracer import Tracer
+
+
+class TraceError(RuntimeError):
+    """A step could not be traced."""
+
+
+def draw_folder(out: str | os.PathLike[str], draw: int) -> Path:
+    """Where the trace of a draw is: 0 is the trace itself, others are perturbed."""
+    return Path(out) / f"draw{draw}" if draw else Path(out)
+
+
+def trace(
+    step: Callable[[World], Any],
+    *,
+    mesh: Mapping[str, int] | str,
+    out: str | os.PathLike[str],
+    perturb: int = 0,
+    only: Sequence[str] = (),
+) -> Path:
+    """Runs the step with numbers, as each rank of the mesh, and writes a trace of each rank.
+
+    Inputs, parameters and states of optimizers are drawn by their names, so that a trace with
+    another mesh begins with the same numbers. step: a function that is importable by name. mesh: of
+    the processes; sizes of 1 are the single device. out: a folder, for `shardproof compare`.
+    perturb: so many perturbed traces are written as well, which a reference needs. only: patterns
+    (*, ?, [...]) of names that are recorded. Returns the folder.
+
+    Raises ValueError for a wrong mesh, TypeError for a step that another process cannot import, and
+    TraceError for what the step raises.
+    """
+    where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    try:
+        pickle.dumps(step)
+    except (pickle.PicklingError, AttributeError, TypeError) as e:
+        raise TypeError(
+            f"the step runs in other processes, which import it by its name: {e}; expected a "
+            "function at the top of a module"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            processes(
+                where.world,
+                _traced,
+                (step, where.sizes, os.fspath(out), perturb, tuple(only)),
+                folder,
+            )
+        except mp.ProcessRaisedException as e:
+            raise TraceError(f"a rank of the step failed: {e}") from e
+    return Path(out)
+
+
+def _traced(
+    rank: int,
+    step: Callable[[World], Any],
+    mesh: Mapping[str, int],
+    out: str,
+    perturb: int,
+    only: Sequence[str],
+) -> None:
+    for draw in range(perturb + 1):
+        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only)
+
+
+def trace_rank(
+    step: Callable[[World], Any],
+    mesh: Mapping[str, int],
+    rank: int,
+    folder: str | os.PathLike[str],
+    draw: int = 0,
+    only: Sequence[str] = (),
+) -> None:
+    """Writes the trace of this rank. The process group must exist."""
+    where = Mesh(mesh)
+    writer = TraceWriter(folder, where, rank, only)
+    side = Tracer(where, rank, writer, draw)
+    with side.listening():
+        result = each(step(World(where, rank, side)), side.keep)
+        side.finish(result)
+    writer.close()

@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/compare.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "shardproof/error.h"
+
+namespace shardproof::compare {
+namespace {
+
+// Roundings of one number that are allowed wherever it is: each side rounds its result once, and
+// sums of few numbers in another order differ by as much, which a draw may miss by chance.
+constexpr double kRoundings = 4;
+// Of fewer elements a few draws tell little: the median of the tensors of its kind counts as well.
+constexpr std::size_t kFewElements = 64;
+constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
+constexpr std::size_t kKindCount = 12;
+
+// One tensor of the reference, in one call or in all of them.
+struct Item {
+  std::string name;  // in the traces
+  const Tensor* reference = nullptr;
+  const Tensor* candidate = nullptr;
+  std::optional<std::int64_t> call;
+  TensorReport report;
+  double norm = 0;       // of the reference
+  double perturbed = 0;  // absolute
+  double tolerance = 0;  // absolute
+  std::size_t elements = 0;
+  bool finite = true;
+};
+
+std::vector<const Piece*> piecesOf(const Tensor& tensor, std::optional<std::int64_t> call) {
+  std::vector<const Piece*> pieces;
+  for (const Piece& piece : tensor.pieces)
+    if (!call || piece.call == *call) pieces.push_back(&piece);
+  std::sort(pieces.begin(), pieces.end(), [](const Piece* a, const Piece* b) {
+    return std::pair(a->rank, a->call) < std::pair(b->rank, b->call);
+  });
+  return pieces;
+}
+
+std::string shapeText(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const std::int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
+  return text + "]";
+}
+
+std::string placeText(std::size_t position, const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> at(shape.size());
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    at[d] = static_cast<std::int64_t>(position % static_cast<std::size_t>(shape[d]));
+    position /= static_cast<std::size_t>(shape[d]);
+  }
+  return shapeText(at);
+}
+
+// Calls `work(i)` for all i, in parallel; then throws what the first failing one threw.
+template <class Work>
+void forAll(std::size_t count, bool parallel, const Work& work) {
+  std::vector<std::exception_ptr> failures(count);
+#pragma omp parallel for schedule(dynamic) if (parallel)
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      work(i);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  }
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+class Comparer {
+ public:
+  Comparer(const std::string& reference, const std::string& candidate, const Options& options)
+      : options_(options), reference_(readTrace(reference)), candidate_(readTrace(candidate)) {
+    for (const std::string& directory : perturbedOf(reference))
+      draws_.push_back(readTrace(directory));
+    if (draws_.empty())
+      throw InputError(reference, "",
+                       "has no perturbed traces (draw1, draw2, ...), expected some, as "
+                       "python -m shardproof.torch.trace --perturb 3 writes: the tolerance of each "
+                       "tensor comes from them");
+    result_.reference = reference;
+    result_.candidate = candidate;
+    result_.options = options;
+    result_.draws = draws_.size();
+  }
+
+  Comparison run() {
+    list();
+    forAllItems([&](Item& item, bool parallel) { perturb(item, parallel); });
+    setTolerances();
+    // Parameters before the step first: others have their layout.
+    forAllItems([&](Item& item, bool parallel) {
+      if (!hasLayoutOfAnother(item)) judge(item, parallel);
+    });
+    for (const Item& item : items_)
+      if (!hasLayoutOfAnother(item)) layouts_[item.name] = layoutsOf_[&item];
+    forAllItems([&](Item& item, bool parallel) {
+      if (hasLayoutOfAnother(item)) judge(item, parallel);
+    });
+    finish();
+    return std::move(result_);
+  }
+
+ private:
+  static bool hasLayoutOfAnother(const Item& item) {
+    return item.candidate != nullptr && !item.candidate->like.empty();
+  }
+
+  // The tensors of both sides, by name.
+  void list() {
+    for (const auto& [name, tensor] : reference_.tensors) {
+      const auto other = candidate_.tensors.find(name);
+      const Tensor* candidate = other == candidate_.tensors.end() ? nullptr : &other->second;
+      const std::size_t calls = tensor.calls();
+      for (std::size_t call = 0; call < calls; ++call) {
+        Item item;
+        item.name = name;
+        item.reference = &tensor;
+        item.candidate = candidate;
+        if (calls > 1) item.call = static_cast<std::int64_t>(call);
+        const std::vector<const Piece*> pieces = piecesOf(tensor, item.call);
+        if (pieces.empty()) continue;
+        item.report.name = name + (calls > 1 ? "#" + std::to_string(call) : "");
+        item.report.kind = tensor.kind;
+        item.report.dtype = pieces.front()->stored->dtype;
+        item.report.shape = pieces.front()->shape;
+        item.report.order = pieces.front()->order;
+        for (const Piece* piece : pieces)
+          item.report.order = std::min(item.report.order, piece->order);
+        items_.push_back(std::move(item));
+      }
+    }
+    std::sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
+      return std::pair(a.report.order, a.report.name) < std::pair(b.report.order, b.report.name);
+    });
+    for (Item& item : items_) layoutsOf_[&item];  // no thread adds one
+  }
+
+  template <class Work>
+  void forAllItems(const Work& work) {
+    std::vector<Item*> small, large;
+    for (Item& item : items_) {
+      std::size_t n = 0;
+      for (const Piece& piece : item.reference->pieces) n = std::max(n, piece.stored->count);
+      (n >= kLarge ? large : small).push_back(&item);
+    }
+    for (Item* item : large) work(*item, true);
+    forAll(small.size(), true, [&](std::size_t i) { work(*small[i], false); });
+  }
+
+  // How far the perturbed references are away.
+  void perturb(Item& item, bool parallel) {
+    const std::vector<const Piece*> pieces = piecesOf(*item.reference, item.call);
+    if (!pieces.front()->unknown.empty()) {
+      item.report.status = Status::kNotCompared;
+      item.report.message = "the reference has several ranks, and its layout is not known";
+      return;
+    }
+    const Layout layout = layoutOf(reference_, pieces, 1, {});
+    item.elements = layout.elements();
+    for (const Trace& draw : draws_) {
+      const auto other = draw.tensors.find(item.name);
+      std::vector<const Piece*> moved;
+      if (other != draw.tensors.end()) moved = piecesOf(other->second, item.call);
+      if (moved.empty() || moved.front()->shape != layout.shape) {
+        item.report.status = Status::kNotCompared;
+        item.report.message = (moved.empty() ? "is not in " : "has another shape in ") +
+                              draw.directory + ", the perturbed reference";
+        return;
+      }
+      const Measured found = measure(layout, layoutOf(draw, moved, 1, {}), parallel);
+      item.norm = std::sqrt(found.reference.squared);
+      item.perturbed = std::max(item.perturbed, std::sqrt(found.difference));
+      if (found.reference.notFinite != 0 || found.other.notFinite != 0) item.finite = false;
+      if (found.reference.missing != 0)
+        throw InputError(reference_.directory, "",
+                         item.report.name + " has a gap: no rank has the element at " +
+                             placeText(found.reference.firstMissing, layout.shape) + " of shape " +
+                             shapeText(layout.shape));
+      if (found.reference.inexact) {
+        item.report.status = Status::kNotCompared;
+        item.report.message = "has integers beyond 2^53";
+        return;
+      }
+    }
+  }
+
+  void setTolerances() {
+    std::array<std::vector<double>, kKindCount> relative;
+    std::array<std::vector<double>, kKindCount> sizes;
+    for (const Item& item : items_) {
+      if (item.report.status != Status::kAgrees || !item.finite || item.norm == 0 ||
+          !isFloat(item.report.dtype))
+        continue;
+      const auto kind = static_cast<std::size_t>(item.report.kind);
+      relative[kind].push_back(item.perturbed / item.norm);
+      sizes[kind].push_back(item.norm / std::sqrt(static_cast<double>(item.elements)));
+    }
+    std::array<double, kKindCount> usual{};
+    for (std::size_t k = 0; k < kKindCount; ++k) {
+      usual[k] = median(relative[k]);
+      usualSize_[k] = median(sizes[k]);
+    }
+    for (Item& item : items_) {
+      double moved = item.perturbed;
+      if (isFloat(item.report.dtype) && item.elements < kFewElements)
+        moved = std::max(moved, usual[static_cast<std::size_t>(item.report.kind)] * item.norm);
+      item.tolerance =
+          std::max(options_.factor * moved, kRoundings * epsilon(item.report.dtype) * item.norm);
+      const double unit = item.norm > 0 ? item.norm : 1;
+      item.report.perturbed = item.perturbed / unit;
+      item.report.tolerance = item.tolerance / unit;
+    }
+  }
+
+  // Whether agreement within the tolerance would show nothing. A tensor that is zero but for
+  // rounding (the gradient of a bias of attention's keys) is moved by more than its norm, and yet
+  // by nothing beside the others of its kind: that it is zero is then shown.
+  bool showsNothing(const Item& item) const {
+    const double size =
+        item.tolerance / std::sqrt(std::max<double>(1, static_cast<double>(item.elements)));
+    return item.tolerance > options_.bound * item.norm &&
+           size > options_.bound * usualSize_[static_cast<std::size_t>(item.report.kind)];
+  }
+
+  void judge(Item& item, bool parallel) {
+    TensorReport& report = item.report;
+    if (report.status != Status::kAgrees) return;
+    if (item.candidate == nullptr) {
+      report.status = Status::kMissing;
+      report.message = "is in no trace of the candidate";
+      return;
+    }
+    const std::size_t calls = item.candidate->calls();
+    const bool perCall = item.call.has_value();
+    if (perCall && calls != item.reference->calls()) {
+      report.status = Status::kNotCompared;
+      report.message = "the module is called " + std::to_string(calls) +
+                       " times, in the reference " + std::to_string(item.reference->calls()) +
+                       " times";
+      report.decides = false;
+      return;
+    }
+    const std::vector<const Piece*> pieces = piecesOf(*item.candidate, item.call);
+    if (pieces.empty()) {
+      report.status = Status::kMissing;
+      report.message = "call " + std::to_string(*item.call) + " is in no trace of the candidate";
+      return;
+    }
+    const bool known = pieces.front()->unknown.empty() && (perCall || calls == 1);
+    const std::string& like = item.candidate->like;
+    // A rank's gradients of activations are of its own loss, so they may have another factor.
+    report.decides = known ? report.kind != Kind::kOutputGradient
+                           : !isActivation(report.kind) && report.kind != Kind::kResult;
+    std::vector<std::vector<Choice>> choices =
+        known ? std::vector<std::vector<Choice>>{{}}
+              : choicesFor(candidate_, pieces, perCall ? 1 : calls, report.shape,
+                           isActivation(report.kind) || report.kind == Kind::kResult);
+    if (!known && !like.empty()) {
+      const auto found = layouts_.find(like);
+      if (found != layouts_.end()) choices = found->second;
+      if (choices.empty()) {
+        report.status = Status::kNotCompared;
+        report.message = "has the layout of " + like + ", which is not found";
+        return;
+      }
+    }
+    if (known && pieces.front()->shape != report.shape) {
+      report.status = Status::kDiffers;
+      report.message = "has the shape " + shapeText(pieces.front()->shape) + ", in the reference " +
+                       shapeText(report.shape);
+      return;
+    }
+    std::optional<Finding> best;
+    for (const std::vector<Choice>& chosen : choices) {
+      const Finding found = tried(item, pieces, perCall ? 1 : calls, chosen, parallel);
+      if (!best || found.distance < best->distance) best = found;
+      if (!found.fits) continue;
+      layoutsOf_.at(&item).push_back(chosen);
+      if (like.empty() && report.kind == Kind::kInitial && !known) continue;  // all that fit
+      break;
+    }
+    if (!best) {
+      report.status = report.decides ? Status::kDiffers : Status::kUnplaced;
+      report.message = "local tensors of shape " + shapeText(pieces.front()->shape) +
+                       " do not make the reference's " + shapeText(report.shape);
+      return;
+    }
+    accept(item, *best);
+  }
+
+  struct Finding {
+    std::vector<Choice> choices;
+    double scale = 1;
+    double distance = 0;  // absolute
+    Measured measured;
+    bool fits = false;
+  };
+
+  Finding tried(const Item& item, const std::vector<const Piece*>& pieces, std::size_t calls,
+                const std::vector<Choice>& chosen, bool parallel) const {
+    const Layout reference = layoutOf(reference_, piecesOf(*item.reference, item.call), 1, {});
+    Layout layout = layoutOf(candidate_, pieces, calls, chosen);
+    Finding found;
+    found.choices = chosen;
+    if (layout.shape != reference.shape) {
+      found.distance = std::numeric_limits<double>::infinity();
+      return found;
+    }
+    const auto measured = [&] {
+      found.measured = measure(reference, layout, parallel);
+      found.distance = std::sqrt(found.measured.difference);
+      found.fits = fits(item, found);
+    };
+    measured();
+    if (!found.fits && item.report.kind == Kind::kOutputGradient &&
+        found.measured.other.squared > 0)
+      if (const double scale =
+              scaleNear(found.measured.product / found.measured.other.squared, calls);
+          scale != 1) {
+        found.scale = scale;
+        layout.scale *= scale;
+        measured();
+      }
+    return found;
+  }
+
+  bool fits(const Item& item, const Finding& found) const {
+    const Measured& m = found.measured;
+    if (m.other.missing != 0 || !(found.distance <= item.tolerance)) return false;
+    return std::all_of(m.other.replicas.begin(), m.other.replicas.end(), [&](const auto& replica) {
+      return std::sqrt(replica.squared) <= item.tolerance;
+    });
+  }
+
+  // A product of sizes of axes and of calls, or its reciprocal, within 5 % of `ratio`; else 1.
+  double scaleNear(double ratio, std::size_t calls) const {
+    std::set<double> scales = {1, static_cast<double>(calls)};
+    for (const Axis& axis : candidate_.mesh) {
+      const std::set<double> before = scales;
+      for (const double scale : before) scales.insert(scale * static_cast<double>(axis.size));
+    }
+    for (const double scale : scales)
+      for (const double s : {scale, 1 / scale})
+        if (std::abs(ratio - s) < 0.05 * s) return s;
+    return 1;
+  }
+
+  void accept(Item& item, const Finding& found) const {
+    TensorReport& report = item.report;
+    const double unit = item.norm > 0 ? item.norm : 1;
+    report.error = found.distance / unit;
+    report.layout = describe(candidate_, found.choices);
+    if (found.scale != 1)
+      report.layout += (report.layout.empty() ? "times " : ", times ") +
+                       std::to_string(found.scale).substr(0, 8);
+    const Merged& merged = found.measured.other;
+    for (const ReplicaError& replica : merged.replicas) {
+      const double distance = std::sqrt(replica.squared);
+      if (distance <= item.tolerance) ++report.replicasWithin;
+      else report.replicas.push_back({replica.first, replica.rank, distance / unit});
+    }
+    if (merged.inexact) {
+      report.status = Status::kNotCompared;
+      report.message = "has integers beyond 2^53";
+      return;
+    }
+    if (!item.finite) {
+      report.status = found.distance == 0 ? Status::kAgrees : Status::kUncertain;
+      report.message = "the reference is not finite";
+      return;
+    }
+    if (found.fits) {
+      if (showsNothing(item)) {
+        report.status = Status::kUncertain;
+        report.message = "rounding alone moves it as far as a mistake would";
+      }
+      return;
+    }
+    report.status = report.decides ? Status::kDiffers : Status::kUnplaced;
+    if (merged.missing != 0)
+      report.message = "has a gap: no rank has the element at " +
+                       placeText(merged.firstMissing, report.shape) + " (" +
+                       std::to_string(merged.missing) + " elements)";
+    else if (merged.notFinite != 0)
+      report.message = std::to_string(merged.notFinite) + " elements are not finite";
+    else if (!report.replicas.empty()) report.message = "ranks have copies that differ";
+    else if (!report.decides) report.message = "no layout that its shape allows fits";
+  }
+
+  void finish() {
+    std::size_t decided = 0, uncertain = 0;
+    bool differs = false;
+    const bool partial = reference_.partial || candidate_.partial;
+    const bool sameOptimizers = sameNames(Kind::kOptimizer);
+    for (Item& item : items_) {
+      TensorReport& report = item.report;
+      if (report.status == Status::kMissing) {
+        report.decides = !partial && !isActivation(report.kind) &&
+                         report.kind != Kind::kUnclipped && report.kind != Kind::kInitial &&
+                         report.kind != Kind::kOptimizer;
+      }
+      if (report.kind == Kind::kOptimizer && !sameOptimizers) {
+        report.decides = false;
+        if (report.status == Status::kDiffers) report.status = Status::kNotCompared;
+        report.message = "the optimizers of the two sides have other groups";
+      }
+      if (report.kind == Kind::kBuffer && !item.reference->changed &&
+          !(item.candidate && item.candidate->changed)) {
+        report.decides = false;
+        if (report.status != Status::kAgrees) report.status = Status::kNotCompared;
+        report.message = "the step does not change it";
+      }
+      if (!report.decides) continue;
+      differs = differs || report.status == Status::kDiffers || report.status == Status::kMissing;
+      uncertain += report.status == Status::kUncertain || report.status == Status::kNotCompared;
+      decided += report.status == Status::kAgrees;
+    }
+    for (Item& item : items_) result_.tensors.push_back(std::move(item.report));
+    if (!partial) differs = addExtra() || differs;
+    for (const Trace* trace : {&reference_, &candidate_}) {
+      for (const std::string& note : trace->notes)
+        result_.notes.push_back(trace->directory + ": " + note);
+      for (const auto& file : trace->files)
+        for (const auto& [key, stored] : file->tensors())
+          result_.bytes += stored.count * bytesOfElement(stored.dtype);
+    }
+    result_.verdict = differs                         ? Agreement::kDiffers
+                      : uncertain == 0 && decided > 0 ? Agreement::kAgrees
+                                                      : Agreement::kUndecided;
+    if (result_.verdict == Agreement::kUndecided)
+      result_.reason = uncertain > 0
+                           ? "of " + std::to_string(uncertain) +
+                                 " tensors agreement shows nothing, or they could not be compared"
+                           : "no tensor of known layout could be compared";
+    grow();
+  }
+
+  bool sameNames(Kind kind) const {
+    const auto names = [&](const Trace& trace) {
+      std::set<std::string> found;
+      for (const auto& [name, tensor] : trace.tensors)
+        if (tensor.kind == kind) found.insert(name);
+      return found;
+    };
+    return names(reference_) == names(candidate_);
+  }
+
+  // What only the candidate has. Returns whether the sides differ by that.
+  bool addExtra() {
+    bool differs = false;
+    for (const auto& [name, tensor] : candidate_.tensors) {
+      if (reference_.tensors.contains(name)) continue;
+      if (isActivation(tensor.kind) || tensor.kind == Kind::kUnclipped ||
+          tensor.kind == Kind::kInitial || tensor.kind == Kind::kOptimizer ||
+          (tensor.kind == Kind::kBuffer && !tensor.changed))
+        continue;
+      TensorReport report;
+      report.name = name;
+      report.kind = tensor.kind;
+      report.shape = tensor.pieces.front().shape;
+      report.dtype = tensor.pieces.front().stored->dtype;
+      report.order = std::numeric_limits<std::int64_t>::max();
+      report.status = Status::kMissing;
+      report.message = "is not in the reference";
+      result_.tensors.push_back(std::move(report));
+      differs = true;
+    }
+    return differs;
+  }
+
+  // The name of a layer: up to the first number between dots, as "layers.3" of "layers.3.ffn.w1".
+  static std::string layerOf(const std::string& name) {
+    std::size_t begin = 0;
+    while (begin < name.size()) {
+      const std::size_t end = std::min(name.find_first_of(". #", begin), name.size());
+      if (end > begin && std::all_of(name.begin() + static_cast<std::ptrdiff_t>(begin),
+                                     name.begin() + static_cast<std::ptrdiff_t>(end),
+                                     [](unsigned char c) { return std::isdigit(c) != 0; }))
+        return name.substr(0, end);
+      begin = end + 1;
+    }
+    return "";
+  }
+
+  void grow() {
+    struct Errors {
+      std::vector<double> forwardPerturbed, forward, backwardPerturbed, backward;
+    };
+    std::vector<std::string> layers;
+    std::map<std::string, Errors> errors;
+    for (const TensorReport& report : result_.tensors) {
+      const bool forward = report.kind == Kind::kOutput;
+      const bool backward = report.kind == Kind::kGradient;
+      const double unit = epsilon(report.dtype);
+      const std::string layer = layerOf(report.name);
+      if ((!forward && !backward) || layer.empty() || unit == 0 || !report.isCompared()) continue;
+      if (!errors.contains(layer)) layers.push_back(layer);
+      Errors& of = errors[layer];
+      (forward ? of.forwardPerturbed : of.backwardPerturbed).push_back(report.perturbed / unit);
+      (forward ? of.forward : of.backward).push_back(report.error / unit);
+    }
+    const auto middle = [](const std::vector<double>& values) {
+      return values.empty() ? std::nullopt : std::optional(median(values));
+    };
+    for (const std::string& layer : layers) {
+      const Errors& of = errors[layer];
+      result_.growth.push_back({layer, middle(of.forwardPerturbed), middle(of.forward),
+                                middle(of.backwardPerturbed), middle(of.backward)});
+    }
+  }
+
+  Options options_;
+  Trace reference_, candidate_;
+  std::vector<Trace> draws_;
+  std::vector<Item> items_;
+  std::map<const Item*, std::vector<std::vector<Choice>>> layoutsOf_;
+  std::map<std::string, std::vector<std::vector<Choice>>> layouts_;
+  std::array<double, kKindCount> usualSize_{};
+  Comparison result_;
+};
+
+}  // namespace
+
+const char* toString(Status status) {
+  switch (status) {
+    case Status::kAgrees:
+      return "agrees";
+    case Status::kDiffers:
+      return "differs";
+    case Status::kMissing:
+      return "missing";
+    case Status::kUncertain:
+      return "uncertain";
+    case Status::kUnplaced:
+      return "unplaced";
+    case Status::kNotCompared:
+      return "not-compared";
+  }
+  return "";
+}
+
+std::size_t Comparison::count(Status status, bool decides) const {
+  return static_cast<std::size_t>(
+      std::count_if(tensors.begin(), tensors.end(), [&](const TensorReport& report) {
+        return report.status == status && report.decides == decides;
+      }));
+}
+
+Comparison compareTraces(const std::string& reference, const std::string& candidate,
+                         const Options& options) {
+  return Comparer(reference, candidate, options).run();
+}
+
+}  // namespace shardproof::compare

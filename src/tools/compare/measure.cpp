@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace shardproof::compare {
+namespace {
+
+constexpr std::size_t kWindow = std::size_t{1} << 16;  // elements that are put together at a time
+
+// The stretches of a box that are contiguous in the whole tensor, in order.
+class Runs {
+ public:
+  Runs(const std::vector<std::int64_t>& shape, const Part& part) : part_(part) {
+    strides_.assign(shape.size(), 1);
+    for (std::size_t d = shape.size(); d-- > 1;)
+      strides_[d - 1] = strides_[d] * static_cast<std::size_t>(shape[d]);
+    std::size_t d = shape.size();
+    while (d > 0) {
+      --d;
+      length_ *= static_cast<std::size_t>(part.size[d]);
+      if (part.size[d] != shape[d]) break;
+    }
+    outer_ = d;
+    for (std::size_t e = 0; e < outer_; ++e) count_ *= static_cast<std::size_t>(part.size[e]);
+    for (std::size_t e = 0; e < shape.size(); ++e)
+      low_ += strides_[e] * static_cast<std::size_t>(part.low[e]);
+    if (length_ == 0) count_ = 0;
+  }
+
+  std::size_t count() const { return count_; }
+  std::size_t length() const { return length_; }
+  // Where the run begins in the whole tensor; it increases with `run`.
+  std::size_t begin(std::size_t run) const {
+    std::size_t at = low_;
+    for (std::size_t d = outer_; d-- > 0;) {
+      const auto n = static_cast<std::size_t>(part_.size[d]);
+      at += run % n * strides_[d];
+      run /= n;
+    }
+    return at;
+  }
+  std::size_t local(std::size_t run) const { return part_.at + run * length_; }
+  // The first run that ends behind `position`.
+  std::size_t firstBehind(std::size_t position) const {
+    std::size_t low = 0, high = count_;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (begin(middle) + length_ > position) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+ private:
+  const Part& part_;
+  std::vector<std::size_t> strides_;
+  std::size_t outer_ = 0, count_ = 1, length_ = 1, low_ = 0;
+};
+
+double squaredDifference(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double difference = a - b;
+  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference * difference;
+}
+
+struct PreparedPiece {
+  const PlacedPiece* placed;
+  std::vector<Runs> runs;
+};
+
+// One side of the comparison: stretches of its whole tensor.
+class Source {
+ public:
+  explicit Source(const Layout& layout) : layout_(layout), summands_(layout.summands) {
+    for (const PlacedPiece& placed : layout.pieces) {
+      PreparedPiece prepared{&placed, {}};
+      for (const Part& part : placed.parts) prepared.runs.emplace_back(layout.shape, part);
+      summands_[placed.summand].push_back(std::move(prepared));
+    }
+  }
+
+  struct Buffers {
+    std::vector<double> values, summand, local;
+    std::vector<std::int32_t> owner;
+  };
+  using Replicas = std::map<std::pair<std::int64_t, std::int64_t>, double>;
+
+  // The elements from begin up to end, in buffers.values; what is missing is zero.
+  void fill(std::size_t begin, std::size_t end, Buffers& buffers, Merged& merged,
+            Replicas& replicas) const {
+    const std::size_t count = end - begin;
+    buffers.values.assign(count, 0.0);
+    for (const std::vector<PreparedPiece>& pieces : summands_) {
+      std::vector<double>& into = summands_.size() == 1 ? buffers.values : buffers.summand;
+      if (summands_.size() > 1) into.assign(count, 0.0);
+      buffers.owner.assign(count, -1);
+      for (std::size_t p = 0; p < pieces.size(); ++p)
+        for (const Runs& runs : pieces[p].runs)
+          take(pieces, p, runs, begin, end, into, buffers, merged, replicas);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (buffers.owner[i] >= 0) continue;
+        if (merged.missing == 0 || begin + i < merged.firstMissing) merged.firstMissing = begin + i;
+        ++merged.missing;
+      }
+      if (summands_.size() > 1)
+        for (std::size_t i = 0; i < count; ++i) buffers.values[i] += into[i];
+    }
+    double squared = 0;
+    for (double& value : buffers.values) {
+      value *= layout_.scale;
+      if (!std::isfinite(value)) ++merged.notFinite;
+      else squared += value * value;
+    }
+    merged.squared += squared;
+  }
+
+ private:
+  void take(const std::vector<PreparedPiece>& pieces, std::size_t p, const Runs& runs,
+            std::size_t begin, std::size_t end, std::vector<double>& into, Buffers& buffers,
+            Merged& merged, Replicas& replicas) const {
+    const Piece& piece = *pieces[p].placed->piece;
+    const Stored& stored = *piece.stored;
+    const std::size_t bytes = bytesOfElement(stored.dtype);
+    for (std::size_t run = runs.firstBehind(begin); run < runs.count(); ++run) {
+      const std::size_t at = runs.begin(run);
+      if (at >= end) break;
+      const std::size_t from = std::max(at, begin), to = std::min(at + runs.length(), end);
+      const std::size_t n = to - from, offset = from - begin;
+      buffers.local.resize(n);
+      widen(stored.dtype, stored.data + (runs.local(run) + from - at) * bytes, n,
+            buffers.local.data());
+      if (!isFloat(stored.dtype) && bytes == 8)
+        for (std::size_t i = 0; i < n; ++i)
+          merged.inexact |= std::abs(buffers.local[i]) > kLargestExact;
+      for (std::size_t i = 0; i < n; ++i) {
+        std::int32_t& owner = buffers.owner[offset + i];
+        if (owner < 0) {
+          owner = static_cast<std::int32_t>(p);
+          into[offset + i] = buffers.local[i];
+        } else if (const double squared = squaredDifference(into[offset + i], buffers.local[i]);
+                   squared != 0) {
+          replicas[{pieces[static_cast<std::size_t>(owner)].placed->piece->rank, piece.rank}] +=
+              squared;
+        }
+      }
+    }
+  }
+
+  const Layout& layout_;
+  std::vector<std::vector<PreparedPiece>> summands_;
+};
+
+void add(Merged& all, const Merged& some) {
+  if (some.missing != 0 && (all.missing == 0 || some.firstMissing < all.firstMissing))
+    all.firstMissing = some.firstMissing;
+  all.missing += some.missing;
+  all.notFinite += some.notFinite;
+  all.squared += some.squared;
+  all.inexact |= some.inexact;
+}
+
+void add(Source::Replicas& all, const Source::Replicas& some) {
+  for (const auto& [ranks, squared] : some) all[ranks] += squared;
+}
+
+void list(Merged& merged, const Source::Replicas& replicas) {
+  for (const auto& [ranks, squared] : replicas)
+    merged.replicas.push_back({ranks.first, ranks.second, squared});
+}
+
+}  // namespace
+
+Measured measure(const Layout& reference, const Layout& other, bool parallel) {
+  const Source left(reference), right(other);
+  const std::size_t elements = reference.elements();
+  const auto windows = static_cast<std::int64_t>((elements + kWindow - 1) / kWindow);
+  Measured all;
+  Source::Replicas leftReplicas, rightReplicas;
+#pragma omp parallel if (parallel && windows > 1)
+  {
+    Source::Buffers a, b;
+    Measured mine;
+    Source::Replicas myLeft, myRight;
+#pragma omp for schedule(dynamic)
+    for (std::int64_t w = 0; w < windows; ++w) {
+      const std::size_t begin = static_cast<std::size_t>(w) * kWindow,
+                        end = std::min(elements, begin + kWindow);
+      left.fill(begin, end, a, mine.reference, myLeft);
+      right.fill(begin, end, b, mine.other, myRight);
+      double difference = 0, product = 0;
+      for (std::size_t i = 0; i < end - begin; ++i) {
+        difference += squaredDifference(a.values[i], b.values[i]);
+        product += a.values[i] * b.values[i];
+      }
+      mine.difference += difference;
+      mine.product += product;
+    }
+#pragma omp critical
+    {
+      add(all.reference, mine.reference);
+      add(all.other, mine.other);
+      all.difference += mine.difference;
+      all.product += mine.product;
+      add(leftReplicas, myLeft);
+      add(rightReplicas, myRight);
+    }
+  }
+  list(all.reference, leftReplicas);
+  list(all.other, rightReplicas);
+  return all;
+}
+
+}  // namespace shardproof::compare

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <pugixml.hpp>
+#include <sstream>
+
+#include "report/format.h"
+#include "report/xml_text.h"
+#include "util/printable.h"
+
+namespace shardproof::compare {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::size_t kListed = 10;  // of one list, unless all are wanted
+
+std::string number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return "infinite";
+  std::ostringstream text;
+  text.precision(2);
+  text << std::scientific << value;
+  return text.str();
+}
+
+const char* verdictText(Agreement verdict) {
+  return verdict == Agreement::kAgrees    ? "agrees"
+         : verdict == Agreement::kDiffers ? "differs"
+                                          : "undecided";
+}
+
+bool isOff(const TensorReport& report) {
+  return report.decides && (report.status == Status::kDiffers || report.status == Status::kMissing);
+}
+
+const TensorReport* firstOff(const Comparison& comparison) {
+  for (const TensorReport& report : comparison.tensors)
+    if (isOff(report)) return &report;
+  return nullptr;
+}
+
+std::string named(const TensorReport& report) {
+  return printable(report.name, 200) + " (" + toString(report.kind) + ")";
+}
+
+std::string errorText(const TensorReport& report) {
+  if (report.status == Status::kMissing) return report.message;
+  std::string text;
+  if (report.error != 0 || report.message.empty()) {
+    text = "error " + number(report.error) + ", tolerance " + number(report.tolerance);
+    if (report.tolerance > 0 && report.error > report.tolerance)
+      text += ", " + number(report.error / report.tolerance) + " times as much";
+  }
+  if (!report.message.empty()) text += (text.empty() ? "" : "; ") + report.message;
+  if (!report.layout.empty())
+    text += (report.status == Status::kAgrees ? " (layout found by numbers: " : " (nearest: ") +
+            report.layout + ")";
+  return text;
+}
+
+void writeReplicas(std::ostream& out, const TensorReport& report, std::size_t most) {
+  for (std::size_t i = 0; i < report.replicas.size(); ++i) {
+    if (i == most) {
+      out << "      and " << report.replicas.size() - most << " more pairs of ranks\n";
+      break;
+    }
+    const ReplicaFinding& replica = report.replicas[i];
+    out << "      rank " << replica.rank << " has other numbers than rank " << replica.first << ": "
+        << number(replica.error) << " of the norm\n";
+  }
+}
+
+template <class Wanted>
+void writeList(std::ostream& out, const Comparison& comparison, const std::string& title, Tone tone,
+               const TextStyle& style, const Wanted& wanted) {
+  const auto& all = comparison.tensors;
+  const auto count = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), wanted));
+  if (count == 0) return;
+  out << "\n"
+      << label(title + ":", tone) << " " << counted(count, "tensor", "tensors")
+      << ", in the order of the computation\n";
+  std::size_t listed = 0;
+  for (const TensorReport& report : all) {
+    if (!wanted(report)) continue;
+    if (listed++ == style.atMost(kListed)) {
+      out << "    and " << count - style.atMost(kListed) << " more (-v)\n";
+      break;
+    }
+    out << "    " << named(report) << ": " << printable(errorText(report), 500) << "\n";
+    writeReplicas(out, report, style.atMost(4));
+  }
+}
+
+// How much agreement shows: tolerances of what the step computes.
+std::string tolerancesText(const Comparison& comparison) {
+  std::vector<double> tolerances;
+  std::size_t zero = 0;
+  for (const TensorReport& report : comparison.tensors) {
+    if (!report.decides || report.status != Status::kAgrees || !isFloat(report.dtype) ||
+        report.kind == Kind::kBatch || report.kind == Kind::kInitial ||
+        report.kind == Kind::kOptimizer)
+      continue;
+    if (report.tolerance > comparison.options.bound) ++zero;
+    else tolerances.push_back(report.tolerance);
+  }
+  if (tolerances.empty()) return "";
+  std::sort(tolerances.begin(), tolerances.end());
+  std::string text = ", each within its own tolerance: median " +
+                     number(tolerances[tolerances.size() / 2]) + " of the norm, largest " +
+                     number(tolerances.back());
+  if (zero > 0)
+    text += "; " + counted(zero, "other tensor is", "others are") + " zero but for rounding";
+  return text;
+}
+
+void writeVerdict(std::ostream& out, const Comparison& comparison) {
+  const std::string candidate = printable(comparison.candidate),
+                    reference = printable(comparison.reference);
+  const std::size_t agreed = comparison.count(Status::kAgrees, true),
+                    off = comparison.count(Status::kDiffers, true) +
+                          comparison.count(Status::kMissing, true);
+  if (comparison.verdict == Agreement::kAgrees) {
+    out << label("AGREES:", Tone::kGood) << " " << candidate << " has the numbers of " << reference
+        << ", but for rounding (" << counted(agreed, "tensor", "tensors") << " compared"
+        << tolerancesText(comparison) << ")\n";
+  } else if (comparison.verdict == Agreement::kDiffers) {
+    out << label("DIFFERS:", Tone::kBad) << " " << candidate << " has other numbers than "
+        << reference << ", beyond rounding (" << off << " of "
+        << counted(off + agreed + comparison.count(Status::kUncertain, true), "tensor", "tensors")
+        << "); first: " << named(*firstOff(comparison)) << "\n";
+  } else {
+    out << label("UNDECIDED:", Tone::kOpen) << " no difference between " << candidate << " and "
+        << reference << " was found, but that shows little: " << comparison.reason << "\n";
+  }
+}
+
+void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
+  if (comparison.growth.empty()) return;
+  out << "\n"
+      << label("Growth of the error over layers", Tone::kHead)
+      << "(medians, in machine epsilons of the tensor's dtype; outputs, then gradients of "
+         "parameters)\n";
+  const auto cell = [](const std::optional<double>& value) {
+    if (!value) return alignedRight("-", 11);
+    std::ostringstream text;
+    text.precision(3);
+    text << *value;
+    return alignedRight(text.str(), 11);
+  };
+  std::size_t width = 5;
+  for (const Growth& row : comparison.growth)
+    width = std::max(width, columns(printable(row.layer, 60)));
+  out << "    " << padded("layer", width) << "  perturbed  candidate  perturbed  candidate\n";
+  const std::size_t most = style.atMost(24);
+  for (std::size_t i = 0; i < comparison.growth.size(); ++i) {
+    if (comparison.growth.size() > most && i == most / 2) {
+      const std::size_t left = comparison.growth.size() - most;
+      out << "    ... " << left << " layers (-v)\n";
+      i += left;
+    }
+    const Growth& row = comparison.growth[i];
+    out << "    " << padded(printable(row.layer, 60), width) << cell(row.forwardPerturbed)
+        << cell(row.forward) << cell(row.backwardPerturbed) << cell(row.backward) << "\n";
+  }
+}
+
+}  // namespace
+
+void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
+  writeVerdict(out, comparison);
+  if (style.quiet) return;
+  if (comparison.verdict == Agreement::kDiffers) {
+    writeList(out, comparison, "Different", Tone::kBad, style, isOff);
+    const std::int64_t first = firstOff(comparison)->order;
+    writeList(out, comparison, "Tensors of modules before it that fit no layout", Tone::kAdvice,
+              style, [&](const TensorReport& report) {
+                return report.status == Status::kUnplaced && report.order < first;
+              });
+  }
+  writeList(out, comparison, "Shows nothing", Tone::kOpen, style, [](const TensorReport& report) {
+    return report.decides &&
+           (report.status == Status::kUncertain || report.status == Status::kNotCompared);
+  });
+  writeGrowth(out, comparison, style);
+
+  std::size_t within = 0;
+  for (const TensorReport& report : comparison.tensors) within += report.replicasWithin > 0;
+  out << "\n"
+      << label("Compared:", Tone::kLabel) << " "
+      << counted(comparison.count(Status::kAgrees, true) + comparison.count(Status::kDiffers, true),
+                 "tensor", "tensors")
+      << " of declared layout; "
+      << counted(comparison.count(Status::kAgrees, false), "tensor", "tensors")
+      << " of modules with a layout that was found by numbers\n";
+  const std::size_t unplaced = comparison.count(Status::kUnplaced, false),
+                    left = comparison.count(Status::kNotCompared, false) +
+                           comparison.count(Status::kMissing, false) +
+                           comparison.count(Status::kUncertain, false);
+  if (unplaced > 0)
+    out << label("No layout:", Tone::kLabel) << " " << counted(unplaced, "tensor", "tensors")
+        << " of modules fit no layout; they decide nothing\n";
+  if (left > 0)
+    out << label("Not compared:", Tone::kLabel) << " "
+        << counted(left, "other tensor", "other tensors") << "\n";
+  if (style.verbose)
+    writeList(out, comparison, "Left out", Tone::kLabel, style, [](const TensorReport& report) {
+      return !report.decides && report.status != Status::kAgrees;
+    });
+  if (within > 0)
+    out << label("Replicas:", Tone::kLabel) << " " << counted(within, "tensor", "tensors")
+        << " of which ranks have copies that differ, within the tolerance\n";
+  for (const std::string& note : comparison.notes)
+    out << label("Note:", Tone::kLabel) << " " << printable(note, 500) << "\n";
+  out << label("Tolerance:", Tone::kLabel) << " " << number(comparison.options.factor)
+      << " times the largest error of "
+      << counted(comparison.draws, "perturbed reference", "perturbed references")
+      << ", each tensor its own\n";
+}
+
+std::string jsonText(const Comparison& comparison, int exitCode) {
+  OrderedJson json;
+  json["format"] = "shardproof-comparison";
+  json["version"] = 1;
+  json["verdict"] = verdictText(comparison.verdict);
+  json["exit_code"] = exitCode;
+  if (!comparison.reason.empty()) json["reason"] = comparison.reason;
+  json["reference"] = comparison.reference;
+  json["candidate"] = comparison.candidate;
+  json["draws"] = comparison.draws;
+  json["factor"] = comparison.options.factor;
+  json["bound"] = comparison.options.bound;
+  json["bytes"] = comparison.bytes;
+  if (const TensorReport* first = firstOff(comparison)) json["first"] = first->name;
+  json["tensors"] = OrderedJson::array();
+  const auto finite = [](double value) {
+    return std::isfinite(value) ? OrderedJson(value) : OrderedJson();
+  };
+  for (const TensorReport& report : comparison.tensors) {
+    OrderedJson tensor;
+    tensor["name"] = report.name;
+    tensor["kind"] = toString(report.kind);
+    tensor["dtype"] = toString(report.dtype);
+    tensor["shape"] = report.shape;
+    tensor["status"] = toString(report.status);
+    tensor["decides"] = report.decides;
+    tensor["error"] = finite(report.error);  // null: not finite
+    tensor["perturbed"] = finite(report.perturbed);
+    tensor["tolerance"] = finite(report.tolerance);
+    tensor["epsilon"] = epsilon(report.dtype);
+    if (!report.layout.empty()) tensor["layout"] = report.layout;
+    if (!report.message.empty()) tensor["message"] = report.message;
+    for (const ReplicaFinding& replica : report.replicas)
+      tensor["replicas"].push_back(
+          {{"first", replica.first}, {"rank", replica.rank}, {"error", finite(replica.error)}});
+    json["tensors"].push_back(std::move(tensor));
+  }
+  json["growth"] = OrderedJson::array();
+  const auto optional = [](const std::optional<double>& value) {
+    return value && std::isfinite(*value) ? OrderedJson(*value) : OrderedJson();
+  };
+  for (const Growth& row : comparison.growth)
+    json["growth"].push_back({{"layer", row.layer},
+                              {"forward_perturbed", optional(row.forwardPerturbed)},
+                              {"forward", optional(row.forward)},
+                              {"backward_perturbed", optional(row.backwardPerturbed)},
+                              {"backward", optional(row.backward)}});
+  json["notes"] = comparison.notes;
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+std::string junitText(const Comparison& comparison) {
+  pugi::xml_document document;
+  pugi::xml_node declaration = document.append_child(pugi::node_declaration);
+  declaration.append_attribute("version") = "1.0";
+  declaration.append_attribute("encoding") = "UTF-8";
+  pugi::xml_node suites = document.append_child("testsuites");
+  pugi::xml_node suite = suites.append_child("testsuite");
+  const auto set = [](pugi::xml_node node, const char* attribute, const std::string& value) {
+    node.append_attribute(attribute).set_value(xmlText(value).c_str());
+  };
+  set(suite, "name", "shardproof compare " + comparison.candidate);
+  unsigned tests = 0, failures = 0, errors = 0;
+  for (const TensorReport& report : comparison.tensors) {
+    if (!report.decides) continue;
+    pugi::xml_node test = suite.append_child("testcase");
+    set(test, "classname", "shardproof.compare");
+    set(test, "name", report.name);
+    set(test, "time", "0");
+    ++tests;
+    if (report.status == Status::kAgrees) continue;
+    const bool failure = isOff(report);
+    ++(failure ? failures : errors);
+    pugi::xml_node child = test.append_child(failure ? "failure" : "error");
+    set(child, "message", errorText(report));
+    set(child, "type", toString(report.status));
+  }
+  if (tests == 0) {
+    pugi::xml_node test = suite.append_child("testcase");
+    set(test, "classname", "shardproof.compare");
+    set(test, "name", "comparison");
+    set(test, "time", "0");
+    set(test.append_child("error"), "message", comparison.reason);
+    tests = errors = 1;
+  }
+  for (pugi::xml_node node : {suite, suites}) {
+    node.append_attribute("tests") = tests;
+    node.append_attribute("failures") = failures;
+    node.append_attribute("errors") = errors;
+    node.append_attribute("time") = "0";
+  }
+  std::ostringstream text;
+  document.save(text, " ", pugi::format_default, pugi::encoding_utf8);
+  return text.str();
+}
+
+}  // namespace shardproof::compare

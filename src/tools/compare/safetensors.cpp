@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "shardproof/error.h"
+
+namespace shardproof::compare {
+namespace {
+
+constexpr std::size_t kMostHeader = 100'000'000;  // as the reference implementation has it
+
+std::string systemError() { return std::generic_category().message(errno); }
+
+// A size or an offset. Throws InputError.
+std::size_t natural(const nlohmann::json& value, const std::string& file,
+                    const std::string& place) {
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > (std::uint64_t{1} << 62))
+    throw InputError(file, place, "found " + value.dump() + ", expected a number from 0 to 2^62");
+  return value.get<std::size_t>();
+}
+
+}  // namespace
+
+std::optional<std::size_t> elementsOf(const std::vector<std::int64_t>& shape, std::size_t most) {
+  std::size_t product = 1;
+  for (const std::int64_t size : shape) {
+    const auto n = static_cast<std::size_t>(size);
+    if (n != 0 && product > most / n) return std::nullopt;
+    product *= n;
+  }
+  return product;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw InputError(path, "", "cannot be opened: " + systemError());
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    throw InputError(path, "", "is no regular file, expected a safetensors file");
+  }
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* mapped =
+      size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  const std::string why = mapped == MAP_FAILED ? systemError() : "";
+  ::close(descriptor);
+  if (mapped == MAP_FAILED) throw InputError(path, "", "cannot be mapped: " + why);
+  bytes_ = static_cast<const std::byte*>(mapped);
+  try {
+    readHeader();
+  } catch (...) {
+    if (size_ != 0) ::munmap(const_cast<std::byte*>(bytes_), size_);
+    throw;
+  }
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (size_ != 0) ::munmap(const_cast<std::byte*>(bytes_), size_);
+}
+
+void SafetensorsFile::readHeader() {
+  std::uint64_t length = 0;
+  if (size_ < sizeof length)
+    throw InputError(path_, "byte 0",
+                     "found a file of " + std::to_string(size_) +
+                         " bytes, expected 8 bytes with the length of the header");
+  std::memcpy(&length, bytes_, sizeof length);
+  if (length > kMostHeader || length > size_ - sizeof length)
+    throw InputError(path_, "byte 0",
+                     "found a header of " + std::to_string(length) + " bytes in a file of " +
+                         std::to_string(size_) + " bytes, expected at most " +
+                         std::to_string(std::min(kMostHeader, size_ - sizeof length)));
+  const char* text = reinterpret_cast<const char*>(bytes_) + sizeof length;
+  const std::byte* data = bytes_ + sizeof length + length;
+  const std::size_t available = size_ - sizeof length - length;
+  nlohmann::json header;
+  try {
+    header = nlohmann::json::parse(text, text + length);
+  } catch (const nlohmann::json::exception& error) {
+    throw InputError(path_, "header", std::string("is no JSON: ") + error.what());
+  }
+  if (!header.is_object())
+    throw InputError(path_, "header",
+                     "found " + std::string(header.type_name()) + ", expected a JSON object");
+  for (const auto& [name, value] : header.items()) {
+    const std::string place = "header/" + name;
+    if (name == "__metadata__") {
+      if (!value.is_object()) throw InputError(path_, place, "expected an object of strings");
+      for (const auto& [key, text_] : value.items()) {
+        if (!text_.is_string())
+          throw InputError(path_, place + "/" + key,
+                           "found " + std::string(text_.type_name()) + ", expected a string");
+        metadata_[key] = text_.get<std::string>();
+      }
+      continue;
+    }
+    if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+        !value.contains("data_offsets"))
+      throw InputError(path_, place, "expected an object with dtype, shape and data_offsets");
+    const nlohmann::json &dtype = value["dtype"], &shape = value["shape"],
+                         &offsets = value["data_offsets"];
+    const auto known =
+        dtype.is_string() ? dtypeNamed(dtype.get_ref<const std::string&>()) : std::nullopt;
+    if (!known)
+      throw InputError(path_, place + "/dtype",
+                       "found " + dtype.dump() +
+                           ", expected F64, F32, F16, BF16, F8_E4M3, F8_E5M2, BOOL, or an integer "
+                           "of 8 to 64 bits (I64, U8, ...)");
+    if (!shape.is_array()) throw InputError(path_, place + "/shape", "expected a list of sizes");
+    Stored tensor;
+    tensor.dtype = *known;
+    for (const nlohmann::json& n : shape)
+      tensor.shape.push_back(static_cast<std::int64_t>(natural(n, path_, place + "/shape")));
+    if (!offsets.is_array() || offsets.size() != 2)
+      throw InputError(path_, place + "/data_offsets", "expected [begin, end]");
+    const std::size_t begin = natural(offsets[0], path_, place + "/data_offsets"),
+                      end = natural(offsets[1], path_, place + "/data_offsets");
+    const auto count = elementsOf(tensor.shape, kMostElements);
+    if (begin > end || end > available)
+      throw InputError(path_, place + "/data_offsets",
+                       "found [" + std::to_string(begin) + ", " + std::to_string(end) +
+                           "], expected a range within the " + std::to_string(available) +
+                           " bytes of data: the file may have been cut off");
+    if (!count || *count > available || *count * bytesOfElement(*known) != end - begin)
+      throw InputError(path_, place + "/data_offsets",
+                       "found " + std::to_string(end - begin) + " bytes, expected " +
+                           (count ? std::to_string(*count) : std::string("more than 2^40")) +
+                           " elements of " + std::to_string(bytesOfElement(*known)) + " bytes");
+    tensor.count = *count;
+    tensor.data = data + begin;
+    tensors_.emplace(name, std::move(tensor));
+  }
+}
+
+}  // namespace shardproof::compare

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of steps and scripts that really run, and `shardproof compare` of them."""
+
+import functools
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import shardproof.torch as sp
+import torch
+import torch.nn.functional as F
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.numbers import layout
+from shardproof.torch.numbers.perturbation import PerturbedOperators, moved
+from shardproof.torch.numbers.trace_file import TraceWriter
+from shardproof.torch.numbers.traces import draw_folder, trace_rank
+from shardproof.torch.session.numeric import processes
+from shardproof.torch.step.flat_parameters import Stretch
+
+# step on two ranks, in bf16 autocast, what is wrong: the first tensor and its kind
+CASES = [
+    ("right_llama_tp_sp", False, None),
+    ("right_llama_tp_sp", True, None),
+    ("right_fsdp1", False, None),
+    ("right_pipeline_1f1b", False, None),
+    ("right_tokens_counted_over_accumulation", True, None),
+    ("wrong_local_positions", False, "loss (result)"),
+    ("wrong_zero1_sum_for_mean", False, "up.weight.new (parameter)"),
+    ("wrong_norm_gradient_not_summed", True, "layers.0.attention_norm.weight.grad (gradient)"),
+]
+
+
+def in_precision(step, bf16):
+    @functools.wraps(step)
+    def wrapped(world):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            return step(world)
+
+    return wrapped
+
+
+def traced(rank, which, folder):
+    """Traces of all cases, one after another: a process takes seconds to start."""
+    for name, bf16, _ in CASES:
+        module = importlib.import_module(name)
+        step = in_precision(getattr(module, which, None) or module.step, bf16)
+        mesh = dict.fromkeys(module.MESH, 1 if which == "single" else 2)
+        for draw in range(4 if which == "single" else 1):
+            out = draw_folder(f"{folder}/{name} {bf16} {which}", draw)
+            trace_rank(step, mesh, rank, out, draw)
+
+
+def compare(reference, candidate):
+    """The exit code, the text, and the JSON report."""
+    done = subprocess.run(
+        [os.environ["SHARDPROOF"], "compare", reference, candidate, "--json", f"{candidate}.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = Path(f"{candidate}.json")
+    return (
+        done.returncode,
+        done.stdout + done.stderr,
+        json.loads(report.read_text()) if report.exists() else None,
+    )
+
+
+class Steps(unittest.TestCase):
+    def test_right_steps_agree_and_wrong_ones_differ(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for which, world in (("single", 1), ("step", 2)):
+                with tempfile.TemporaryDirectory() as store:
+                    processes(world, traced, (which, folder), store)
+            for name, bf16, wrong in CASES:
+                with self.subTest(name, bf16=bf16):
+                    case = f"{folder}/{name} {bf16}"
+                    code, text, report = compare(f"{case} single", f"{case} step")
+                    self.assertEqual(code, 10 if wrong else 0, text)
+                    first = text.splitlines()[0]
+                    if wrong:
+                        self.assertTrue(first.endswith(f"; first: {wrong}"), text)
+                    else:
+                        self.assertTrue(first.startswith("AGREES: "), text)
+                        self.check_coverage(name, report)
+                    if name == "wrong_norm_gradient_not_summed":
+                        self.assertIn("rank 1 has other numbers than rank 0", text)
+                    if name == "wrong_local_positions":  # where positions matter first
+                        self.assertIn("the computation\n    wo.in (input)", text)
+
+    def check_coverage(self, name, report):
+        """What a trace has of a right step."""
+        names = {t["name"]: t for t in report["tensors"]}
+        kinds = {t["kind"] for t in report["tensors"] if t["status"] == "agrees"}
+        self.assertLessEqual({"initial", "gradient", "parameter", "result"}, kinds)
+        if name == "right_llama_tp_sp":
+            self.assertLessEqual({"output", "output gradient", "unclipped gradient"}, kinds)
+            ffn = names["layers.1.feed_forward.w1.out"]
+            self.assertEqual(ffn["layout"], "cut over tp in dimension 2")
+            self.assertFalse(ffn["decides"])
+            self.assertTrue(names["layers.1.feed_forward.w1.weight.grad"]["decides"])
+            self.assertEqual([row["layer"] for row in report["growth"]], ["layers.0", "layers.1"])
+        if name == "right_pipeline_1f1b":  # four microbatches
+            self.assertEqual(names["layers.3.out"]["layout"], "cut over calls in dimension 0")
+
+
+def tiny(world):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(world.input("x", (8, 4), shard={"dp": 0})).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def failing(world):
+    raise RuntimeError("the step's own error")
+
+
+class Trace(unittest.TestCase):
+    def test_only_what_is_wanted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = sp.trace(tiny, mesh="dp=1", out=f"{folder}/t", perturb=1, only=["*.grad", "loss"])
+            sp.trace(tiny, mesh="dp=1", out=f"{folder}/all")
+            code, text, report = compare(out, f"{folder}/all")
+            self.assertEqual(code, 0, text)
+            self.assertEqual(
+                {t["name"] for t in report["tensors"]}, {"loss", "weight.grad", "bias.grad"}
+            )
+
+    def test_a_step_that_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(sp.TraceError, "the step's own error"):
+                sp.trace(failing, mesh="dp=1", out=folder)
+            with self.assertRaisesRegex(TypeError, "a function at the top of a module"):
+                sp.trace(lambda world: None, mesh="dp=1", out=folder)
+
+    def test_a_reference_that_is_not_perturbed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            TraceWriter(folder, Mesh({"dp": 1}), 0).close()
+            code, text, _ = compare(folder, folder)
+            self.assertEqual(code, 2)
+            self.assertIn("has no perturbed traces", text)
+
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+net = model if "--wrong" in sys.argv else DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+x = torch.randn(16, 16, generator=torch.Generator().manual_seed(1))
+for _ in range(1000):
+    net(x.chunk(world)[rank]).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+raise SystemExit("this is not reached")
+"""
+
+
+def run_script(folder, world, *arguments):
+    """python -m shardproof.torch.trace on each of so many ranks, as torchrun starts them."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "shardproof.torch.trace", *arguments],
+            env={
+                **os.environ,
+                **({} if world == 1 else {"RANK": str(r), "WORLD_SIZE": str(world)}),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(world)
+    ]
+    errors = [r.communicate(timeout=600)[1] for r in ranks]
+    return [r.returncode for r in ranks], "".join(errors)
+
+
+class Scripts(unittest.TestCase):
+    def test_a_script_alone_and_on_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = f"{folder}/train.py"
+            Path(script).write_text(SCRIPT)
+            for out, world, options, arguments in (
+                ("reference", 1, ["--perturb=2"], []),
+                ("candidate", 2, ["--mesh=dp=2"], []),
+                ("wrong", 2, ["--mesh=dp=2"], ["--wrong"]),
+            ):
+                codes, errors = run_script(
+                    folder, world, f"--out={folder}/{out}", *options, script, *arguments
+                )
+                self.assertEqual(codes, [0] * world, errors)
+            code, text, report = compare(f"{folder}/reference", f"{folder}/candidate")
+            self.assertEqual(code, 0, text)
+            self.assertIn("candidate: the script was stopped after the first step", text)
+            names = {t["name"]: t for t in report["tensors"]}
+            self.assertEqual(names["model.in"]["layout"], "cut over dp in dimension 0")
+            self.assertEqual(names["loss"]["layout"], "mean over dp")
+            # A copy on each rank that was not reduced: no "mean over dp", which would fit.
+            code, text, report = compare(f"{folder}/reference", f"{folder}/wrong")
+            self.assertEqual(code, 10, text)
+            names = {t["name"]: t for t in report["tensors"]}
+            self.assertEqual(names["0.weight.grad"]["status"], "differs")
+            self.assertEqual(names["0.out"]["status"], "agrees")
+
+    def test_options_that_are_wrong(self):
+        for options, message in (
+            (["--mesh=dp=2"], "--mesh has 2 ranks, and WORLD_SIZE is 1"),
+            (["--perturb=1", "--draw=1"], "not given both"),
+            (["--mesh=dp"], "a mesh is written like dp=2,tp=4"),
+        ):
+            codes, errors = run_script("", 1, "--out=x", *options, "train.py")
+            self.assertEqual(codes, [2])
+            self.assertIn(message, errors)
+
+
+class Perturbation(unittest.TestCase):
+    def test_each_element_moves_by_an_epsilon_at_most(self):
+        t = torch.linspace(1, 1000, 10_000)
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            there = moved(t.to(dtype), "t")
+            change = (there.double() / t.to(dtype).double() - 1).abs()
+            self.assertLess(change.max(), 1.51 * torch.finfo(dtype).eps)
+            self.assertGreater((change > 0).double().mean(), 0.4)
+        self.assertTrue(torch.equal(moved(t, "t"), moved(t, "t")))
+        self.assertFalse(torch.equal(moved(t, "t"), moved(t, "other")))
+        self.assertIs(moved(numbers := torch.arange(3), "t"), numbers)
+
+    def test_operators_that_round(self):
+        torch.manual_seed(0)
+        x = torch.randn(64, 64, dtype=torch.bfloat16, requires_grad=True)
+
+        def step():
+            y = F.softmax(x @ x, -1).sum()
+            (gradient,) = torch.autograd.grad(y, x)
+            return x.detach() @ x.detach(), gradient
+
+        plain = step()
+        with PerturbedOperators(1):
+            first = step()
+        with PerturbedOperators(1):
+            again = step()
+        for a, b, c in zip(plain, first, again):
+            self.assertFalse(torch.equal(a, b))
+            self.assertTrue(torch.equal(b, c))
+
+    def test_operators_that_do_not(self):
+        x = torch.randn(8, 8)
+        with PerturbedOperators(1):
+            self.assertTrue(torch.equal(torch.cat([x, x])[8:], x))
+            self.assertTrue(torch.equal(x.t().clone().t().reshape(64), x.reshape(64)))
+            self.assertTrue(torch.equal(x.double(), x.to(torch.float64)))
+            self.assertTrue(torch.equal(torch.ones(3), torch.tensor([1.0, 1, 1])))
+            self.assertFalse(torch.equal(x * 3, torch.from_numpy(x.numpy() * 3)))
+            y = x.clone()
+            y.add_(1)
+            self.assertTrue(torch.equal(y, torch.from_numpy(x.numpy() + 1)))
+
+
+class Layouts(unittest.TestCase):
+    def test_of_declared_shards(self):
+        mesh = Mesh({"dp": 2, "tp": 2})
+        found = layout.of_shard(torch.zeros(2, 3), {"dp": 0, "tp": 0}, mesh, 3)
+        self.assertEqual(found.shape, (8, 3))
+        self.assertEqual(found.parts, ((0, (6, 0), (2, 3)),))
+        found = layout.of_shard(torch.zeros(2, 3), {"tp": 1}, mesh, 2)
+        self.assertEqual(found.shape, (2, 6))
+        self.assertEqual(found.parts, ((0, (0, 0), (2, 3)),))
+
+    def test_of_a_stretch(self):
+        found = layout.of_stretch(Stretch("w", (3, 4), 5, 2, 7))
+        self.assertEqual(found.shape, (3, 4))
+        self.assertEqual(
+            found.parts, ((0, (0, 2), (1, 2)), (2, (1, 0), (1, 4)), (6, (2, 0), (1, 1)))
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -573,6 +573,30 @@ def hlo_programs():
         yield name, "\n%%\n".join(texts).encode()
 
 
+def trace_file():
+    """A rank's trace with the fields of docs/numbers.md: boxes, summands, calls, several dtypes."""
+    described = {
+        "w": {
+            "name": "w",
+            "kind": "gradient",
+            "order": 0,
+            "shape": [4, 2],
+            "parts": [[0, [1, 0], [2, 2]], [4, [3, 0], [1, 1]]],
+            "sum": ["dp"],
+            "call": 1,
+        },
+        "v": {"name": "v", "kind": "initial", "order": 1, "unknown": ["dp"], "changed": False},
+    }
+    details = {"rank": 0, "mesh": [["dp", 1]], "notes": ["a note"], "tensors": described}
+    entries = {
+        "__metadata__": {"format": "shardproof-trace 1", "trace": json.dumps(details)},
+        "w": {"dtype": "F32", "shape": [5], "data_offsets": [0, 20]},
+        "v": {"dtype": "BF16", "shape": [2], "data_offsets": [20, 24]},
+    }
+    start = json.dumps(entries).encode()
+    return len(start).to_bytes(8, "little") + start + bytes(24)
+
+
 def main():
     directory, program = pathlib.Path(sys.argv[1]), sys.argv[2]
 
@@ -598,6 +622,7 @@ def main():
     for target in ("write_report", "cache_file"):
         write(target, "zeros", bytes(64))
         write(target, "ramp", bytes(range(256)))
+    write("trace", "parts", trace_file())
     forms, cache = prove(program, problems)
     for i, form in enumerate(forms):
         write("canonical_form", f"form{i}", form)

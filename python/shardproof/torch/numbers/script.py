@@ -22,7 +22,8 @@ import torch.distributed as dist
 from ..compat import private
 from ..distributed.mesh import Mesh
 from ..session.capture import CaptureError
-from ..session.script import _arguments, _run, _Steps
+from ..session.rest_of_step import OptimizerSteps
+from ..session.script import _arguments, _run
 from ..step.world import World
 from .layout import LayoutError
 from .trace_file import TraceWriter
@@ -158,7 +159,7 @@ def trace_script(options: argparse.Namespace) -> None:
     folder = draw_folder(options.out, options.draw)
     writer = TraceWriter(folder, options.mesh, rank, options.only)
     side = Tracer(options.mesh, rank, writer, options.draw, options.values == "own")
-    steps = _Steps(World(options.mesh, rank, side), 1)
+    steps = OptimizerSteps(World(options.mesh, rank, side), 1)
     with side.listening(own_random_state=True), steps.watched():
         with _arguments(options.script, options.arguments):
             _run(options.script, steps)

@@ -42,10 +42,11 @@ class Stepped(BaseException):
     """Ends the script."""
 
 
-class Steps:
-    """The optimizers of a script, how often each has stepped, and where the recording ends.
+class OptimizerSteps:
+    """The optimizers of a script, and how often each has stepped.
 
-    One may hold others, as ZeroRedundancyOptimizer does.
+    The script ends where each has made `wanted` steps. An optimizer may hold others, as
+    ZeroRedundancyOptimizer does.
     """
 
     def __init__(self, world: World, wanted: int) -> None:
@@ -55,7 +56,6 @@ class Steps:
         self.under_way: list[Any] = []
         self.done: list[Any] = []
         self.stopped = False
-        self.in_rest = False  # all have stepped, and the script goes on
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -68,31 +68,19 @@ class Steps:
         handles = [
             optim.register_optimizer_step_pre_hook(self._before),
             optim.register_optimizer_step_post_hook(self._after),
-            nn_module.register_module_forward_pre_hook(self._called),
         ]
-        recorder = self.side.recorder
-        reads = recorder.reads
-
-        def read(tensors: Any) -> None:
-            if self.in_rest and any(isinstance(t, torch.Tensor) and _trained(t) for t in tensors):
-                self._end("it computes with parameters again")
-            reads(tensors)
-
         optim.Optimizer.__init__ = made
-        recorder.reads = read
-        self.side.loaders.asked = lambda: self._end("it asks for its next batch")
         try:
             yield
         finally:
             optim.Optimizer.__init__ = make
-            recorder.reads = reads
             for handle in handles:
                 handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self.side.binding.priming:
             return  # no step of the script's
-        self._end("an optimizer steps again")
+        self._begins()
         if self.count(optimizer) == MOST_STEPS * self.wanted:
             self._stop()
         self.under_way.append(optimizer)
@@ -102,8 +90,57 @@ class Steps:
             return
         self.under_way.pop()
         self.done.append(optimizer)
-        if self.under_way or not all(self.count(o) >= self.wanted for o in self.there):
-            return
+        if not self.under_way and all(self.count(o) >= self.wanted for o in self.there):
+            self._all_done()
+
+    def _begins(self) -> None:
+        """An optimizer begins a step."""
+
+    def _all_done(self) -> None:
+        self._stop()
+
+    def ended(self) -> None:
+        """The script has ended by itself."""
+
+    def _stop(self) -> None:
+        self.stopped = True
+        raise Stepped
+
+    def count(self, optimizer: Any) -> int:
+        return sum(o is optimizer for o in self.done)
+
+
+class Steps(OptimizerSteps):
+    """The same, and the script goes on to its next step."""
+
+    def __init__(self, world: World, wanted: int) -> None:
+        super().__init__(world, wanted)
+        self.in_rest = False  # all have stepped, and the script goes on
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        recorder = self.side.recorder
+        reads = recorder.reads
+
+        def read(tensors: Any) -> None:
+            if self.in_rest and any(isinstance(t, torch.Tensor) and _trained(t) for t in tensors):
+                self._end("it computes with parameters again")
+            reads(tensors)
+
+        handle = nn_module.register_module_forward_pre_hook(self._called)
+        recorder.reads = read
+        self.side.loaders.asked = lambda: self._end("it asks for its next batch")
+        try:
+            with super().watched():
+                yield
+        finally:
+            recorder.reads = reads
+            handle.remove()
+
+    def _begins(self) -> None:
+        self._end("an optimizer steps again")
+
+    def _all_done(self) -> None:
         if self.side.initial_state.without_rest:
             self._stop()
         self.in_rest = True
@@ -124,13 +161,6 @@ class Steps:
         """The script has ended by itself."""
         if self.in_rest and not self.stopped:
             self.side.ended = "it ends", ""
-
-    def _stop(self) -> None:
-        self.stopped = True
-        raise Stepped
-
-    def count(self, optimizer: Any) -> int:
-        return sum(o is optimizer for o in self.done)
 
     def leave_out(self) -> None:
         """What was not looked at, of the script and of what it was to do."""

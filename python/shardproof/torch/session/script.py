@@ -36,7 +36,7 @@ from ..distributed.mesh import Mesh
 from ..step.world import World
 from ..trace.recording import Step
 from .capture import Capture, CaptureError, capture, verify
-from .rest_of_step import Stepped, Steps
+from .rest_of_step import OptimizerSteps, Stepped, Steps
 
 
 class _Labelled:
@@ -131,7 +131,7 @@ def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
 
 
-def _run(path: str, optimizers: Steps) -> None:
+def _run(path: str, optimizers: OptimizerSteps) -> None:
     try:
         runpy.run_path(path, run_name="__main__")
     except Stepped:

@@ -213,9 +213,15 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
     def test_that_goes_by_the_size_of_a_batch(self):
         """On one device the script would read 4 samples at once and not 8."""
         done = run_text(self.TEXT.replace("REST", "print(right.item() / (BATCH * world))"))
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
         self.assertIn("schedule: optimizer0.groups.0.lr of the next step is not", done.stdout)
         self.assertIn("counted-samples: the number printed at train.py:20 is not", done.stdout)
+
+    def test_a_schedule_that_is_not_the_same_on_all_ranks(self):
+        """No count of batches makes ranks differ from each other."""
+        text = self.TEXT.replace("    scheduler.step()", "    if rank == 0: scheduler.step()")
+        done = run_text(text.replace("REST", "pass"))
+        self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
 
 
 class Output(unittest.TestCase):

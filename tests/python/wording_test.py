@@ -253,8 +253,8 @@ class Command(unittest.TestCase):
             )
             self.assertIn(
                 f"Assumed (checkable): rest-of-script: {told}, with what the script then does to "
-                "models, copies of weights, optimizers and numbers that are reduced and printed, "
-                "until it calls a model again at train.py:",
+                "models, optimizers, and the copies of weights and printed numbers that are listed "
+                "as compared, until it calls a model again at train.py:",
                 done.stdout,
             )
             self.assertIn("nor what it does afterwards; --steps N verifies more\n", done.stdout)

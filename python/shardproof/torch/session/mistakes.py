@@ -95,7 +95,7 @@ def _learning_rate(single: Recording, sides: Sequence[Recording]) -> str:
         if not theirs and times is not None:
             return (
                 f"the learning rate is {there:.6g} on the ranks and {rate:.6g} on the single "
-                f"device: it is multiplied by a number of ranks, {times}"
+                f"device, {times} times as much, which is a number of ranks"
             )
     return ""
 

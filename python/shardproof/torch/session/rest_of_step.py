@@ -254,12 +254,15 @@ def schedules_apart(
 
     The single device has the ranks' batches together. Where the script itself would read others
     there, what it counts by their size (`len(data) // batch_size // world`) is another number, and
-    so is a schedule that goes by it. By name, what is said of it.
+    so is a schedule that goes by it. Ranks count the same, so it is the same on all of them. By
+    name, what is said of it.
     """
     if not any(s.together and s.alone != sum(s.sizes) for s in loaders.values()):
         return {}
     found = {}
     for name, here in single.settings.items():
+        if len({side.settings[name] for side in sides if name in side.settings}) > 1:
+            continue
         before = single.settings_in_step.get(name)
         for side in sides:
             there = side.settings.get(name, here)

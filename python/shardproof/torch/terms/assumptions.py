@@ -165,8 +165,8 @@ def rest_of_script(
         at = f" at {ended[1]}" if ended[1] else ""
         text = (
             f"only the {what} {were} verified, with what the script then does to models, "
-            "copies of weights, optimizers and numbers that are reduced and printed, until "
-            f"{ended[0]}{at}: not its other variables, nor what it does afterwards"
+            "optimizers, and the copies of weights and printed numbers that are listed as "
+            f"compared, until {ended[0]}{at}: not its other variables, nor what it does afterwards"
         )
     else:
         text = f"only the {what} {were} verified, not what the script does afterwards"
@@ -197,9 +197,10 @@ def copies_left(rank: int, names: str) -> Assumption:
 def counted_apart(label: str) -> Assumption:
     return Assumption(
         "counted-samples",
-        Kind.CHECKABLE,
+        Kind.RISK,
         f"{label} is not compared: on the single device, where the script itself reads smaller "
-        "batches than the ranks' together, it is divided by their size",
+        "batches than the ranks' together, it is larger by as much, as a sum is that is divided by "
+        "their size. A number that is divided by the ranks once too often looks the same",
     )
 
 

@@ -62,6 +62,10 @@ class Inert:
 
 _MARK = object()
 _LIMIT = 100_000_000  # instructions
+# Of a key: how deep its tuples are nested, and how many values they have. Python hashes a tuple by
+# recursion without a limit, and a tuple that is shared once for each place that it is in.
+_KEY_DEPTH = 100
+_KEY_VALUES = 10_000
 _ATOMS = {
     *("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
@@ -92,7 +96,7 @@ def read_pickle(data: bytes, known: Callable[[str, str], bool]) -> Any:
             if count > _LIMIT:
                 raise PickleError(f"more than {_LIMIT:,} instructions")
             if opcode.name == "STOP":
-                return machine.stack.pop()
+                return machine.top(1)[0]
             machine.step(opcode.name, argument)
     except PickleError as error:
         raise PickleError(f"byte {position:,}: {error}") from None
@@ -116,6 +120,13 @@ class _Machine:
                 return found
         raise ValueError("no mark on the stack")
 
+    def top(self, count: int) -> list[Any]:
+        """The topmost values, in order. A mark is none of them."""
+        found = self.stack[-count:]
+        if len(found) != count or any(x is _MARK for x in found):
+            raise ValueError("the stack is too short")
+        return found
+
     def step(self, name: str, argument: Any) -> None:
         stack = self.stack
         if name in _ATOMS:
@@ -129,17 +140,14 @@ class _Machine:
         elif name in ("BINGET", "LONG_BINGET", "GET"):
             stack.append(self.memory[int(argument)])
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self.memory[int(argument)] = stack[-1]
+            self.memory[int(argument)] = self.top(1)[0]
         elif name == "MEMOIZE":
-            self.memory[len(self.memory)] = stack[-1]
+            self.memory[len(self.memory)] = self.top(1)[0]
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             self.named(argument)
         elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             n = int(name[-1])
-            few = tuple(stack[-n:])
-            if len(few) != n:
-                raise ValueError("the stack is too short")
-            stack[-n:] = [few]
+            stack[-n:] = [tuple(self.top(n))]
         elif name in ("TUPLE", "LIST", "FROZENSET"):
             taken = self.to_mark()
             stack.append(tuple(taken) if name == "TUPLE" else taken)
@@ -148,13 +156,15 @@ class _Machine:
             self.set_pairs(made, self.to_mark())
             stack.append(made)
         elif name in ("APPEND", "APPENDS", "ADDITEMS"):
-            taken = [stack.pop()] if name == "APPEND" else self.to_mark()
+            taken = self.top(1) if name == "APPEND" else self.to_mark()
+            if name == "APPEND":
+                stack.pop()
             target = stack[-1].items if isinstance(stack[-1], Inert) else stack[-1]
             if not isinstance(target, list):
                 raise ValueError(f"{name} to {type(target).__name__}")
             target.extend(taken)
         elif name in ("SETITEM", "SETITEMS"):
-            taken = stack[-2:] if name == "SETITEM" else self.to_mark()
+            taken = self.top(2) if name == "SETITEM" else self.to_mark()
             if name == "SETITEM":
                 del stack[-2:]
             self.set_pairs(stack[-1], taken)
@@ -163,7 +173,7 @@ class _Machine:
         elif name == "POP_MARK":
             self.to_mark()
         elif name == "DUP":
-            stack.append(stack[-1])
+            stack.append(self.top(1)[0])
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, made_by = stack.pop(), stack.pop()
             self.make(made_by, arguments, {})
@@ -171,7 +181,9 @@ class _Machine:
             keywords, arguments, made_by = stack.pop(), stack.pop(), stack.pop()
             self.make(made_by, arguments, keywords)
         elif name == "BUILD":
-            self.build(stack.pop())
+            state = self.top(1)[0]
+            stack.pop()
+            self.build(state)
         else:  # persistent names, extensions, buffers, OBJ, INST: no plan has them
             raise PickleError(f"the instruction {name} is not supported")
 
@@ -215,12 +227,27 @@ class _Machine:
             raise ValueError("a key without a value")
         pairs = list(zip(found[::2], found[1::2]))
         if isinstance(target, dict):
+            for key, _ in pairs:
+                _check_key(key)
             # An inert key is that object: two of them are equal only if they are one.
             target.update(pairs)
         elif isinstance(target, Inert):
             target.pairs.extend(pairs)
         else:
             raise ValueError(f"an item of {type(target).__name__}")
+
+
+def _check_key(key: Any) -> None:
+    """Refuses a key whose hash Python could not compute. By levels, without recursion."""
+    level, values = [key], 0
+    for _ in range(_KEY_DEPTH):
+        level = [part for x in level if isinstance(x, tuple) for part in x]
+        values += len(level)
+        if values > _KEY_VALUES:
+            raise PickleError(f"a key of a dictionary has more than {_KEY_VALUES:,} values")
+        if not level:
+            return
+    raise PickleError(f"a key of a dictionary is nested more than {_KEY_DEPTH} levels deep")
 
 
 def _is_attributes(x: Any) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversions of checkpoints, right and wrong, with the first wrong element."""
 
+import argparse
+import collections
 import contextlib
 import copy
 import functools
@@ -466,8 +468,119 @@ class Refusals(unittest.TestCase):
         with self.assertRaises(sp.ConversionError):
             check(lambda s: {"x": kept[0]})
 
+    def test_sources_with_more_than_their_elements(self):
+        class Named(dict):
+            pass
+
+        marked = torch.zeros(4, 3)
+        marked.partition_dim = 1
+        graded = torch.zeros(4, 3)
+        graded.grad = torch.zeros(4, 3)
+        x = meta(4, 3)
+        ordered = collections.OrderedDict(x=x)
+        ordered.version = 2
+        for message, source in {
+            "source tensor 'x' has the attribute 'partition_dim'.*detach": {"x": marked},
+            "'x' is a Parameter": {"x": torch.nn.Parameter(x)},
+            "'x' requires a gradient": {"x": torch.zeros(4, 3, requires_grad=True)},
+            "'x' has a gradient": {"x": graded},
+            "the source is a defaultdict": collections.defaultdict(int, x=x),
+            "'a' of the source is a Named": {"x": x, "a": Named()},
+            "the source has the attribute 'version'": ordered,
+            "'a' of the source is a Sizes": {
+                "x": x,
+                "a": collections.namedtuple("Sizes", "n")(1),
+            },
+            "value 'a' .Namespace. has tensors in it": {"x": x, "a": argparse.Namespace(x=x)},
+            "value 'a' .generator. cannot be copied": {"x": x, "a": (i for i in "a")},
+        }.items():
+            with self.subTest(message), self.assertRaisesRegex(sp.ConversionError, message):
+                check(lambda s: {"x": s["x"]}, source=source)
+
+    def test_writes_to_what_is_read(self):
+        """PyTorch may read elements that it has written already."""
+
+        def write(target, value):
+            target[...] = value
+
+        again = "writes elements that it also reads"
+        for name, message, change in (
+            ("shifted", again, lambda x: write(x[:, 1:], x[:, :-1])),
+            ("transposed", again, lambda x: write(x[:3], x[:3].t())),
+            ("added", again, lambda x: x[:, 1:].add_(x[:, :-1])),
+            ("broadcast", again, lambda x: x.sub_(x[:, :1])),
+            ("indexed", again, lambda x: write_rows(x[:3], x[1:])),
+            ("scattered", again, lambda x: x[:3].scatter_(0, torch.tensor([[0]]), x[1:])),
+            ("constants", again, lambda x: shifted_constants()),
+            ("window", "several places", lambda x: torch.zeros(13).unfold(0, 2, 1).copy_(1 * ONE)),
+            ("window filled", "several places", lambda x: torch.zeros(9).unfold(0, 2, 1).fill_(1)),
+        ):
+
+            def convert(source, change=change):
+                change(source["x"])
+                return source
+
+            with self.subTest(name), self.assertRaisesRegex(sp.ConversionError, message):
+                check(convert, arithmetic=["add", "sub"])
+
+        def allowed(source):
+            x = source["x"]
+            x[0] = x[1]  # disjoint
+            x[:, ::2][2:] = x[:, 1:2][2:]  # disjoint, in one range of memory
+            write(x, x)
+            x[3].add_(x[3])
+            return source
+
+        def specification(source):
+            a, b, c, d = source["x"]
+            d = torch.stack([d[1], d[1], d[1]])
+            return {"x": torch.stack([b, b, torch.stack([c[1], c[1], c[1]]), d + d])}
+
+        report = check(allowed, specification, arithmetic=["add"], replicated=["x"], unused=["x"])
+        self.assertTrue(report, report)
+
+    def test_text_and_addresses(self):
+        for name, read in {
+            "repr": repr,
+            "str": str,
+            "format": lambda x: f"{x}",
+            "format of a number": lambda x: f"{x[0, 0]:.2f}",
+            "address": lambda x: x.data_ptr() % 16,
+            "address as an index": lambda x: range(9)[x.data_ptr()],
+            "address in words": lambda x: str(x.data_ptr()),
+            "address of the storage": lambda x: int(x.untyped_storage().data_ptr()),
+            "comparison": lambda x: x.data_ptr() == 0,
+            "sparse": lambda x: torch.ops.aten._to_copy(x, layout=torch.sparse_coo),
+        }.items():
+
+            def convert(source, read=read):
+                with contextlib.suppress(Exception):
+                    read(source["x"])
+                return {"x": source["x"]}
+
+            with self.subTest(name), self.assertRaises(sp.ConversionError):
+                check(convert)
+
+        def deduplicated(source):
+            self.assertEqual("tensor([1, 2])", repr(torch.tensor([1, 2])))
+            self.assertEqual("3", f"{torch.tensor(3)}")
+            return {x.data_ptr(): {"x": x} for x in (source["x"], source["y"])}.popitem()[1]
+
+        x = torch.zeros(4, 3)
+        self.assertTrue(check(deduplicated, source={"x": x, "y": x}))
+
 
 OUTSIDE = torch.zeros(4, 3)
+ONE = torch.ones(12, 2)
+
+
+def write_rows(target, values):
+    target[torch.arange(3)] = values
+
+
+def shifted_constants():
+    index = torch.ones(2, 6, dtype=torch.long)
+    index[:, 1:].add_(index[:, :-1])
 
 
 class Elements(unittest.TestCase):
@@ -555,6 +668,68 @@ class Elements(unittest.TestCase):
             "step holds 3.0, but should hold 3",
             self.first(lambda s: {"x": s["x"], "step": 3.0}, target=target),
         )
+
+    def test_values_that_are_changed_in_place(self):
+        source = {"x": meta(4, 3), "args": argparse.Namespace(tp=2), "ids": {1, 2}}
+
+        def convert(source, change):
+            if change == "tp":
+                source["args"].tp = 1
+            elif change == "ids":
+                source["ids"].clear()
+            return source
+
+        for change, first in (
+            ("", None),
+            ("tp", "args holds Namespace(tp=1), but should hold Namespace(tp=2)"),
+            ("ids", "ids holds set(), but should hold {1, 2}"),
+        ):
+            report = check(functools.partial(convert, change=change), lambda s: s, source=source)
+            self.assertEqual(first, next(map(str, report.differences), None))
+        self.assertEqual((2, {1, 2}), (source["args"].tp, source["ids"]))
+
+    def test_objects_that_are_equal_by_attributes(self):
+        class Sizes:
+            heads = 1
+
+        sizes = Sizes()
+        sizes.heads = 2
+        source = {"x": meta(4, 3), "sizes": sizes}
+        self.assertTrue(check(lambda s: s, lambda s: s, source=source))
+
+        def changed(source):
+            source["sizes"].heads = 3
+            return source
+
+        self.assertFalse(check(changed, lambda s: s, source=source))
+
+    def test_kinds_of_keys(self):
+        target = {"0": "x"}
+        self.assertTrue(check(lambda s: {"0": s["x"]}, target))
+        for words, convert in {
+            "int key 0": lambda s: {0: s["x"]},
+            "list item 0": lambda s: [s["x"]],
+        }.items():
+            self.assertEqual(
+                f"0 holds a value under {words}, but should hold a value under key '0'",
+                self.first(convert, target=target),
+            )
+        self.assertEqual(
+            "a/b holds a value under key 'a/b', but should hold a value under key 'a', key 'b'",
+            self.first(lambda s: {"a/b": s["x"]}, target={"a": {"b": "x"}}),
+        )
+
+    def test_versions(self):
+        """`_metadata` of a module's state dict is there."""
+        source = torch.nn.Linear(3, 4, bias=False).state_dict()
+        target = {"x": lambda s: s["weight"]}
+
+        def convert(source):
+            version = source._metadata[""]["version"]
+            return {"x": source["weight"].flip(0) if version else source["weight"]}
+
+        report = check(convert, target, source=source)
+        self.assertIn("x[0, 0] holds weight[3, 0]", report.text)
 
     def test_constants(self):
         def spec(value):

@@ -332,7 +332,34 @@ class Distributed(Folder):
             key = next(k for k in metadata.storage_data if k.fqn == "model.b")
             del metadata.storage_data[key]
 
-        self.assertIn("model.b: ", self.edited(edit))
+        with self.assertRaisesRegex(LayoutError, "model.b: storage_data has no piece at"):
+            self.edited(edit)
+
+    def test_no_storage_data(self):
+        with self.assertRaisesRegex(LayoutError, "storage_data has no"):
+            self.edited(lambda metadata: metadata.storage_data.clear())
+
+    def test_places_in_files(self):
+        for message, offset, length in (
+            ("has 1 bytes in __0_0.distcp", 0, 1),
+            ("no place in __0_0.distcp", -50, 500),
+        ):
+
+            def edit(metadata, offset=offset, length=length):
+                key, info = next(
+                    (k, i) for k, i in metadata.storage_data.items() if k.fqn == "model.a"
+                )
+                metadata.storage_data[key] = type(info)(info.relative_path, offset, length)
+
+            with self.assertRaisesRegex(LayoutError, message):
+                self.edited(edit)
+            super().tearDown()
+            self.setUp()
+
+    def test_missing_file(self):
+        (self.folder / "__0_0.distcp").unlink()
+        with self.assertRaisesRegex(LayoutError, "the file __0_0.distcp.* is not there"):
+            Layout.dcp(self.folder)
 
     def test_truncated(self):
         file = self.folder / "__0_0.distcp"
@@ -350,6 +377,21 @@ class Distributed(Folder):
         with self.assertRaisesRegex(LayoutError, "would call posix.mkdir"):
             Layout.dcp(folder)
         self.assertFalse((folder / "was here").exists())
+
+    def test_deep_keys(self):
+        nested = b")" + b"\x85" * 2_000_000  # one-element tuples
+        wide = b")" + b"2\x86" * 60  # (x, x) of (x, x) of ...: DUP, TUPLE2
+        for message, key in (("nested more than 100 levels", nested), ("more than 10,000", wide)):
+            (self.folder / ".metadata").write_bytes(b"\x80\x04}" + key + b"Ns.")
+            with self.subTest(message), self.assertRaisesRegex(LayoutError, message):
+                Layout.dcp(self.folder)
+
+    def test_marks(self):
+        """A mark of the stack is no value."""
+        for program in (b"(\x85.", b"](a.", b"}(Ns.", b"(2.", b"(\x94.", b"(q\x00.", b"(."):
+            (self.folder / ".metadata").write_bytes(b"\x80\x04" + program)
+            with self.subTest(program), self.assertRaisesRegex(LayoutError, "the stack is too"):
+                Layout.dcp(self.folder)
 
 
 def sharded(key, shape, offset, local, replica=0, extra=0, **others):

@@ -275,6 +275,8 @@ def _dcp(path: pathlib.Path) -> Layout:
         place = f"{file}: {name}"
         kind = entry.kind if isinstance(entry, Inert) else ""
         if kind == "BytesStorageMetadata":
+            if (name, ()) not in stored:
+                raise LayoutError(f"{place}: storage_data has no entry for it")
             layout.others.append(name)
             continue
         if kind != "TensorStorageMetadata":
@@ -294,20 +296,28 @@ def _dcp(path: pathlib.Path) -> Layout:
             if not isinstance(chunk, Inert):
                 raise LayoutError(f"{place} has no chunks")
             offset = _size(chunk.get("offsets"), f"{place}: offsets")
-            where = stored.get((name, offset))
-            if where is None and stored:
-                layout.problems.append((name, f"no file has its piece at {list(offset)}"))
+            if (name, offset) not in stored:
+                raise LayoutError(f"{place}: storage_data has no piece at {list(offset)}")
+            where, length = stored[name, offset]
             size = _size(chunk.get("sizes"), f"{place}: sizes")
-            tensor.pieces.append(Piece(offset, size, where or "unknown"))
+            # torch.save puts a header around the numbers, so that the length may be larger.
+            needed = math.prod(size) * _BYTES.get(tensor.dtype, 1)
+            if length is not None and length < needed:
+                raise LayoutError(
+                    f"{place}: its piece at {list(offset)} has {length:,} bytes in {where}, "
+                    f"{list(size)} of {tensor.dtype} need {needed:,}"
+                )
+            tensor.pieces.append(Piece(offset, size, where))
         layout.tensors[name] = tensor
     return layout
 
 
 def _stored(
     raw: Inert, file: pathlib.Path, layout: Layout
-) -> dict[tuple[str, tuple[int, ...]], str]:
-    """Which file has a piece. Two pieces that share bytes of a file are a problem."""
-    found: dict[tuple[str, tuple[int, ...]], str] = {}
+) -> dict[tuple[str, tuple[int, ...]], tuple[str, int | None]]:
+    """Which file has a piece, and how many bytes of it (None: transformed, as by compression). Two
+    pieces that share bytes of a file are a problem."""
+    found: dict[tuple[str, tuple[int, ...]], tuple[str, int | None]] = {}
     spans: dict[str, list[tuple[int, int, str]]] = {}
     entries = raw.get("storage_data")
     for key, info in (entries if isinstance(entries, dict) else {}).items():
@@ -317,10 +327,11 @@ def _stored(
         where, low, length = (info.get(k) for k in ("relative_path", "offset", "length"))
         if not isinstance(name, str) or not isinstance(where, str):
             raise LayoutError(f"{file}: storage_data is not understood")
-        if type(low) is int and type(length) is int:
-            spans.setdefault(where, []).append((low, low + length, name))
+        if type(low) is not int or type(length) is not int or low < 0 or length < 0:
+            raise LayoutError(f"{file}: {name}: no place in {where} (offset {low}, {length} bytes)")
+        spans.setdefault(where, []).append((low, low + length, name))
         place = () if offset is None else _size(offset, f"{file}: {name}: offset")
-        found[name, place] = where
+        found[name, place] = (where, None if info.get("transform_descriptors") else length)
     for where, parts in spans.items():
         end = 0
         for low, high, name in sorted(parts):
@@ -328,7 +339,9 @@ def _stored(
                 layout.problems.append((name, f"its bytes in {where} are also another's"))
             end = max(end, high)
         path = file.parent / where
-        if path.exists() and path.stat().st_size < end:
+        if not path.is_file():
+            raise LayoutError(f"{file}: the file {where}, which has pieces, is not there")
+        if path.stat().st_size < end:
             layout.problems.append(
                 ("", f"{where} has {path.stat().st_size:,} bytes, its pieces need {end:,}")
             )

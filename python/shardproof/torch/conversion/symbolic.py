@@ -72,7 +72,7 @@ class SymbolicTensor(torch.Tensor):
         if name == "__set__" and func == torch.Tensor.data.__set__:
             return _set_data(*args)
         if name == "data_ptr":  # who shares memory with whom is as for real tensors
-            return args[0]._identities.data_ptr()
+            return _Pointer(args[0]._session, args[0]._identities.data_ptr())
         if name == "untyped_storage":
             return _Storage(args[0])
         if name == "__deepcopy__":
@@ -90,10 +90,16 @@ class SymbolicTensor(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"SymbolicTensor(shape={list(self.shape)}, dtype={name_of(self.dtype)})"
+        if _running is not self._session:  # in reports, after the end
+            return f"SymbolicTensor(shape={list(self.shape)}, dtype={name_of(self.dtype)})"
+        with _disable_current_modes():  # the text has the elements in it
+            return repr(self._session.numbers(self, "the text of a tensor"))
 
     def __format__(self, format_spec: str) -> str:
-        return repr(self)
+        if _running is not self._session:
+            return repr(self)
+        with _disable_current_modes():
+            return format(self._session.numbers(self, "the text of a tensor"), format_spec)
 
 
 _UNFOLLOWED = {
@@ -116,14 +122,41 @@ _UNFOLLOWED = {
 }
 
 
+class _Pointer:
+    """An address: enough to find out which tensors share memory. It is never a number, because what
+    is at the address are identities, and its bits differ from run to run."""
+
+    def __init__(self, session: Session, address: int) -> None:
+        self._session = session
+        self._address = address
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Pointer):
+            self._read()
+        return isinstance(other, _Pointer) and self._address == other._address
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def _read(self, *_: Any) -> Any:
+        self._session.refuse(
+            "it uses the address of a tensor as a number, as what reads its bytes does"
+        )
+
+    __int__ = __index__ = __bool__ = __format__ = __repr__ = __reduce_ex__ = _read
+    __add__ = __radd__ = __sub__ = __rsub__ = __mod__ = __and__ = __rshift__ = __floordiv__ = _read
+    __lt__ = __le__ = __gt__ = __ge__ = _read
+
+
 class _Storage:
     """The storage of a symbolic tensor: enough to find out which tensors share memory."""
 
     def __init__(self, tensor: SymbolicTensor) -> None:
         self._tensor = tensor
 
-    def data_ptr(self) -> int:
-        return int(self._tensor._identities.untyped_storage().data_ptr())
+    def data_ptr(self) -> _Pointer:
+        session = self._tensor._session
+        return _Pointer(session, self._tensor._identities.untyped_storage().data_ptr())
 
     def nbytes(self) -> int:
         elements = self._tensor._identities.untyped_storage().nbytes() // 8
@@ -227,6 +260,8 @@ class Session:
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.writes += func._schema.is_mutable
         name = func._schema.name.removeprefix("aten::")
+        if func._schema.is_mutable:
+            self._check_overlap(func, name, args, kwargs)
         tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
         for x in tensors:
             if not isinstance(x, SymbolicTensor):
@@ -271,6 +306,31 @@ class Session:
             if not known and base in self.elementwise:
                 return self._arithmetic(func, base, args, kwargs)
         return self._on_numbers(func, name, args, kwargs, symbolic)
+
+    def _check_overlap(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """PyTorch reads elements that it has written already where a written operand shares memory
+        with another operand. The result then depends on dtypes, vector sizes and threads. Only
+        elementwise operators on the same elements in the same places are free of that."""
+        written, read = (
+            [x for x in found if isinstance(x, SymbolicTensor)]
+            for found in _operands(func, args, kwargs)
+        )
+        aligned = name == "copy_" or torch.Tag.pointwise in func.tags
+        for i, x in enumerate(written):
+            if _overlaps_itself(x._identities):
+                self.refuse(
+                    f"{name} writes to a view that has one element in several places, in an order "
+                    "that PyTorch leaves open; write to a copy (.clone())"
+                )
+            for other in (*read, *written[i + 1 :]):
+                a, b = x._identities, other._identities
+                if _share_elements(a, b) and not (aligned and _same_places(a, b)):
+                    self.refuse(
+                        f"{name} writes elements that it also reads in other places, so that it "
+                        "may read what it has written; read from a copy (.clone())"
+                    )
 
     def check_memory(self, tensor: torch.Tensor) -> None:
         """A symbolic tensor whose class was taken away has no memory to read."""
@@ -341,6 +401,8 @@ class Session:
         return tree_map(lambda x: self.wrap(x, dtype), made)
 
     def _to_copy(self, tensor: Any, *, dtype: Any = None, **others: Any) -> Any:
+        if others.get("layout") not in (None, torch.strided):
+            self.refuse("it makes a tensor that is not dense")
         memory = others.get("memory_format") or torch.preserve_format
         ids = self.ids_as(tensor, dtype or tensor.dtype).clone(memory_format=memory)
         return self.wrap(ids, dtype or tensor.dtype)
@@ -391,12 +453,7 @@ class Session:
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool
     ) -> Any:
         """Any other operator: all its operands have to be known."""
-        arguments = func._schema.arguments
-        written: list[Any] = []
-        for i, argument in enumerate(arguments):
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                written += [x for x in tree_flatten(value)[0] if isinstance(x, torch.Tensor)]
+        written, _ = _operands(func, args, kwargs)
         aliases = any(r.alias_info is not None for r in func._schema.returns)
         if symbolic and aliases and not written:
             self.refuse(f"the view {name} is not followed")
@@ -458,6 +515,66 @@ def unspecified(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     session = _running
     with _disable_current_modes():
         return session.wrap(torch.full(shape, ANYTHING), dtype)
+
+
+def _operands(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors that an operator writes to, and those that it only reads."""
+    written: list[torch.Tensor] = []
+    read: list[torch.Tensor] = []
+    for i, argument in enumerate(func._schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        found = [x for x in tree_flatten(value)[0] if isinstance(x, torch.Tensor)]
+        (written if writes else read).extend(found)
+    return written, read
+
+
+def _end(x: torch.Tensor) -> int:
+    """The offset behind the last element, in the storage."""
+    extent = sum((n - 1) * k for n, k in zip(x.shape, x.stride()))
+    return int(x.storage_offset() + extent) + 1
+
+
+def _overlaps_itself(x: torch.Tensor) -> bool:
+    """Are two elements of the tensor one element of its storage?"""
+    if not x.numel():
+        return False
+    dimensions = sorted((k, n) for n, k in zip(x.shape, x.stride()) if n > 1)
+    extent = 1
+    for stride, size in dimensions:
+        if stride == 0:
+            return True
+        if stride < extent:
+            break
+        extent += (size - 1) * stride
+    else:
+        return False
+    offsets = torch.arange(_end(x)).as_strided(x.shape, x.stride(), x.storage_offset())
+    return bool(offsets.unique().numel() != x.numel())
+
+
+def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Is an element of the storage in both tensors?"""
+    if not a.numel() or not b.numel():
+        return False
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    low = min(a.storage_offset(), b.storage_offset())
+    if a.storage_offset() >= _end(b) or b.storage_offset() >= _end(a):
+        return False
+    hit = torch.zeros(max(_end(a), _end(b)) - low, dtype=torch.bool)
+    hit.as_strided(a.shape, a.stride(), a.storage_offset() - low).fill_(True)
+    return bool(hit.as_strided(b.shape, b.stride(), b.storage_offset() - low).any())
+
+
+def _same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Has b, broadcast to the shape of a, each element where a has it?"""
+    if a.storage_offset() != b.storage_offset() or b.dim() > a.dim():
+        return False
+    strides = b.expand(a.shape).stride()
+    return all(n == 1 or j == k for n, j, k in zip(a.shape, a.stride(), strides))
 
 
 def _one(identity: int) -> torch.Tensor:

@@ -21,7 +21,8 @@ _SHOWN = 5  # differences in the text
 class Difference:
     """One thing that is wrong.
 
-    kind: "element", "shape", "dtype", "missing", "extra", "value", "unused" or "duplicate". name:
+    kind: "element", "shape", "dtype", "missing", "extra", "path", "value", "unused" or "duplicate".
+    name:
     the tensor of the target; of the source for "unused" and "duplicate". index: the first wrong
     element's, row-major; () for a difference of a whole tensor. holds, should_hold: in words.
     count: how many elements of this tensor.
@@ -125,7 +126,8 @@ def verify_conversion(
     tensors, provided that a run of it depends on nothing else.
     source, target: dictionaries and lists, nested in any way. A value is named by its keys, joined
     by slashes. Only shapes, strides, dtypes and shared memory of the source's tensors are used, so
-    they may be on the meta device. The target's specification is a function of the source, or has a
+    they may be on the meta device; the symbolic tensors are on the CPU. Values that are no tensors
+    are copied for each function. The target's specification is a function of the source, or has a
     leaf for each leaf of the target: the name of a source tensor, a function of the source that
     returns a tensor, or a value. Specifications are written with PyTorch's operators, and may have
     `unspecified()` elements.
@@ -148,14 +150,16 @@ def verify_conversion(
     session = Session(operators)
     symbolic = SymbolicSource(session, source, tied)
     with session.active(specifying=True):
-        expected = _specification(symbolic, target, dtype)
+        expected, should_be_at = _specification(symbolic, target, dtype)
     expected = {name: _leaf(session, name, x, True) for name, x in expected.items()}
     given = symbolic.copy()
     with session.active(specifying=False):
         converted = convert(given)
-        converted = leaves(converted, "target")
+        is_at: dict[str, str] = {}
+        converted = leaves(converted, "target", is_at)
     actual = {name: _leaf(session, name, x, False) for name, x in converted.items()}
     comparison = _Comparison(session, symbolic, [*replicated], [*unused], [*ignore])
+    comparison.paths = (is_at, should_be_at)
     return comparison.report(expected, actual, getattr(convert, "__name__", "the conversion"), tied)
 
 
@@ -178,14 +182,15 @@ def _operators(names: Iterable[str]) -> list[str]:
 
 def _specification(
     symbolic: SymbolicSource, target: Any, dtype: torch.dtype | None
-) -> dict[str, Any]:
-    """Name to value. What one function does to its source does not reach another's."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Name to value, and to path. What one function does to its source does not reach another's."""
+    paths: dict[str, str] = {}
     if callable(target):
-        found = leaves(target(symbolic.copy()), "specification")
+        found = leaves(target(symbolic.copy()), "specification", paths)
     else:
         found = {}
         tensors: dict[str, Any] = leaves(symbolic.copy(), "source")
-        for name, leaf in leaves(target, "specification").items():
+        for name, leaf in leaves(target, "specification", paths).items():
             if isinstance(leaf, str):
                 if leaf not in tensors:
                     raise ConversionError(f"target {name!r}: the source has no {leaf!r}")
@@ -199,7 +204,7 @@ def _specification(
         for name, x in found.items():
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 found[name] = x.to(dtype)
-    return found
+    return found, paths
 
 
 def _leaf(session: Session, name: str, x: Any, specifying: bool) -> Any:
@@ -250,6 +255,7 @@ class _Comparison:
         self.tensors = 0
         self.open = 0
         self.held: list[torch.Tensor] = []
+        self.paths: tuple[dict[str, str], dict[str, str]] = ({}, {})  # of the target, as it should
 
     def report(
         self,
@@ -273,6 +279,9 @@ class _Comparison:
             if leaf not in actual:
                 self._add("missing", leaf)
             else:
+                words = [f"a value under {paths.get(leaf)}" for paths in self.paths]
+                if words[0] != words[1]:
+                    self._add("path", leaf, (), words)
                 self._compare(leaf, actual[leaf], should)
         for leaf in actual:
             if leaf not in expected and leaf not in ignored:
@@ -372,6 +381,11 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     try:
+        if hasattr(a, "dtype") and hasattr(a, "shape"):  # an array of numpy
+            return bool(a.dtype == b.dtype and a.shape == b.shape and (a == b).all())
+        if a is not b and not any("__eq__" in c.__dict__ for c in type(a).__mro__[:-1]):
+            # The two functions had copies of their own. Objects without attributes are not equal.
+            return bool(vars(a)) and bool(vars(a) == vars(b))
         return bool(a == b)
     except Exception:
         return False

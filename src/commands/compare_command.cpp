@@ -8,6 +8,7 @@
 #include "commands/files.h"
 #include "commands/report_options.h"
 #include "commands/streams.h"
+#include "commands/validators.h"
 #include "compare/compare.h"
 #include "compare/report.h"
 #include "report/exit_codes.h"
@@ -69,13 +70,13 @@ void addCompareCommand(CLI::App& app, std::function<int()>& run) {
   command
       ->add_option("--factor", arguments->options.factor,
                    "A tensor may differ by so many times what the perturbed reference does")
-      ->check(CLI::Range(1.0, 1e6))
+      ->check(CLI::Range(1.0, 1e6) & isNumber())
       ->capture_default_str()
       ->type_name("X");
   command
       ->add_option("--bound", arguments->options.bound,
                    "A tensor with a tolerance above this share of its norm is undecided")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(CLI::Range(1e-6, 1.0) & isNumber())
       ->capture_default_str()
       ->type_name("X");
   command

@@ -19,4 +19,15 @@ inline CLI::Validator secondsRange() {
       "SECONDS");
 }
 
+// CLI::Range lets "nan" pass.
+inline CLI::Validator isNumber() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value == value) return {};
+        return "Value " + text + " is not a number";
+      },
+      "");
+}
+
 }  // namespace shardproof

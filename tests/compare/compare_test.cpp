@@ -172,6 +172,29 @@ TEST(Compare, ATensorThatIsZeroButForRoundingIsCompared) {
   EXPECT_EQ(compareTraces(reference.written(), written(1e-6F), {}).verdict, Agreement::kDiffers);
 }
 
+TEST(Compare, CopiesThatDifferAreAFindingWhereTheReferenceIsNotFinite) {
+  const Folder folder;
+  Reference reference(folder);
+  Values values = counted(100);
+  values[0] = NAN;
+  reference.add("w", values, 0);
+  Values other = values;
+  other[3] += 1;
+  writeRank(folder.path("c"), 0, {{"dp", 2}}, {floats("w", {100}, values)});
+  writeRank(folder.path("c"), 1, {{"dp", 2}}, {floats("w", {100}, other)});
+  EXPECT_EQ(compareTraces(reference.written(), folder.path("c"), {}).verdict, Agreement::kDiffers);
+}
+
+TEST(Compare, ARankThatHasRecordedNothingIsNoAgreement) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("w", counted(100), 1e-6F);
+  writeRank(folder.path("c"), 0, {{"dp", 2}}, {floats("w", {100}, counted(100))});
+  writeRank(folder.path("c"), 1, {{"dp", 2}}, {});
+  EXPECT_EQ(compareTraces(reference.written(), folder.path("c"), {}).verdict,
+            Agreement::kUndecided);
+}
+
 TEST(Compare, WhatOneSideDoesNotHave) {
   const Folder folder;
   Reference reference(folder);

@@ -21,6 +21,8 @@ constexpr double kRoundings = 4;
 constexpr std::size_t kFewElements = 64;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
 constexpr std::size_t kKindCount = 12;
+constexpr char kUnmeasured[] =
+    "has integers from 2^53 on, or numbers whose squares doubles do not hold";
 
 // One tensor of the reference, in one call or in all of them.
 struct Item {
@@ -33,6 +35,7 @@ struct Item {
   double perturbed = 0;  // absolute
   double tolerance = 0;  // absolute
   std::size_t elements = 0;
+  double apart = 0;  // copies of the reference, or of a perturbed one, absolute
   bool finite = true;
 };
 
@@ -186,19 +189,27 @@ class Comparer {
         return;
       }
       const Measured found = measure(layout, layoutOf(draw, moved, 1, {}), parallel);
-      item.norm = std::sqrt(found.reference.squared);
-      item.perturbed = std::max(item.perturbed, std::sqrt(found.difference));
+      item.norm = root(found.reference.squared);
+      item.perturbed = std::max(item.perturbed, root(found.difference));
       if (found.reference.notFinite != 0 || found.other.notFinite != 0) item.finite = false;
       if (found.reference.missing != 0)
         throw InputError(reference_.directory, "",
                          item.report.name + " has a gap: no rank has the element at " +
                              placeText(found.reference.firstMissing, layout.shape) + " of shape " +
                              shapeText(layout.shape));
-      if (found.reference.inexact) {
+      if (found.reference.unmeasured() || found.other.unmeasured()) {
         item.report.status = Status::kNotCompared;
-        item.report.message = "has integers beyond 2^53";
+        item.report.message = kUnmeasured;
         return;
       }
+      if (found.other.missing != 0) {  // it would make the tolerance large
+        item.report.status = Status::kNotCompared;
+        item.report.message = "has a gap in " + draw.directory + ", the perturbed reference";
+        return;
+      }
+      for (const Merged* merged : {&found.reference, &found.other})
+        for (const ReplicaError& replica : merged->replicas)
+          item.apart = std::max(item.apart, root(replica.squared));
     }
   }
 
@@ -227,6 +238,10 @@ class Comparer {
       const double unit = item.norm > 0 ? item.norm : 1;
       item.report.perturbed = item.perturbed / unit;
       item.report.tolerance = item.tolerance / unit;
+      if (item.report.status == Status::kAgrees && item.apart > item.tolerance) {
+        item.report.status = Status::kNotCompared;
+        item.report.message = "ranks of the reference have copies that differ";
+      }
     }
   }
 
@@ -236,6 +251,7 @@ class Comparer {
   bool showsNothing(const Item& item) const {
     const double size =
         item.tolerance / std::sqrt(std::max<double>(1, static_cast<double>(item.elements)));
+    if (!std::isfinite(item.norm) || !std::isfinite(item.tolerance)) return true;
     return item.tolerance > options_.bound * item.norm &&
            size > options_.bound * usualSize_[static_cast<std::size_t>(item.report.kind)];
   }
@@ -250,6 +266,12 @@ class Comparer {
     }
     const std::size_t calls = item.candidate->calls();
     const bool perCall = item.call.has_value();
+    if (perCall && calls != item.reference->calls() && !isActivation(report.kind)) {
+      report.status = Status::kDiffers;
+      report.message = "the candidate has it " + std::to_string(calls) + " times, the reference " +
+                       std::to_string(item.reference->calls()) + " times";
+      return;
+    }
     if (perCall && calls != item.reference->calls()) {
       report.status = Status::kNotCompared;
       report.message = "the module is called " + std::to_string(calls) +
@@ -326,14 +348,14 @@ class Comparer {
     }
     const auto measured = [&] {
       found.measured = measure(reference, layout, parallel);
-      found.distance = std::sqrt(found.measured.difference);
+      found.distance = root(found.measured.difference);
       found.fits = fits(item, found);
     };
     measured();
     if (!found.fits && item.report.kind == Kind::kOutputGradient &&
         found.measured.other.squared > 0)
-      if (const double scale =
-              scaleNear(found.measured.product / found.measured.other.squared, calls);
+      if (const double scale = scaleNear(
+              static_cast<double>(found.measured.product / found.measured.other.squared), calls);
           scale != 1) {
         found.scale = scale;
         layout.scale *= scale;
@@ -344,9 +366,10 @@ class Comparer {
 
   bool fits(const Item& item, const Finding& found) const {
     const Measured& m = found.measured;
+    if (m.reference.notFinite == 0 && m.other.notFinite != 0) return false;
     if (m.other.missing != 0 || !(found.distance <= item.tolerance)) return false;
     return std::all_of(m.other.replicas.begin(), m.other.replicas.end(), [&](const auto& replica) {
-      return std::sqrt(replica.squared) <= item.tolerance;
+      return root(replica.squared) <= item.tolerance;
     });
   }
 
@@ -373,21 +396,23 @@ class Comparer {
                        std::to_string(found.scale).substr(0, 8);
     const Merged& merged = found.measured.other;
     for (const ReplicaError& replica : merged.replicas) {
-      const double distance = std::sqrt(replica.squared);
-      if (distance <= item.tolerance) ++report.replicasWithin;
+      const double distance = root(replica.squared);
+      if (item.finite && distance <= item.tolerance) ++report.replicasWithin;
       else report.replicas.push_back({replica.first, replica.rank, distance / unit});
     }
-    if (merged.inexact) {
+    if (merged.unmeasured()) {
       report.status = Status::kNotCompared;
-      report.message = "has integers beyond 2^53";
+      report.message = kUnmeasured;
       return;
     }
-    if (!item.finite) {
-      report.status = found.distance == 0 ? Status::kAgrees : Status::kUncertain;
+    const bool isFinding = merged.missing != 0 || !report.replicas.empty() ||
+                           (found.measured.reference.notFinite == 0 && merged.notFinite != 0);
+    if (!item.finite && !isFinding) {
+      report.status = found.distance == 0 && item.apart == 0 ? Status::kAgrees : Status::kUncertain;
       report.message = "the reference is not finite";
       return;
     }
-    if (found.fits) {
+    if (found.fits && !isFinding) {
       if (showsNothing(item)) {
         report.status = Status::kUncertain;
         report.message = "rounding alone moves it as far as a mistake would";
@@ -442,11 +467,16 @@ class Comparer {
         for (const auto& [key, stored] : file->tensors())
           result_.bytes += stored.count * bytesOfElement(stored.dtype);
     }
-    result_.verdict = differs                         ? Agreement::kDiffers
-                      : uncertain == 0 && decided > 0 ? Agreement::kAgrees
-                                                      : Agreement::kUndecided;
+    std::set<std::int64_t> ranks;
+    for (const auto& [name, tensor] : candidate_.tensors)
+      for (const Piece& piece : tensor.pieces) ranks.insert(piece.rank);
+    const bool anEmptyRank = !partial && ranks.size() < static_cast<std::size_t>(candidate_.world);
+    result_.verdict = differs                                         ? Agreement::kDiffers
+                      : uncertain == 0 && decided > 0 && !anEmptyRank ? Agreement::kAgrees
+                                                                      : Agreement::kUndecided;
     if (result_.verdict == Agreement::kUndecided)
-      result_.reason = uncertain > 0
+      result_.reason = anEmptyRank ? "a rank of the candidate has recorded nothing"
+                       : uncertain > 0
                            ? "of " + std::to_string(uncertain) +
                                  " tensors agreement shows nothing, or they could not be compared"
                            : "no tensor of known layout could be compared";

@@ -9,6 +9,8 @@
 namespace shardproof::compare {
 namespace {
 
+constexpr double kLargestSquared = 1e150;  // sums of squares of such numbers do not overflow
+
 constexpr std::size_t kWindow = std::size_t{1} << 16;  // elements that are put together at a time
 
 // The stretches of a box that are contiguous in the whole tensor, in order.
@@ -61,10 +63,14 @@ class Runs {
   std::size_t outer_ = 0, count_ = 1, length_ = 1, low_ = 0;
 };
 
-double squaredDifference(double a, double b) {
+// Whether a sum of squares of doubles may have overflowed or lost small ones.
+bool isUnsafe(double squared) { return !(squared > 1e-250 && squared < 1e300); }
+
+long double squaredDifference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double difference = a - b;
-  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference * difference;
+  const long double difference = static_cast<long double>(a) - b;
+  return std::isnan(difference) ? std::numeric_limits<long double>::infinity()
+                                : difference * difference;
 }
 
 struct PreparedPiece {
@@ -87,7 +93,7 @@ class Source {
     std::vector<double> values, summand, local;
     std::vector<std::int32_t> owner;
   };
-  using Replicas = std::map<std::pair<std::int64_t, std::int64_t>, double>;
+  using Replicas = std::map<std::pair<std::int64_t, std::int64_t>, long double>;
 
   // The elements from begin up to end, in buffers.values; what is missing is zero.
   void fill(std::size_t begin, std::size_t end, Buffers& buffers, Merged& merged,
@@ -112,10 +118,20 @@ class Source {
     double squared = 0;
     for (double& value : buffers.values) {
       value *= layout_.scale;
-      if (!std::isfinite(value)) ++merged.notFinite;
-      else squared += value * value;
+      if (!std::isfinite(value)) {
+        ++merged.notFinite;
+      } else {
+        squared += value * value;
+        merged.inexact |= std::abs(value) > kLargestSquared;
+        merged.nonzero |= value != 0;
+      }
     }
-    merged.squared += squared;
+    if (!isUnsafe(squared)) {
+      merged.squared += squared;
+      return;
+    }
+    for (const double value : buffers.values)
+      if (std::isfinite(value)) merged.squared += static_cast<long double>(value) * value;
   }
 
  private:
@@ -135,13 +151,14 @@ class Source {
             buffers.local.data());
       if (!isFloat(stored.dtype) && bytes == 8)
         for (std::size_t i = 0; i < n; ++i)
-          merged.inexact |= std::abs(buffers.local[i]) > kLargestExact;
+          merged.inexact |= std::abs(buffers.local[i]) >= kLargestExact;
       for (std::size_t i = 0; i < n; ++i) {
         std::int32_t& owner = buffers.owner[offset + i];
         if (owner < 0) {
           owner = static_cast<std::int32_t>(p);
           into[offset + i] = buffers.local[i];
-        } else if (const double squared = squaredDifference(into[offset + i], buffers.local[i]);
+        } else if (const long double squared =
+                       squaredDifference(into[offset + i], buffers.local[i]);
                    squared != 0) {
           replicas[{pieces[static_cast<std::size_t>(owner)].placed->piece->rank, piece.rank}] +=
               squared;
@@ -161,6 +178,7 @@ void add(Merged& all, const Merged& some) {
   all.notFinite += some.notFinite;
   all.squared += some.squared;
   all.inexact |= some.inexact;
+  all.nonzero |= some.nonzero;
 }
 
 void add(Source::Replicas& all, const Source::Replicas& some) {
@@ -191,10 +209,10 @@ Measured measure(const Layout& reference, const Layout& other, bool parallel) {
                         end = std::min(elements, begin + kWindow);
       left.fill(begin, end, a, mine.reference, myLeft);
       right.fill(begin, end, b, mine.other, myRight);
-      double difference = 0, product = 0;
+      long double difference = 0, product = 0;
       for (std::size_t i = 0; i < end - begin; ++i) {
         difference += squaredDifference(a.values[i], b.values[i]);
-        product += a.values[i] * b.values[i];
+        product += static_cast<long double>(a.values[i]) * b.values[i];
       }
       mine.difference += difference;
       mine.product += product;

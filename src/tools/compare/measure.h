@@ -6,6 +6,7 @@
 // the speed of the disk in memory that does not depend on the sizes of tensors.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -16,23 +17,30 @@ namespace shardproof::compare {
 // A rank's copy of what an earlier one of the same tensor has, too.
 struct ReplicaError {
   std::int64_t first = 0, rank = 0;
-  double squared = 0;  // of the difference, over all elements that both have
+  long double squared = 0;  // of the difference, over all elements that both have
 };
 
 struct Merged {
-  double squared = 0;       // of all elements
+  long double squared = 0;  // of all elements
   std::size_t missing = 0;  // elements that no rank has
   std::size_t firstMissing = 0;
   std::size_t notFinite = 0;
-  bool inexact = false;                // integers beyond 2^53
+  // Integers from 2^53 on, or numbers whose squares overflow.
+  bool inexact = false;
+  bool nonzero = false;  // some element is
+  // The norm says nothing: of the elements, or as all their squares underflow.
+  bool unmeasured() const { return inexact || (nonzero && squared == 0); }
   std::vector<ReplicaError> replicas;  // those that differ
 };
 
 struct Measured {
   Merged reference, other;
-  double difference = 0;  // squared Frobenius norm
-  double product = 0;     // inner product
+  long double difference = 0;  // squared Frobenius norm
+  long double product = 0;     // inner product
 };
+
+// Of a sum of squares: long double has those of the largest and of the smallest doubles.
+inline double root(long double squared) { return static_cast<double>(std::sqrt(squared)); }
 
 // The layouts have one shape. `parallel`: with all threads. Where both have the same not-a-number
 // or infinity there is no difference.

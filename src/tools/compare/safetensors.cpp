@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "shardproof/error.h"
 
@@ -83,8 +86,18 @@ void SafetensorsFile::readHeader() {
   const std::byte* data = bytes_ + sizeof length + length;
   const std::size_t available = size_ - sizeof length - length;
   nlohmann::json header;
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
   try {
-    header = nlohmann::json::parse(text, text + length);
+    std::vector<std::set<std::string>> seen;  // the keys of the objects that are open
+    header = nlohmann::json::parse(
+        text, text + length, [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+          using Event = nlohmann::json::parse_event_t;
+          if (event == Event::object_start) seen.emplace_back();
+          if (event == Event::object_end) seen.pop_back();
+          if (event == Event::key && !seen.back().insert(parsed.get<std::string>()).second)
+            throw InputError(path_, "header/" + parsed.get<std::string>(), "is there twice");
+          return true;
+        });
   } catch (const nlohmann::json::exception& error) {
     throw InputError(path_, "header", std::string("is no JSON: ") + error.what());
   }
@@ -138,7 +151,21 @@ void SafetensorsFile::readHeader() {
     tensor.count = *count;
     tensor.data = data + begin;
     tensors_.emplace(name, std::move(tensor));
+    ranges.emplace_back(begin, end);
   }
+  std::sort(ranges.begin(), ranges.end());
+  std::size_t at = 0;
+  for (const auto& [begin, end] : ranges) {
+    if (begin != at)
+      throw InputError(path_, "header",
+                       "found elements from byte " + std::to_string(begin) + " on, expected " +
+                           std::to_string(at) + ": the data has a hole, or tensors overlap");
+    at = end;
+  }
+  if (at != available)
+    throw InputError(
+        path_, "header",
+        "describes " + std::to_string(at) + " bytes of data, found " + std::to_string(available));
 }
 
 }  // namespace shardproof::compare

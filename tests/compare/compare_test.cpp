@@ -185,6 +185,36 @@ TEST(Compare, CopiesThatDifferAreAFindingWhereTheReferenceIsNotFinite) {
   EXPECT_EQ(compareTraces(reference.written(), folder.path("c"), {}).verdict, Agreement::kDiffers);
 }
 
+// Of one rank, and its only perturbed trace.
+void writeDoubles(const std::string& directory, const std::vector<double>& values) {
+  const auto size = static_cast<std::int64_t>(values.size());
+  const std::string bytes(reinterpret_cast<const char*>(values.data()),
+                          values.size() * sizeof(double));
+  for (const char* draw : {"", "/draw1"})
+    writeRank(directory + draw, 0, {}, {{"w#0", "F64", {size}, bytes, {{"name", "w"}}}});
+}
+
+TEST(Compare, NumbersWhoseSquaresDoublesDoNotHoldNeverAgreeWithOthers) {
+  const std::vector<std::pair<std::vector<double>, std::vector<double>>> sides = {
+      {{1e200, 2e200}, {-5e200, 7e190}}, {{1e200, 2e200}, {NAN, INFINITY}}, {{1e-200}, {-5e-170}}};
+  for (const auto& [here, there] : sides) {
+    const Folder folder;
+    writeDoubles(folder.path("r"), here);
+    writeDoubles(folder.path("c"), there);
+    EXPECT_NE(compareTraces(folder.path("r"), folder.path("c"), {}).verdict, Agreement::kAgrees);
+  }
+}
+
+TEST(Compare, CopiesThatDifferInTheReferenceAreNoAgreement) {
+  const Folder folder;
+  for (const char* draw : {"", "/draw1"})
+    for (std::int64_t rank = 0; rank < 2; ++rank)
+      writeRank(folder.path("r") + draw, rank, {{"dp", 2}},
+                {floats("w", {100}, times(counted(100), rank == 0 ? 1 : 2))});
+  writeRank(folder.path("c"), 0, {}, {floats("w", {100}, counted(100))});
+  EXPECT_EQ(compareTraces(folder.path("r"), folder.path("c"), {}).verdict, Agreement::kUndecided);
+}
+
 TEST(Compare, ARankThatHasRecordedNothingIsNoAgreement) {
   const Folder folder;
   Reference reference(folder);

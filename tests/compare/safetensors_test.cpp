@@ -84,6 +84,21 @@ TEST(Safetensors, EntriesThatCannotBe) {
   EXPECT_EQ(withEntry("data_offsets", {0}), "header/x/data_offsets: expected [begin, end]");
 }
 
+TEST(Safetensors, DataOfTwoTensorsOrOfNone) {
+  nlohmann::json other = kEntry;
+  other["data_offsets"] = {4, 12};
+  EXPECT_NE(messageOf(safetensorsText({{"x", kEntry}, {"y", other}}, std::string(12, '\0'))),
+            "no error");
+  other["data_offsets"] = {12, 20};
+  EXPECT_NE(messageOf(safetensorsText({{"x", kEntry}, {"y", other}}, std::string(20, '\0'))),
+            "no error");
+  other["data_offsets"] = {8, 16};
+  EXPECT_NE(messageOf(safetensorsText({{"x", kEntry}, {"y", other}}, std::string(17, '\0'))),
+            "no error");
+  EXPECT_EQ(messageOf(safetensorsText({{"x", kEntry}, {"y", other}}, std::string(16, '\0'))),
+            "no error");
+}
+
 TEST(Safetensors, NoFile) {
   const Folder folder;
   EXPECT_THROW(SafetensorsFile(folder.path("none")), InputError);

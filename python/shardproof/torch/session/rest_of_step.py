@@ -279,6 +279,7 @@ def _trained(t: torch.Tensor) -> bool:
 
 
 __all__ = [
+    "OptimizerSteps",
     "Stepped",
     "Steps",
     "check_ended",

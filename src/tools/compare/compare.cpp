@@ -64,9 +64,10 @@ std::string placeText(std::size_t position, const std::vector<std::int64_t>& sha
   return shapeText(at);
 }
 
-// Calls `work(i)` for all i, in parallel; then throws what the first failing one threw.
+// Calls `work(i)` for all i, in parallel where OpenMP is there; then throws what the first failing
+// one threw.
 template <class Work>
-void forAll(std::size_t count, bool parallel, const Work& work) {
+void forAll(std::size_t count, [[maybe_unused]] bool parallel, const Work& work) {
   std::vector<std::exception_ptr> failures(count);
 #pragma omp parallel for schedule(dynamic) if (parallel)
   for (std::size_t i = 0; i < count; ++i) {

@@ -192,7 +192,7 @@ void list(Merged& merged, const Source::Replicas& replicas) {
 
 }  // namespace
 
-Measured measure(const Layout& reference, const Layout& other, bool parallel) {
+Measured measure(const Layout& reference, const Layout& other, [[maybe_unused]] bool parallel) {
   const Source left(reference), right(other);
   const std::size_t elements = reference.elements();
   const auto windows = static_cast<std::int64_t>((elements + kWindow - 1) / kWindow);

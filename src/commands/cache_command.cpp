@@ -11,6 +11,7 @@
 #include "cache/cache_file.h"
 #include "certificate/reprove.h"
 #include "commands/interrupt.h"
+#include "commands/memory_limit.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
 #include "report/exit_codes.h"
@@ -167,6 +168,7 @@ void addCacheCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(16, 100'000'000))
       ->capture_default_str()
       ->type_name("MB");
+  addMemoryLimit(verify);
 }
 
 }  // namespace shardproof

@@ -16,6 +16,7 @@
 #include "chain/conditions.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
+#include "commands/memory_limit.h"
 #include "commands/progress.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
@@ -236,6 +237,7 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(16, 100'000'000))
       ->capture_default_str()
       ->type_name("MB");
+  addMemoryLimit(command);
   command->add_flag("-q,--quiet", arguments->quiet, "Print one line only");
   command->footer(kCheckLogExitCodes);
   command->callback([arguments, &run] { run = [arguments] { return runCheckLog(*arguments); }; });

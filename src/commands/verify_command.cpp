@@ -20,6 +20,7 @@
 #include "commands/condition_options.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
+#include "commands/memory_limit.h"
 #include "commands/out_of_memory.h"
 #include "commands/progress.h"
 #include "commands/report_options.h"
@@ -37,6 +38,7 @@
 #include "report/version.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "worker/total_memory.h"
 
 namespace shardproof {
 namespace {
@@ -113,7 +115,7 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
     progress.update(0, 1, "executing");
     ConfirmOptions confirmOptions;
     confirmOptions.seconds = std::min(arguments.confirmSeconds, done.budget.left());
-    confirmOptions.memoryMegabytes = options.memoryMegabytes;
+    confirmOptions.memoryMegabytes = std::min(options.memoryMegabytes, totalMemoryLimit() >> 20);
     confirmOptions.cancel = options.cancel;
     confirm(*done.problem, done.report, confirmOptions);
     reportDisagreement(done.report);
@@ -365,6 +367,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
       ->check(CLI::Range(16, 100'000'000))
       ->capture_default_str()
       ->type_name("MB");
+  addMemoryLimit(command);
   command
       ->add_option("--checker", checker,
                    "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")

@@ -742,6 +742,22 @@ def worker_without_memory(runner):
     )
 
 
+def total_memory(runner):
+    """The main process alone has more than all may have together."""
+    place = Place(runner, *LARGE)
+    done = execute(
+        runner, "verify", "--plan", place.plan, "--json", place.report, "--memory-limit", 16
+    )
+    place.expect_only("report.json")
+    reason = "need more than the 16 MB that all processes may have together (--memory-limit)"
+    report = json.loads(place.report.read_text())
+    expect(
+        done.code == UNDECIDED and reason in report["reason"] and reason in done.out,
+        f"exit {done.code}: {done.out}{done.err}",
+    )
+    return reason
+
+
 def no_memory(runner, jobs, limits):
     """The whole program with ever less memory.
 
@@ -933,6 +949,7 @@ def main():
     runner.case("worker_crashed.segv", worker_killed, signal.SIGSEGV)
     runner.case("worker_never_returns.stopped", worker_stopped)
     runner.case("worker_without_memory.limit", worker_without_memory)
+    runner.case("total_memory.limit", total_memory)
     runner.case(
         "no_memory.one_job",
         no_memory,

@@ -15,6 +15,7 @@
 #include "ir/clone.h"
 #include "verify/attempt.h"
 #include "verify/attempt_memory.h"
+#include "worker/total_memory.h"
 
 namespace shardproof {
 
@@ -256,6 +257,9 @@ class Attempts {
     inferOptions.cancel = options_.cancel;
     inferOptions.parts = parts;
     inferOptions.trustsCutPoints = lemmas != Lemmas::kInferredOnly;
+    // The image beside what the run has in memory already.
+    inferOptions.memoryMegabytes =
+        std::min(inferOptions.memoryMegabytes, totalMemoryLimit() / 2 >> 20);
     // It takes no longer than a proof may.
     const double most = std::min(inferOptions.seconds, stageSeconds_);
     inferOptions.seconds = std::min(most, budget_.left());

@@ -30,6 +30,7 @@
 #include "verify/attempt.h"
 #include "verify/attempt_memory.h"
 #include "worker/pool.h"
+#include "worker/total_memory.h"
 
 namespace shardproof {
 
@@ -68,7 +69,11 @@ class Verification {
 
   static constexpr char kTimeIsOver[] = "the time for the run is over (--timeout)";
   bool interrupted() const { return budget_.cancelled(); }
-  bool cancelled() const { return gaveUp() || budget_.over(); }
+  // There is no time or no memory for more.
+  bool exhausted() const { return budget_.over() || ownMemory_.exceeded(); }
+  bool cancelled() const { return gaveUp() || exhausted(); }
+  // Why that is; empty: it is not, or the user wants it to end.
+  std::string exhaustedReason() const;
   // What is left is for other attempts, or for the last resort.
   bool gaveUp() const { return gaveUp_ || (outOfTime_ && share_.timedOut()); }
   void noteOutOfTime() {
@@ -273,6 +278,7 @@ class Verification {
     std::string text;
   } told_;
   std::size_t peakWorkerBytes_ = 0;
+  OwnMemory ownMemory_;
   bool knownInputs_ = false;  // something is known of the values of some input (KnownInput)
   bool merging_ = false;      // past the first round
   int round_ = 0;

@@ -120,8 +120,8 @@ void Verification::conclude() {
   }
   report_.verdict = Verdict::kUndecided;
   report_.reason =
-      report_.interrupted  ? "the run was interrupted"
-      : budget_.timedOut() ? kTimeIsOver
+      report_.interrupted ? "the run was interrupted"
+      : exhausted()       ? exhaustedReason()
       : differs ? "arguments of a function of which nothing is known are not proved to be "
                   "the model's, so its results may be others"
       : report_.outputs == 0 ? "the model names no outputs, so there is nothing to prove"
@@ -135,6 +135,14 @@ void Verification::conclude() {
                       "which is too large to be confirmed at full length";
   }
   listSuspects();
+}
+
+std::string Verification::exhaustedReason() const {
+  if (interrupted()) return {};
+  if (budget_.timedOut()) return kTimeIsOver;
+  if (ownMemory_.exceeded())
+    return "the stages of the plan need more than " + totalMemoryText(totalMemoryLimit());
+  return {};
 }
 
 bool Verification::refutedOutput() const {

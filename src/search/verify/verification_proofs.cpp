@@ -115,10 +115,10 @@ void Verification::runClasses() {
             report_.statistics.secondsByPhase["workers/" + phase] += seconds;
         } else {
           state.outcome = {};
-          state.outcome.reason =
-              result.outcome == TaskOutcome::kCancelled && budget_.timedOut() && !interrupted()
-                  ? kTimeIsOver
-                  : result.reason;
+          state.outcome.reason = result.reason;
+          if (const std::string reason = exhaustedReason();
+              result.outcome == TaskOutcome::kCancelled && !reason.empty())
+            state.outcome.reason = reason;
         }
         if (state.outcome.verdict() == StageVerdict::kUndecided && !state.outcome.needsRefinement &&
             result.outcome != TaskOutcome::kCancelled) {

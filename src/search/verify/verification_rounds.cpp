@@ -75,7 +75,7 @@ void Verification::prove() {
     if (round == 1) mostCut_ = kMostGrowth * cutSize_ + kGrowthAllowance;
     cutSize_ = 0;
     cutAndProve(todo);
-    if (budget_.over() || !report_.defects.empty()) break;
+    if (exhausted() || !report_.defects.empty()) break;
     if (gaveUp()) {
       todo = withoutCutPoints();
       if (todo.empty()) break;

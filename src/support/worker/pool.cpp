@@ -40,6 +40,7 @@
 
 #include "util/write_all.h"
 #include "worker/file_descriptor.h"
+#include "worker/total_memory.h"
 #include "worker/worker_process.h"
 
 namespace shardproof {
@@ -127,9 +128,9 @@ struct Attempt {
 struct Worker {
   pid_t pid = -1;
   FileDescriptor tasks, results;
-  bool used = false;               // has been given a task
-  std::optional<Attempt> current;  // what it is working on
-  Clock::time_point deadline{};
+  bool used = false;                      // has been given a task
+  std::optional<Attempt> current;         // what it is working on
+  Clock::time_point begun{}, deadline{};  // of `current`
   std::string received;
 };
 
@@ -149,10 +150,12 @@ class Pool {
     for (const std::size_t task : order) pending_.push_back({task, 0, {}});
     workers_.resize(
         std::min<std::size_t>(static_cast<std::size_t>(std::max(options_.jobs, 1)), order.size()));
+    allowed_ = workers_.size();
     while (!cancelled() && (!pending_.empty() || busy())) {
       dispatch();
       if (busy()) {
         await();
+        keepToTotalMemory();
       } else if (!pending_.empty() && !forkError_.empty()) {
         giveUp(TaskOutcome::kCrashed, "no worker process could be started: " + forkError_);
       }
@@ -172,15 +175,17 @@ class Pool {
   using Slot = std::unique_ptr<Worker>;
 
   bool cancelled() const { return options_.cancelled(); }
-  bool busy() const {
-    return std::any_of(workers_.begin(), workers_.end(),
-                       [](const Slot& w) { return w && w->current; });
+  static bool isBusy(const Slot& w) { return w && w->current; }
+  bool busy() const { return std::any_of(workers_.begin(), workers_.end(), isBusy); }
+  std::size_t countBusy() const {
+    return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), isBusy));
   }
 
   void dispatch() {
     for (auto& slot : workers_) {
       // A task can come back to the front of the queue at once, when its worker is found dead.
-      while (!pending_.empty() && !(slot && slot->current)) {
+      while (!pending_.empty() && !isBusy(slot)) {
+        if (countBusy() >= allowed_) return;
         // A retry runs in a fresh process: what the old one allocated or spoiled must not count
         // against it.
         if (slot && slot->used && pending_.front().attempts > 0) reap(slot);
@@ -189,6 +194,7 @@ class Pool {
         pending_.pop_front();
         const std::uint64_t task = next.task;
         if (writeAll(slot->tasks.get(), bytesOf(task))) {
+          slot->begun = Clock::now();
           slot->deadline = deadline();
           slot->used = true;
           ++next.attempts;
@@ -294,6 +300,40 @@ class Pool {
     }
   }
 
+  // Waiting workers go first: what they hold is no use to anyone. Then the task that loses least.
+  void keepToTotalMemory() {
+    std::vector<pid_t> pids;
+    for (const Slot& slot : workers_)
+      if (slot) pids.push_back(slot->pid);
+    if (!memory_.exceeded(pids)) return;
+    bool waited = false;
+    for (Slot& slot : workers_) {
+      waited = waited || (slot && !slot->current);
+      if (slot && !slot->current) reap(slot);
+    }
+    const std::size_t busy = countBusy();
+    if (waited || busy == 0) return;
+    Slot& last =
+        *std::max_element(workers_.begin(), workers_.end(), [](const Slot& a, const Slot& b) {
+          return isBusy(b) && (!isBusy(a) || a->begun < b->begun);
+        });
+    if (busy == 1) {
+      lose(last, TaskOutcome::kOutOfMemory, "needed more than " + totalMemoryText(totalBytes_),
+           false);
+      return;
+    }
+    Attempt attempt = std::move(*last->current);
+    --attempt.attempts;  // it was not its fault
+    reap(last);
+    pending_.push_front(std::move(attempt));
+    allowed_ = busy - 1;
+    ++statistics_.stopped;
+  }
+  // Where more than one task cannot be in memory, the next would only be stopped, too.
+  void allowMore() {
+    if (allowed_ < workers_.size() && memory_.roomy()) ++allowed_;
+  }
+
   void receive(Slot& slot) {
     bool ended = false;
     while (!ended) {
@@ -333,6 +373,7 @@ class Pool {
     }
     const Attempt attempt = std::move(*slot->current);
     slot->current.reset();
+    allowMore();
     if (ended) {
       ++statistics_.workersLost;
       reap(slot);
@@ -396,6 +437,9 @@ class Pool {
   const PoolOptions& options_;
   std::deque<Attempt> pending_;
   std::vector<Slot> workers_;
+  std::size_t allowed_ = 1;  // tasks at a time
+  const std::size_t totalBytes_ = options_.totalBytes.value_or(totalMemoryLimit());
+  MemoryWatch memory_{totalBytes_};
   std::string forkError_;
   PoolStatistics statistics_;
 };

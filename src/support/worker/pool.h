@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,11 @@ struct PoolOptions {
   bool inProcess = false;
   double timeoutSeconds = 60;          // wall clock per attempt of one task
   std::size_t memoryMegabytes = 4096;  // address space a worker may add to what it inherited
-  std::function<bool()> cancel;        // asked between tasks and while waiting; empty: never
+  // What this process and the workers may have together, in bytes; nothing: totalMemoryLimit().
+  // Where they have more, the task that was begun last is stopped, and begun again once there is
+  // room; a task that has more with no other beside it is out of memory.
+  std::optional<std::size_t> totalBytes;
+  std::function<bool()> cancel;  // asked between tasks and while waiting; empty: never
   bool cancelled() const { return cancel && cancel(); }
 };
 
@@ -40,6 +45,7 @@ struct TaskResult {
 struct PoolStatistics {
   std::size_t workersLost = 0;
   std::size_t peakWorkerBytes = 0;  // largest resident set of any worker
+  std::size_t stopped = 0;          // attempts that were stopped for PoolOptions::totalBytes
 };
 
 // Runs work(task) for each task of `order` (listed largest first) in forked processes, and calls

@@ -80,7 +80,8 @@ IntegerSolution solveWithZ3(const IntegerProgram& program, unsigned milliseconds
   std::vector<std::optional<z3::expr>> variables(program.variables.size());
   const auto number = [&](std::int64_t n) { return c.int_val(n); };
   const auto expression = [&](const LinearSum& sum) {
-    z3::expr e = number(sum.constant);
+    z3::expr_vector terms(c);
+    terms.push_back(number(sum.constant));
     for (const auto& [v, coefficient] : sum.terms) {
       auto& variable = variables[static_cast<std::size_t>(v)];
       if (!variable) {
@@ -89,9 +90,10 @@ IntegerSolution solveWithZ3(const IntegerProgram& program, unsigned milliseconds
         optimizer.add(*variable >= number(low));
         optimizer.add(*variable <= number(high));
       }
-      e = coefficient == 1 ? e + *variable : e + number(coefficient) * *variable;
+      terms.push_back(coefficient == 1 ? *variable : number(coefficient) * *variable);
     }
-    return e;
+    // One sum of all: nested ones cost their length squared.
+    return z3::sum(terms);
   };
   for (const LinearSum& s : program.zero) optimizer.add(expression(s) == number(0));
   for (const LinearSum& s : program.notNegative) optimizer.add(expression(s) >= number(0));

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python/shardproof/jax, from JAX source to the verdict; skipped (77) without jax.
 
-jax_package.py PROGRAM: shardproof's path. SHARDPROOF_JAX_PYTHON names a Python that has jax, if
-this one has not.
+jax_package.py PROGRAM: shardproof's path. If this Python has no jax, another one runs this:
+SHARDPROOF_JAX_PYTHON, or the one that scripts/setup_jax put beside the program.
 """
 
 import os
@@ -16,8 +16,9 @@ def with_jax():
     try:
         import jax  # noqa: F401
     except ImportError:
-        other = os.environ.pop("SHARDPROOF_JAX_PYTHON", None)
-        if not other:
+        beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "jax", "bin", "python")
+        other = os.environ.pop("SHARDPROOF_JAX_PYTHON", beside)
+        if not os.path.exists(other) or sys.executable == other:
             print("no jax: skipped")
             sys.exit(77)
         os.execv(other, [other] + sys.argv)

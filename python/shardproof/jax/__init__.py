@@ -3,17 +3,15 @@
 device.
 
     import shardproof.jax
-    report = shardproof.jax.verify(step, *shapes, in_shardings=..., out_shardings=...)
+    report = shardproof.jax.verify(step, *shapes)
     assert report.equivalent, report.text
 
-Only shapes are needed, and no accelerator: for a mesh of N devices of the CPU, start Python with
-XLA_FLAGS=--xla_force_host_platform_device_count=N. docs/jax.md describes which programs are
-understood.
+Only shapes are needed, and no accelerator. docs/jax.md describes which programs are understood.
 """
 
+from __future__ import annotations
+
 import dataclasses
-import functools
-import glob
 import gzip
 import os
 import tempfile
@@ -39,6 +37,7 @@ class Report:
     text: str  # as it is printed
     data: dict[str, Any]  # the complete report, as --json writes it
     assumptions: tuple[str, ...]  # what was taken for granted of the programs
+    removed: tuple[str, ...] = ()  # where the model was freed of sharding constraints
 
     @property
     def equivalent(self) -> bool:
@@ -53,41 +52,44 @@ class Report:
         return self.text
 
 
-def _compiled_text(
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+    model: str  # paths
+    plan: str
+    removed: tuple[str, ...]
+
+
+def _capture(
     step: Callable[..., Any],
     shapes: Sequence[Any],
-    pattern: str,
-    options: dict[str, Any],
-    jit_options: dict[str, Any],
-) -> str:
-    import jax
+    directory: str,
+    in_shardings: Any,
+    out_shardings: Any,
+    single: Callable[..., Any] | None,
+) -> _Programs:
+    from .lowered import lower, without_shardings
+    from .partitioned import text_of_lowered, text_of_module
+    from .single_device import single_device, text_of_single
 
-    with tempfile.TemporaryDirectory(prefix="shardproof-") as directory:
-        # A function of its own: a compilation that is found in a cache is not dumped.
-        @functools.wraps(step)
-        def own(*arguments: Any) -> Any:
-            return step(*arguments)
-
-        jax.jit(own, keep_unused=True, **jit_options).lower(*shapes).compile(
-            compiler_options={
-                "xla_dump_to": directory,
-                "xla_dump_hlo_as_text": True,
-                "xla_dump_large_constants": True,
-                **options,
-            }
-        )
-        found = sorted(glob.glob(os.path.join(directory, pattern)))
-        if len(found) != 1:
-            raise ShardproofError(
-                f"XLA wrote {len(found)} files {pattern}, expected one "
-                "(is the program compiled for several devices?)"
-            )
-        with open(found[0], encoding="utf-8") as file:
-            return file.read()
+    plan = lower(step, shapes, in_shardings, out_shardings, single is not None)
+    model = plan if single is None else lower(single, without_shardings(shapes), None, None, True)
+    one = single_device(model.module)
+    # Before the partitioner, which takes longer: what is refused is refused at once.
+    text = text_of_single(one)
+    if plan.platform == "cpu":
+        partitioned = text_of_module(plan.module)
+    else:
+        partitioned = text_of_lowered(plan.lowered)
+    os.makedirs(directory, exist_ok=True)
+    return _Programs(
+        _write(os.path.join(directory, "model.hlo.gz"), text),
+        _write(os.path.join(directory, "plan.hlo.gz"), partitioned),
+        one.removed,
+    )
 
 
 def _write(path: str, text: str) -> str:
-    with gzip.open(path, "wt", encoding="utf-8") as file:
+    with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
         file.write(text)
     return path
 
@@ -102,31 +104,13 @@ def dump(
 ) -> tuple[str, str]:
     """Writes both programs to `directory`. Returns the paths of the model and of the plan.
 
-    `step` runs on the mesh, with these shardings. `shapes` are its arguments, jax.ShapeDtypeStruct
-    or arrays, of which only shapes and types are used. `single` is the same computation for one
-    device, if it is written differently (a step that is made of shard_map). Otherwise it is `step`
-    itself, without shardings.
+    `step` runs on the mesh: a function with these shardings, or one that is jitted. `shapes` are
+    its arguments, jax.ShapeDtypeStruct or arrays, of which shapes, types and shardings are used.
+    The model is the same program without shardings. `single` is the same computation for one
+    device, for a step from which that cannot be derived: one with shard_map.
     """
-    os.makedirs(directory, exist_ok=True)
-    shardings = {}
-    if in_shardings is not None:
-        shardings["in_shardings"] = in_shardings
-    if out_shardings is not None:
-        shardings["out_shardings"] = out_shardings
-    model = _compiled_text(
-        single if single is not None else step, shapes, "*before_optimizations.txt", {}, {}
-    )
-    plan = _compiled_text(
-        step,
-        shapes,
-        "*after_spmd-partitioning*.txt",
-        {"xla_dump_hlo_pass_re": "spmd-partitioning", "xla_keep_shardings_after_spmd": True},
-        shardings,
-    )
-    return (
-        _write(os.path.join(directory, "model.hlo.gz"), model),
-        _write(os.path.join(directory, "plan.hlo.gz"), plan),
-    )
+    made = _capture(step, shapes, directory, in_shardings, out_shardings, single)
+    return made.model, made.plan
 
 
 def verify(
@@ -147,20 +131,14 @@ def verify(
     is not understood.
     """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
-        model, plan = dump(
-            step,
-            *shapes,
-            directory=directory or temporary,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            single=single,
-        )
-        data, done = run_verify(plan, model, arguments, program)
+        made = _capture(step, shapes, directory or temporary, in_shardings, out_shardings, single)
+        data, done = run_verify(made.plan, made.model, arguments, program)
     return Report(
         _VERDICTS[done.returncode],
         done.stdout,
         data,
         tuple(a["text"] for a in data.get("assumptions", ())),
+        made.removed,
     )
 
 

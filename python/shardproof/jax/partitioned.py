@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of each device: XLA's text after its pass spmd-partitioning.
+
+XLA has no call that partitions and no more. So the program is compiled, XLA writes the text after
+that pass, and a callback before code is generated (jax.extend.xla) ends the compilation by raising.
+That leaves out nearly all of the time. Only passes that follow the partitioner are switched off, so
+the text is the one of a complete compilation. Versions of JAX without the callback compile to the
+end.
+
+A module for CPUs is compiled by a client of its own with as many devices as the module asks for,
+whatever devices the process has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import glob
+import itertools
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..program import ProgramError
+from .modules import (
+    attributes_of_arguments,
+    attributes_of_results,
+    bytecode,
+    copy_of,
+    devices_of,
+    main_of,
+    target_of,
+)
+
+_PASS = "spmd-partitioning"
+_OPTIONS = {
+    "xla_dump_hlo_as_text": True,
+    "xla_dump_large_constants": True,
+    "xla_dump_hlo_pass_re": _PASS,
+    "xla_keep_shardings_after_spmd": True,
+}
+# The slowest optimizations. Each comes after the partitioner only, and the compiler does without.
+_LATER_PASSES = (
+    "simplification",
+    "post_scatter_expansion_simplification",
+    "fusion",
+    "copy-insertion",
+    "cpu-all-reduce-combiner",
+    "cpu-parallel-task-assigner",
+)
+
+_lock = threading.Lock()  # of the callback: modules of other threads go on
+_numbers = itertools.count()
+
+
+class _Stop(Exception):
+    """Ends a compilation."""
+
+
+def text_of_module(module: Any) -> str:
+    """Partitions a module for CPUs with XLA, of any number of devices."""
+    import numpy as np
+    from jaxlib import xla_client
+    from jaxlib.mlir import ir
+
+    devices = devices_of(module)
+    if devices == 1:
+        raise ProgramError("found a program for one device, expected one for several")
+    copy = copy_of(module)
+    with copy.context:
+        # A compilation is known by its module's name.
+        old = str(copy.operation.attributes["sym_name"].value)
+        name = f"shardproof_{os.getpid()}_{next(_numbers)}"
+        copy.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+        copy.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(32), devices
+        )
+        arguments, results = _stated(copy)
+        code = bytecode(copy)
+    client = _client(devices)
+    on = xla_client.DeviceList(tuple(client.devices()))
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = 1, devices
+    options.device_assignment = xla_client.DeviceAssignment.create(
+        np.arange(devices, dtype=np.int32).reshape(1, devices)
+    )
+    build = options.executable_build_options
+    build.use_spmd_partitioning = True
+    # Shardings are stated in the form of Shardy, or only in that of its predecessor.
+    build.use_shardy_partitioner = b"sdy" in code or b"mhlo.sharding" not in code
+    # The partitioner chooses where nothing is stated, as it does for jit.
+    build.allow_spmd_sharding_propagation_to_parameters = [not a for a in arguments]
+    build.allow_spmd_sharding_propagation_to_output = [not r for r in results]
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
+        options.env_option_overrides = list(
+            {
+                **_OPTIONS,
+                "xla_dump_to": folder,
+                "xla_disable_hlo_passes": ",".join(_LATER_PASSES),
+            }.items()
+        )
+
+        def compile_it() -> None:
+            client.compile_and_load(copy, on, options)
+
+        text = _text_written(folder, compile_it, name)
+    return re.sub(r"\AHloModule \S*?(?=,|\s)", f"HloModule {old}", text)
+
+
+def text_of_lowered(lowered: Any) -> str:
+    """Partitions what jit lowered, for the devices that it is for: of accelerators, too."""
+    with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
+        return _text_written(
+            folder, lambda: lowered.compile(compiler_options={**_OPTIONS, "xla_dump_to": folder})
+        )
+
+
+def _text_written(folder: str, compile_it: Any, name: str | None = None) -> str:
+    """What XLA writes to `folder` while it compiles; name: of the module, to end that early."""
+    failure: Exception | None = None
+    try:
+        with _ending(name) if name is not None else contextlib.nullcontext():
+            compile_it()
+    except Exception as error:  # also _Stop, which XLA turns into an error of its own
+        failure = error
+    pattern = os.path.join(glob.escape(folder), f"*.after_{_PASS}.*.txt")
+    found = sorted(glob.glob(pattern))
+    if len(found) != 1:
+        reason = f": {failure}" if failure is not None else ""
+        raise ProgramError(
+            f"XLA wrote {len(found)} texts after {_PASS}, expected one "
+            f"(is the program for several devices?){reason}"
+        ) from failure
+    with open(found[0], encoding="utf-8") as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def _ending(name: str) -> Iterator[None]:
+    """Compilations of the module of this name end before code is generated."""
+    try:
+        from jax.extend import xla
+
+        register = xla.register_hlo_module_transformation
+        clear = xla.clear_hlo_module_transformation
+    except (ImportError, AttributeError):
+        yield
+        return
+    wanted = name.encode()
+
+    def stop(module: bytes) -> None:
+        if wanted in module[:256]:  # the name is the first field
+            raise _Stop
+
+    with _lock:
+        register(stop, name="shardproof", platforms="cpu")
+        try:
+            yield
+        finally:
+            clear("shardproof", platforms="cpu")
+
+
+@functools.lru_cache(maxsize=2)
+def _client(devices: int) -> Any:
+    from jaxlib import xla_client
+
+    return xla_client.make_cpu_client(num_devices=devices)
+
+
+def _states_sharding(attributes: dict[str, Any]) -> bool:
+    from jaxlib.mlir import ir
+
+    if "sdy.sharding" in attributes or "mhlo.sharding" in attributes:
+        return True
+    front = attributes.get("mhlo.frontend_attributes")
+    return front is not None and any(a.name == "xla.sdy.sharding" for a in ir.DictAttr(front))
+
+
+def _stated(module: Any) -> tuple[list[bool], list[bool]]:
+    """Of which arguments and results of a module the sharding is stated."""
+    main = main_of(module)
+    arguments = [_states_sharding(a) for a in attributes_of_arguments(main)]
+    returned = main.regions[0].blocks[0].operations
+    values = list(returned[len(returned) - 1].operands)
+    results = [
+        _states_sharding(a) or _target_behind(v) == "xla.sdy.FuncResultSharding"
+        for a, v in zip(attributes_of_results(main), values)
+    ]
+    return arguments, results
+
+
+def _target_behind(value: Any) -> str:
+    owner = value.owner
+    return target_of(owner) if hasattr(owner, "attributes") else ""

@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Steps as people write them for JAX: which program of one device is derived from each, that the
+partitioned program is proved to compute it, and that broken copies of it are refuted.
+
+jax_steps.py PROGRAM: shardproof's path; skipped (77) without jax, as jax_package.py is.
+"""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from jax_package import ROOT, with_jax
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+with_jax()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from hlo import edits  # noqa: E402
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+import shardproof.jax as sp  # noqa: E402
+
+PROGRAM = os.path.abspath(sys.argv[1])
+SIZES, AXES = (2, 4), ("dp", "tp")
+AUTO = jax.make_mesh(SIZES, AXES, axis_types=(AxisType.Auto,) * 2)
+EXPLICIT = jax.make_mesh(SIZES, AXES, axis_types=(AxisType.Explicit,) * 2)
+ABSTRACT = AbstractMesh(SIZES, AXES)
+ONE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES)
+W = (32, 64)
+X = (16, 32)
+
+
+def on(mesh, *spec):
+    return NamedSharding(mesh, P(*spec))
+
+
+def shape(sizes, sharding=None):
+    return jax.ShapeDtypeStruct(sizes, "float32", sharding=sharding)
+
+
+def placed(mesh):
+    return shape(W, on(mesh, None, "tp")), shape(X, on(mesh, "dp", None))
+
+
+def constrained(mesh):
+    def step(w, x):
+        def loss(w):
+            h = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), on(mesh, "dp", "tp"))
+            return jnp.mean(h**2)
+
+        value, grad = jax.value_and_grad(loss)(w)
+        return value, w - 0.1 * grad
+
+    return step
+
+
+def by_name(w, x):  # of the mesh of the context
+    h = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), P("dp", "tp"))
+    return jnp.mean(h**2)
+
+
+def explicit(w, x):
+    def loss(w):
+        h = jnp.tanh(jnp.dot(x, w, out_sharding=P("dp", "tp")))
+        return jnp.mean(jax.sharding.reshard(h, P(None, "dp")) ** 2)
+
+    value, grad = jax.value_and_grad(loss)(w)
+    return value, w - 0.1 * grad
+
+
+def partial_sums(w, x):  # of the sum over tp, as a type of the array
+    h = jnp.dot(x, w.T, out_sharding=P("dp", None, unreduced={"tp"}))
+    return jnp.tanh(jax.sharding.reshard(h, P("dp", None))) * 2
+
+
+def repeated(w, x, turns, double):
+    for _ in range(turns):
+        x = jnp.tanh(x @ w) @ w.T
+    return jnp.sum(x) * 2 if double else jnp.sum(x)
+
+
+def columns(w, x):
+    return jnp.tanh(x @ w).sum(1) * 2
+
+
+def mapped(mesh, complete=True):
+    def body(w, x):
+        part = jnp.tanh(x @ w).sum(1)
+        return jax.lax.psum(part, "tp") if complete else part
+
+    def step(w, x):
+        x = jax.lax.with_sharding_constraint(x, on(mesh, "dp"))
+        of_rows = jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=(P(None, "tp"), P("dp")),
+            out_specs=P("dp"),
+            check_vma=False,
+        )
+        return of_rows(w, x) * 2
+
+    return step
+
+
+def unused(w, other, x):
+    return (x @ w).sum()
+
+
+def arrays(mesh):
+    return [jax.device_put(np.ones(s.shape, s.dtype), s.sharding) for s in placed(mesh)]
+
+
+ROWS, COLUMNS = on(AUTO, "dp"), on(AUTO, None, "tp")
+STATED = {"in_shardings": (COLUMNS, ROWS), "out_shardings": on(AUTO)}
+
+# {name: (the mesh of the context, step, arguments, options)}
+RIGHT = {
+    "constraint only": (None, constrained(AUTO), (shape(W), shape(X)), {}),
+    "constraint, shardings stated": (
+        None,
+        constrained(AUTO),
+        (shape(W), shape(X)),
+        {"in_shardings": (COLUMNS, ROWS)},
+    ),
+    "shapes with shardings": (None, constrained(AUTO), placed(AUTO), {}),
+    "sharded arrays": (None, constrained(AUTO), arrays(AUTO), {}),
+    "an array of numpy": (None, constrained(AUTO), (arrays(AUTO)[0], np.ones(X, "f4")), {}),
+    "jitted": (None, jax.jit(columns, **STATED), (shape(W), shape(X)), {}),
+    "donated": (None, jax.jit(constrained(AUTO), donate_argnums=0), placed(AUTO), {}),
+    "static arguments": (
+        None,
+        jax.jit(repeated, static_argnums=(2, 3), in_shardings=(COLUMNS, ROWS)),
+        (shape(W), shape(X), 2, False),
+        {},
+    ),
+    "jit in a step": (
+        None,
+        lambda w, x: jax.jit(columns, **STATED)(w, x) + 1,
+        (shape(W), shape(X)),
+        {},
+    ),
+    "lowered": (None, jax.jit(columns, **STATED).lower(shape(W), shape(X)), (), {}),
+    "names of axes": (AUTO, by_name, placed(AUTO), {}),
+    "explicit": (EXPLICIT, explicit, placed(EXPLICIT), {}),
+    "explicit, jitted": (EXPLICIT, jax.jit(explicit), placed(EXPLICIT), {}),
+    "partial sums": (
+        EXPLICIT,
+        partial_sums,
+        (shape(X, on(EXPLICIT, None, "tp")), shape(X, on(EXPLICIT, "dp", "tp"))),
+        {},
+    ),
+    "a mesh without devices": (None, constrained(ABSTRACT), placed(ABSTRACT), {}),
+    "shard_map": (None, mapped(AUTO), (shape(W), shape(X)), {"single": columns}),
+    "shard_map, jitted": (
+        None,
+        jax.jit(mapped(AUTO)),
+        (shape(W), shape(X)),
+        {"single": jax.jit(columns)},
+    ),
+    "one mesh of one device": (
+        None,
+        mapped(AUTO),
+        (shape(W), shape(X)),
+        {"single": jax.jit(mapped(ONE), out_shardings=on(ONE, "dp"))},
+    ),
+    "an argument that is not used": (
+        None,
+        jax.jit(unused, in_shardings=(COLUMNS, None, ROWS)),
+        (shape(W), shape(W), shape(X)),
+        {},
+    ),
+}
+
+TWO = (shape(W), shape(X))
+THREE = (shape(W), shape(W), shape(X))
+REFUSED = {
+    "shard_map": (mapped(AUTO), TWO, {}, r"shard_map at \S*jax_steps.py:\d+, .*single="),
+    "jitted twice": (jax.jit(columns), TWO, STATED, "jitted already"),
+    "one device": (columns, TWO, {}, "one device"),
+    "dropped arguments": (
+        jax.jit(unused, in_shardings=(COLUMNS, None, ROWS)),
+        THREE,
+        {"single": lambda w, other, x: (x @ other).sum()},
+        "keep_unused=True",
+    ),
+}
+
+
+def verify(mesh, step, arguments, options):
+    options = {"program": PROGRAM, **options}
+    if mesh is None:
+        return sp.verify(step, *arguments, **options)
+    with jax.set_mesh(mesh):
+        return sp.verify(step, *arguments, **options)
+
+
+def broken(folder):
+    """How many broken copies of the plan there are, and the exit codes other than 10 and 2."""
+    with gzip.open(os.path.join(folder, "plan.hlo.gz"), "rt") as file:
+        text = file.read()
+    path, others, count = os.path.join(folder, "broken.hlo"), [], 0
+    for name, edited in edits(text):
+        if not name.startswith(("dropped", "tanh", "squared", "transposed")):
+            continue
+        with open(path, "w") as file:
+            file.write(edited)
+        model = os.path.join(folder, "model.hlo.gz")
+        command = [PROGRAM, "verify", "-j", "1", "--model", model, "--plan", path]
+        done = subprocess.run(command, capture_output=True, text=True)
+        count += 1
+        if done.returncode != 10:
+            others.append(f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return count, others
+
+
+def main():
+    problems = []
+    for name, (mesh, step, arguments, options) in RIGHT.items():
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                report = verify(mesh, step, arguments, {**options, "directory": folder})
+            except sp.ShardproofError as error:
+                problems.append(f"{name}: {error}")
+                continue
+            if not report.equivalent:
+                problems.append(f"{name}: expected equivalent, found\n{report}")
+            count, others = broken(folder)
+            problems += [f"{name}, {other}" for other in others]
+            if count == 0:
+                problems.append(f"{name}: there is no broken copy")
+            print(f"{name}: {report.verdict}, {count - len(others)} broken copies refuted")
+    report = verify(None, mapped(AUTO, complete=False), TWO, {"single": columns})
+    if report.verdict != "not equivalent":
+        problems.append(f"shard_map without psum: {report.verdict}")
+    if report.removed:
+        problems.append(f"of one device's own program was removed: {report.removed}")
+    report = verify(*RIGHT["constraint only"])
+    if len(report.removed) != 1 or "jax_steps.py:" not in report.removed[0]:
+        problems.append(f"expected one constraint that was removed, found {report.removed}")
+    for name, (step, arguments, options, expected) in REFUSED.items():
+        try:
+            report = verify(None, step, arguments, options)
+            problems.append(f"{name}: expected an error, found {report.verdict}")
+        except sp.ShardproofError as error:
+            if not re.search(expected, str(error)):
+                problems.append(f"{name}: expected {expected}, found {error}")
+    print("\n".join(problems))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

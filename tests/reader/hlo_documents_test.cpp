@@ -143,12 +143,40 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
          "found parameter 1, expected 0");
   expect(plan("to_apply=%add, sharding", "to_apply=%main, sharding"),
          "computation 'main' is none of add");
-  expect(model("jit_f", "jit_f, num_partitions=2"), "expected the model: one device's");
+  expect(model("jit_f", "jit_f, replica_count=2"), "expected the model: one device's");
+  expect(model("tanh(%h)", "custom-call(%h), custom_call_target=\"xla.sdy.LocalToGlobalShape\""),
+         "found a call that the plan does not have");
+  expect(model("%g = f32[8,4] tanh(%h)",
+               "%g = f32[4,4] custom-call(%h), custom_call_target=\"Sharding\""),
+         "custom call \"Sharding\" changes f32[8,4]");
   expect(model("compare(%i, %two)", "compare(%two, %two)"), "no error");
   expect(model("constant(2)", "constant(5000)"), "a loop of more than 4096 turns");
   expect(model("tuple(%zero, %rows)", "tuple(%rows, %zero)"), "m.hlo: line ");
   expect(model("slice_sizes={1,4}", "slice_sizes={1,3}"), "neither rows nor whole dimensions");
   expect(model("constant(0)\n  ROOT", "constant(nan)\n  ROOT"), "m.hlo: line 32, column 8");
+}
+
+// A program before partitioning is the model that it stands for: shardings are marks.
+TEST(HloDocuments, ShardingsOfTheModelAreMarks) {
+  const std::string marked = replaced(
+      replaced(replaced(kModel, "jit_f", "jit_f, num_partitions=4"), "%g = f32[8,4] tanh(%h)",
+               "%marked = f32[8,4] custom-call(%h), custom_call_target=\"Sharding\", "
+               "sharding={devices=[4,1]<=[4]}\n  %once = f32[8,4] tanh(%marked)\n"
+               "  %g = f32[8,4] custom-call(%once), "
+               "custom_call_target=\"xla.sdy.FuncResultSharding\""),
+      "parameter(0)\n  %ids", "parameter(0), sharding={devices=[4,1]<=[4]}\n  %ids");
+  const Documents documents = documentsOf(marked, "m.hlo", kPlan, "p.hlo", "m.json", {});
+  EXPECT_EQ(readProblemText(documents.model, documents.plan)->model.outputs.size(), 1u);
+  // What each device computes is no model, whatever its groups look like.
+  for (const char* const opcode : {"all-reduce(%h), to_apply=%add, replica_groups={}",
+                                   "all-gather(%h), dimensions={0}, replica_groups={{0}}",
+                                   "collective-permute(%h), source_target_pairs={{0,0}}"})
+    EXPECT_NE(errorOf(replaced(marked, "tanh(%marked)", opcode), kPlan)
+                  .find("in a program for several devices"),
+              std::string::npos)
+        << opcode;
+  EXPECT_NE(errorOf(kPlan, kPlan).find("found 'all-gather' in a program for several devices"),
+            std::string::npos);
 }
 
 // The model's loop calls f twice; devices call it on their rows, or on all.

@@ -135,6 +135,18 @@ TEST(HloParser, ReadsTheThreeSpellingsOfGroups) {
             (Groups{{0, 2}, {1, 3}}));
   EXPECT_EQ(parseGroups(attribute("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'a','b'}"), "x", 4),
             (Groups{{3, 1, 2, 0}}));
+  // Parts of axes, in the order in which jaxlib 0.10.2 gathers them where there are no device_ids.
+  const std::vector<std::pair<std::string, Groups>> parts{
+      {"mesh['a'=8] {'a':(1)2}", columns},
+      {"mesh['a'=8] {'a':(2)2}", {{0, 2}, {1, 3}, {4, 6}, {5, 7}}},
+      {"mesh['a'=8] {'a':(4)2}", {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+      {"mesh['a'=8] {'a':(4)2,'a':(1)2}", {{0, 4, 1, 5}, {2, 6, 3, 7}}},
+      {"mesh['a'=8] {'a':(1)2,'a':(4)2}", {{0, 1, 4, 5}, {2, 3, 6, 7}}},
+      {"mesh['a'=2,'b'=4] {'b':(2)2,'a'}", {{0, 4, 1, 5}, {2, 6, 3, 7}}},
+      {"mesh['a'=2,'b'=4] {'b':(2)2,'b':(1)2}", {{0, 2, 1, 3}, {4, 6, 5, 7}}},
+      {"mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a','b':(1)2}", {{0, 4, 1, 5}, {2, 6, 3, 7}}}};
+  for (const auto& [text, groups] : parts)
+    EXPECT_EQ(parseGroups(attribute(text), "x", 8), groups) << text;
   EXPECT_EQ(parseGroups(attribute("{}"), "x", 3), (Groups{{0, 1, 2}}));
   // A mesh with commas does not end the attribute.
   const Module m = parse(
@@ -207,7 +219,13 @@ TEST(HloParser, RefusesWrongAttributes) {
   groups("{{0,4}}", "found device 4, expected one of 4");
   groups("[2]<=[4]", "expected two sizes");
   groups("mesh['a'=4] {'b'}", "found 'b', expected an axis of the mesh");
-  groups("mesh['a'=4] {'a','a'}", "axis 'a' is listed twice");
+  groups("mesh['a'=4] {'a','a'}", "parts of axis 'a' overlap");
+  groups("mesh['a'=4] {'a':(1)2,'a'}", "parts of axis 'a' overlap");
+  groups("mesh['a'=4] {'a':(1)2,'a':(1)2}", "parts of axis 'a' overlap");
+  groups("mesh['a'=12] {'a':(1)3,'a':(2)2}", "parts of axis 'a' overlap");
+  groups("mesh['a'=4] {'a':(2)4}", "a part of axis 'a' that does not divide its size 4");
+  groups("mesh['a'=4] {'a':(0)2}", "a part of axis 'a' that does not divide its size 4");
+  groups("mesh['a'=4] {'a':(1)3}", "a part of axis 'a' that does not divide its size 4");
 }
 
 TEST(HloParser, RefusesWrongLiterals) {

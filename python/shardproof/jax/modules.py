@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 from typing import Any
 
@@ -80,8 +81,10 @@ def target_of(operation: Any) -> str:
 
 def place_of(operation: Any) -> str:
     """`FILE:LINE` of the innermost known place that an operation comes from, or nothing."""
-    found = re.search(r'"([^"]+)":(\d+):\d+', str(operation.location))
-    return f"{found[1]}:{found[2]}" if found else ""
+    for file, line in re.findall(r'"([^"]+)":(\d+):\d+', str(operation.location)):
+        if os.path.dirname(file) != os.path.dirname(__file__):
+            return f"{file}:{line}"
+    return ""
 
 
 def _kind(function: Any) -> Any:

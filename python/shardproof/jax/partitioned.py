@@ -42,14 +42,26 @@ _OPTIONS = {
     "xla_dump_hlo_pass_re": _PASS,
     "xla_keep_shardings_after_spmd": True,
 }
-# The slowest optimizations. Each comes after the partitioner only, and the compiler does without.
+# Passes that come after the partitioner only, and that the compiler does without until the callback.
+# Unknown names are ignored.
 _LATER_PASSES = (
-    "simplification",
-    "post_scatter_expansion_simplification",
-    "fusion",
+    "algsimp",
+    "batched_gather_scatter_normalizer",
     "copy-insertion",
     "cpu-all-reduce-combiner",
     "cpu-parallel-task-assigner",
+    "dot_decomposer",
+    "dot-library-rewriter",
+    "dynamic-dimension-simplifier",
+    "fusion",
+    "fusion-wrapper",
+    "layout-assignment",
+    "post_scatter_expansion_simplification",
+    "reshape-decomposer",
+    "scatter_simplifier",
+    "shape-canonicalizer",
+    "simplification",
+    "transpose-folding",
 )
 
 _lock = threading.Lock()  # of the callback: modules of other threads go on

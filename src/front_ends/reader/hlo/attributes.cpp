@@ -149,6 +149,36 @@ Sharding shardingAt(Cursor& c, bool inTuple) {
   return sharding;
 }
 
+// Of an axis of 8, (2)2 is the middle one of the axes of 2, 2 and 2 that it is row-major.
+struct PartOfAxis {
+  std::size_t axis = 0;
+  std::int64_t before = 1, size = 1;  // how many are outside of it, and its own size
+  Place place;
+};
+
+// 'a' or 'a':(2)2.
+PartOfAxis partOfAxis(Cursor& c, const std::vector<std::string>& names,
+                      const std::vector<std::int64_t>& sizes) {
+  PartOfAxis part;
+  part.place = c.place();
+  const std::string name = c.quoted();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    c.failAt(part.place, "found '" + name + "', expected an axis of the mesh");
+  part.axis = static_cast<std::size_t>(found - names.begin());
+  const std::int64_t whole = part.size = sizes[part.axis];
+  if (!c.tryTake(":")) return part;
+  c.take("(");
+  part.before = c.integer("how many parts are outside of this one");
+  c.take(")");
+  part.size = c.integer("the size of the part");
+  if (part.before < 1 || part.size < 1 || part.before > whole || part.size > whole ||
+      whole % (part.before * part.size) != 0)
+    c.failAt(part.place, "found a part of axis '" + name + "' that does not divide its size " +
+                             std::to_string(whole));
+  return part;
+}
+
 // mesh['a'=4,'b'=2], device_ids=([8]) {'a'}: one group for each place on the axes not listed.
 std::vector<std::vector<std::int64_t>> meshGroups(Cursor& c) {
   c.take("mesh");
@@ -181,28 +211,39 @@ std::vector<std::vector<std::int64_t>> meshGroups(Cursor& c) {
     c.take(")");
     checkDevices(devices, c);
   }
-  std::vector<std::int64_t> inside, outside, reshaped(sizes);
+  std::vector<PartOfAxis> listed;
   c.take("{");
-  do {
-    const Place place = c.place();
-    std::string name = c.quoted();
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end()) c.failAt(place, "found '" + name + "', expected an axis of the mesh");
-    const std::int64_t axis = found - names.begin();
-    if (std::find(inside.begin(), inside.end(), axis) != inside.end())
-      c.failAt(place, "axis '" + name + "' is listed twice");
-    if (c.tryTake(":")) c.fail("found a part of an axis, expected whole axes");
-    inside.push_back(axis);
-  } while (c.tryTake(","));
+  do listed.push_back(partOfAxis(c, names, sizes));
+  while (c.tryTake(","));
   c.take("}");
-  for (std::size_t a = 0; a < names.size(); ++a)
-    if (std::find(inside.begin(), inside.end(), static_cast<std::int64_t>(a)) == inside.end())
-      outside.push_back(static_cast<std::int64_t>(a));
+  // The mesh with each axis as several: its listed parts, and what is between them.
+  std::vector<std::int64_t> reshaped, inside(listed.size()), outside;
+  for (std::size_t a = 0; a < names.size(); ++a) {
+    std::vector<std::size_t> own;  // of `listed`, from the outermost
+    for (std::size_t k = 0; k < listed.size(); ++k)
+      if (listed[k].axis == a) own.push_back(k);
+    std::sort(own.begin(), own.end(),
+              [&](std::size_t k, std::size_t l) { return listed[k].before < listed[l].before; });
+    std::int64_t before = 1;
+    const auto rest = [&](std::int64_t upTo) {
+      if (upTo % before != 0)
+        c.failAt(listed[own.back()].place, "parts of axis '" + names[a] + "' overlap");
+      outside.push_back(static_cast<std::int64_t>(reshaped.size()));
+      reshaped.push_back(upTo / before);
+    };
+    for (const std::size_t k : own) {
+      rest(listed[k].before);
+      inside[k] = static_cast<std::int64_t>(reshaped.size());
+      reshaped.push_back(listed[k].size);
+      before = listed[k].before * listed[k].size;
+    }
+    rest(sizes[a]);
+  }
   std::int64_t size = 1;
-  for (const std::int64_t a : inside) size *= sizes[static_cast<std::size_t>(a)];
+  for (const PartOfAxis& part : listed) size *= part.size;
   std::vector<std::int64_t> order = outside;
   order.insert(order.end(), inside.begin(), inside.end());
-  const std::vector<std::int64_t> places = permutedIota(sizes, order);
+  const std::vector<std::int64_t> places = permutedIota(reshaped, order);
   std::vector<std::vector<std::int64_t>> groups;
   for (std::size_t i = 0; i < places.size(); i += static_cast<std::size_t>(size)) {
     groups.emplace_back();

@@ -31,6 +31,22 @@ std::int64_t headerCount(const Module& module, const char* name, const std::stri
   return n;
 }
 
+// Before it is partitioned a program for several devices computes with whole arrays, and shardings
+// in it are marks. So it is the program of one device, unless it knows of devices itself.
+void checkIsOfWholeArrays(const Module& module, const std::string& file) {
+  static const std::vector<std::string> kOfDevices{"partition-id",   "replica-id",  "all-",
+                                                   "reduce-scatter", "collective-", "ragged-all-",
+                                                   "send",           "recv"};
+  for (const Computation& computation : module.computations)
+    for (const Instruction& i : computation.instructions)
+      for (const std::string& of : kOfDevices)
+        if (i.opcode.starts_with(of))
+          failAt(file, i.place,
+                 "found '" + i.opcode +
+                     "' in a program for several devices (after partitioning, or a shard_map), "
+                     "expected the model: one device's");
+}
+
 class Builder {
  public:
   Builder(std::string_view modelText, const std::string& modelFile, std::string_view planText,
@@ -47,10 +63,11 @@ class Builder {
                        replicas = headerCount(planModule_, "replica_count", planFile);
     if (partitions > 1 && replicas > 1)
       failAt(planFile, {}, "found both num_partitions and replica_count, expected one of them");
-    if (headerCount(modelModule_, "num_partitions", modelFile) > 1 ||
-        headerCount(modelModule_, "replica_count", modelFile) > 1)
+    if (headerCount(modelModule_, "replica_count", modelFile) > 1)
       failAt(modelFile, {},
-             "found a program for several devices, expected the model: one device's");
+             "found a program of several replicas, expected the model: one device's");
+    if (headerCount(modelModule_, "num_partitions", modelFile) > 1)
+      checkIsOfWholeArrays(modelModule_, modelFile);
     devices_ = std::max(partitions, replicas);
     replicas_ = replicas > 1;
     if (devices_ > 4096)

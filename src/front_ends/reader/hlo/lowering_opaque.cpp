@@ -30,6 +30,12 @@ bool isSilent(const std::string& attribute) {
   return kSilent.contains(attribute);
 }
 
+// A mark for partitioning; in the program of one device it hands its operand on.
+bool isMark(const std::string& target) {
+  return target == "\"Sharding\"" || target == "\"xla.sdy.FuncResultSharding\"" ||
+         target == "\"xla.sdy.PropagationBarrier\"";
+}
+
 // Types and layouts of shapes as they are written, without sizes and comments.
 std::string layoutsOf(std::string_view written) {
   std::string text;
@@ -135,9 +141,11 @@ std::optional<Value> Lowering::lowerOpaque(const Frame& frame, const Instruction
     const Attribute* a = i.attribute("custom_call_target");
     if (a == nullptr) unsupported(i, "a custom call without a target");
     target = "custom call " + a->value;
-    // A mark for partitioning; in the program of one device it hands its operand on.
-    if (a->value == "\"Sharding\"" && grouping_ == nullptr && i.operands.size() == 1)
-      return operand(frame, i, 0);
+    if (grouping_ == nullptr && isMark(a->value) && i.operands.size() == 1) {
+      Value x = operand(frame, i, 0);
+      if (!(x.shape == i.shape)) unsupported(i, target + " changes " + toText(x.shape));
+      return x;
+    }
     if (const Attribute* effect = i.attribute("custom_call_has_side_effect");
         effect != nullptr && effect->value != "false")
       unsupported(i, target + " has a side effect, expected a function of its operands");

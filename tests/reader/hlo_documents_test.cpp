@@ -131,7 +131,9 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
          "a position that is no single number");
   expect(plan("[4,1]<=[4]", "[2,1]<=[2]"), "has a sharding that does not say what each device");
   expect(plan("{devices=[4,1]<=[4]}", "{devices=[1,4]<=[4]}"), "has shape f32[4,4], expected 16");
-  expect(plan("{devices=[4,1]<=[4]}", "{manual}"), "has a sharding that does not say");
+  for (const char* const none :
+       {"{manual}", "{unreduced}", "{devices=[1,1,4]<=[4] last_tile_dims={unreduced}}"})
+    expect(plan("{devices=[4,1]<=[4]}", none), "has a sharding that does not say");
   expect(plan(", sharding={devices=[4,1]<=[4]}", ""), "xla_keep_shardings_after_spmd");
   expect(plan("replica_groups={{0,1,2,3}}", "replica_groups={{0,1,2}}"), "stands in no group");
   expect(plan("replica_groups={{0,1,2,3}}", "replica_groups={{0,1,2},{3}}"),

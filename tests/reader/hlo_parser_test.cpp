@@ -115,9 +115,12 @@ TEST(HloParser, ReadsShardings) {
             (std::vector<std::int64_t>{3, 2, 1, 0}));
   EXPECT_EQ(parseSharding(attribute("{maximal device=3}"), "x.hlo").device, 3);
   EXPECT_EQ(parseSharding(attribute("{manual}"), "x.hlo").kind, Sharding::Kind::kManual);
+  EXPECT_EQ(parseSharding(attribute("{unreduced}"), "x.hlo").kind, Sharding::Kind::kUnreduced);
+  EXPECT_TRUE(
+      parseSharding(attribute("{devices=[2,4]<=[8] last_tile_dims={unreduced}}"), "x").noTiles);
   const Sharding subgroups =
       parseSharding(attribute("{devices=[2,2,2]<=[8] last_tile_dims={manual, replicated}}"), "x");
-  EXPECT_TRUE(subgroups.manualSubgroups);
+  EXPECT_TRUE(subgroups.noTiles);
   EXPECT_EQ(subgroups.repeated, 2u);
   const Sharding tuple = parseSharding(
       attribute("{{replicated}, /*index=1*/{devices=[8]<=[8] metadata={op_name=\"}\"}}}"), "x.hlo");

@@ -92,6 +92,8 @@ Sharding shardingAt(Cursor& c, bool inTuple) {
     sharding.kind = Sharding::Kind::kReplicated;
   } else if (c.tryTake("manual")) {
     sharding.kind = Sharding::Kind::kManual;
+  } else if (c.tryTake("unreduced")) {
+    sharding.kind = Sharding::Kind::kUnreduced;
   } else if (c.tryTake("maximal")) {
     sharding.kind = Sharding::Kind::kMaximal;
     c.take("device=");
@@ -115,9 +117,10 @@ Sharding shardingAt(Cursor& c, bool inTuple) {
     } else if (c.tryTake("last_tile_dims=")) {
       c.take("{");
       do {
-        const std::string kind = c.identifier("replicated or manual");
-        if (kind == "manual") sharding.manualSubgroups = true;
-        else if (kind != "replicated") c.fail("found " + kind + ", expected replicated or manual");
+        const std::string kind = c.identifier("replicated, manual or unreduced");
+        if (kind == "manual" || kind == "unreduced") sharding.noTiles = true;
+        else if (kind != "replicated")
+          c.fail("found " + kind + ", expected replicated, manual or unreduced");
         ++sharding.repeated;
       } while (c.tryTake(","));
       c.take("}");
@@ -125,7 +128,9 @@ Sharding shardingAt(Cursor& c, bool inTuple) {
     if (sharding.repeated > sharding.tiles.size())
       c.fail("found more repeated dimensions than there are");
   } else {
-    c.expected("a sharding: {replicated}, {manual}, {maximal device=N} or {devices=[...]...}");
+    c.expected(
+        "a sharding: {replicated}, {manual}, {unreduced}, {maximal device=N} or "
+        "{devices=[...]...}");
   }
   while (!c.tryTake("}")) {
     c.skipSpace();

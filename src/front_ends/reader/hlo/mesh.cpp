@@ -68,8 +68,8 @@ std::optional<Tiling> tilingOf(const Sharding& s, std::size_t rank, std::int64_t
   tiling.tiles.assign(rank, 1);
   tiling.tileOf.assign(at(devices), Sizes(rank, 0));
   if (s.kind == Sharding::Kind::kReplicated) return tiling;
-  if (s.kind != Sharding::Kind::kTiled || s.manualSubgroups ||
-      s.tiles.size() != rank + s.repeated || s.devices.size() != at(devices))
+  if (s.kind != Sharding::Kind::kTiled || s.noTiles || s.tiles.size() != rank + s.repeated ||
+      s.devices.size() != at(devices))
     return std::nullopt;
   tiling.tiles.assign(s.tiles.begin(), s.tiles.begin() + static_cast<std::ptrdiff_t>(rank));
   for (std::size_t k = 0; k < s.devices.size(); ++k) {

@@ -30,14 +30,22 @@ std::string toText(const Shape& shape);
 
 // How a tensor lies on the devices.
 struct Sharding {
-  enum class Kind : std::uint8_t { kReplicated, kManual, kMaximal, kTiled, kTuple };
+  enum class Kind : std::uint8_t {
+    kReplicated,
+    kManual,
+    kUnreduced,  // each device has a summand
+    kMaximal,
+    kTiled,
+    kTuple
+  };
   Kind kind = Kind::kReplicated;
   std::int64_t device = 0;  // kMaximal
   // kTiled: tiles along each dimension of the tensor, then the dimensions along which it is
   // repeated; and which device holds which tile, row-major.
   std::vector<std::int64_t> tiles;
   std::size_t repeated = 0;  // how many of `tiles`, at the end, are repetitions
-  bool manualSubgroups = false;
+  // Some repetitions are manual or hold summands: what a device has is no tile of the tensor.
+  bool noTiles = false;
   std::vector<std::int64_t> devices;
   std::vector<Sharding> elements;  // kTuple
 };

@@ -15,18 +15,23 @@ import dataclasses
 import gzip
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..program import ProgramError, run_verify
 
 __all__ = ["Report", "ShardproofError", "assert_equivalent", "dump", "verify"]
 
-_VERDICTS = {0: "equivalent", 10: "not equivalent", 5: "undecided", 4: "conditional"}
+# Exit codes of `shardproof verify`.
+CODES = {"equivalent": 0, "not equivalent": 10, "undecided": 5, "conditional": 4}
+_VERDICTS = {code: verdict for verdict, code in CODES.items()}
 
 
 # The program could not be run, or does not understand what it was given; the message has what.
 ShardproofError = ProgramError
+
+
+_MOST_PLACES = 8  # of sharding constraints, that a report lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Report:
     text: str  # as it is printed
     data: dict[str, Any]  # the complete report, as --json writes it
     assumptions: tuple[str, ...]  # what was taken for granted of the programs
-    removed: tuple[str, ...] = ()  # where the model was freed of sharding constraints
+    removed: tuple[str, ...] = ()  # where sharding constraints were left out of the model
 
     @property
     def equivalent(self) -> bool:
@@ -49,7 +54,12 @@ class Report:
         return found
 
     def __str__(self) -> str:
-        return self.text
+        if not self.removed:
+            return self.text
+        places = ", ".join(self.removed[:_MOST_PLACES])
+        if len(self.removed) > _MOST_PLACES:
+            places += f" and {len(self.removed) - _MOST_PLACES} more"
+        return f"{self.text.rstrip()}\nModel:  without the sharding constraints at {places}\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +70,12 @@ class _Programs:
 
 
 def _capture(
-    step: Callable[..., Any],
+    step: Any,
     shapes: Sequence[Any],
     directory: str,
     in_shardings: Any,
     out_shardings: Any,
-    single: Callable[..., Any] | None,
+    single: Any,
 ) -> _Programs:
     from .lowered import lower, without_shardings
     from .partitioned import text_of_lowered, text_of_module
@@ -95,30 +105,31 @@ def _write(path: str, text: str) -> str:
 
 
 def dump(
-    step: Callable[..., Any],
+    step: Any,
     *shapes: Any,
     directory: str,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    single: Callable[..., Any] | None = None,
+    single: Any = None,
 ) -> tuple[str, str]:
     """Writes both programs to `directory`. Returns the paths of the model and of the plan.
 
     `step` runs on the mesh: a function with these shardings, or one that is jitted. `shapes` are
     its arguments, jax.ShapeDtypeStruct or arrays, of which shapes, types and shardings are used.
-    The model is the same program without shardings. `single` is the same computation for one
-    device, for a step from which that cannot be derived: one with shard_map.
+    It may also be what jit lowered or jax.export exported, or the path of a file (files.py). The
+    model is the same program without shardings. `single` is the same computation for one device,
+    for a step from which that cannot be derived: one with shard_map.
     """
     made = _capture(step, shapes, directory, in_shardings, out_shardings, single)
     return made.model, made.plan
 
 
 def verify(
-    step: Callable[..., Any],
+    step: Any,
     *shapes: Any,
     in_shardings: Any = None,
     out_shardings: Any = None,
-    single: Callable[..., Any] | None = None,
+    single: Any = None,
     directory: str | None = None,
     program: str | None = None,
     arguments: Sequence[str] = (),
@@ -133,16 +144,18 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
         made = _capture(step, shapes, directory or temporary, in_shardings, out_shardings, single)
         data, done = run_verify(made.plan, made.model, arguments, program)
+        # The folder is gone when the report is read.
+        text = done.stdout.replace(temporary + os.sep, "")
     return Report(
         _VERDICTS[done.returncode],
-        done.stdout,
+        text,
         data,
         tuple(a["text"] for a in data.get("assumptions", ())),
         made.removed,
     )
 
 
-def assert_equivalent(step: Callable[..., Any], *shapes: Any, **options: Any) -> Report:
+def assert_equivalent(step: Any, *shapes: Any, **options: Any) -> Report:
     """For tests: fails with the whole report unless the verdict is "equivalent".
 
     Parameters are those of `verify`. Raises AssertionError.

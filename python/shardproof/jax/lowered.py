@@ -4,22 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..program import ProgramError
+from .files import is_written, module_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
     """What JAX lowered, and for which platform: `cpu`, or an accelerator's."""
 
-    lowered: Any  # jax.stages.Lowered
+    module: Any
     platform: str
-
-    @property
-    def module(self) -> Any:
-        return self.lowered.compiler_ir("stablehlo")
+    lowered: Any = None  # jax.stages.Lowered, of what is no file
 
 
 def is_jitted(step: Any) -> bool:
@@ -31,7 +29,7 @@ def is_lowered(step: Any) -> bool:
 
 
 def lower(
-    step: Callable[..., Any],
+    step: Any,
     arguments: Sequence[Any],
     in_shardings: Any,
     out_shardings: Any,
@@ -49,10 +47,12 @@ def lower(
         for name, value in (("in_shardings", in_shardings), ("out_shardings", out_shardings))
         if value is not None
     }
-    if is_lowered(step):
+    if is_written(step) or is_lowered(step):
         if arguments or stated:
-            raise ProgramError("found a lowered program with arguments, expected no others")
-        made = Lowered(step, _platform(step))
+            raise ProgramError("found arguments or shardings beside a program that has its own")
+        if is_written(step):
+            return Lowered(module_of(step), "cpu")
+        made = _of(step)
     elif is_jitted(step):
         if stated:
             raise ProgramError(
@@ -90,17 +90,19 @@ def _lowered(jitted: Any, arguments: Sequence[Any]) -> Lowered:
         # An AbstractMesh has sizes and no devices. XLA partitions for CPUs as well.
         if "lowering_platforms" not in str(error):
             raise
-        return Lowered(traced.lower(lowering_platforms=("cpu",)), "cpu")
-    return Lowered(lowered, _platform(lowered))
+        return _of(traced.lower(lowering_platforms=("cpu",)), "cpu")
+    return _of(lowered)
 
 
-def _platform(lowered: Any) -> str:
+def _of(lowered: Any, platform: str | None = None) -> Lowered:
     import jax
 
-    try:
-        return str(lowered._lowering.compile_args["backend"].platform)
-    except (AttributeError, KeyError, TypeError):
-        return str(jax.default_backend())
+    if platform is None:
+        try:
+            platform = str(lowered._lowering.compile_args["backend"].platform)
+        except (AttributeError, KeyError, TypeError):
+            platform = str(jax.default_backend())
+    return Lowered(lowered.compiler_ir("stablehlo"), platform, lowered)
 
 
 def _check_parameters(made: Lowered) -> None:

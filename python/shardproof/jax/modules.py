@@ -43,16 +43,19 @@ def devices_of(module: Any) -> int:
         )
     if partitions > 1:
         return partitions
-    meshes = [o.operation for o in module.body.operations if o.operation.name == "sdy.mesh"]
-    return max([1, *(_devices_of_mesh(mesh) for mesh in meshes)])
+    counts = [1]
+    for operation in module.body.operations:
+        if operation.operation.name == "sdy.mesh":
+            counts.append(_devices_of_mesh(str(operation.operation.attributes["mesh"])))
+    # The same as text, in modules that were HLO.
+    front = attributes.get("mhlo.frontend_attributes", "")
+    counts += [_devices_of_mesh(m) for m in re.findall(r"#sdy\.mesh<[^>]*>", str(front))]
+    return max(counts)
 
 
-def _devices_of_mesh(mesh: Any) -> int:
-    from jaxlib.mlir.dialects import sdy
-
-    return math.prod(
-        axis.size for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(mesh.attributes["mesh"]).axes)
-    )
+def _devices_of_mesh(mesh: str) -> int:
+    """Of `#sdy.mesh<["dp"=2, "tp"=4]>`."""
+    return math.prod(int(size) for size in re.findall(r"=(\d+)", mesh))
 
 
 def main_of(module: Any) -> Any:

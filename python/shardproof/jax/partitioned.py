@@ -42,7 +42,7 @@ _OPTIONS = {
     "xla_dump_hlo_pass_re": _PASS,
     "xla_keep_shardings_after_spmd": True,
 }
-# Passes that come after the partitioner only, and that the compiler does without until the callback.
+# Passes that come after the partitioner only, and without which the compiler reaches the callback.
 # Unknown names are ignored.
 _LATER_PASSES = (
     "algsimp",

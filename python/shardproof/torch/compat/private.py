@@ -56,6 +56,7 @@ __all__ = [
     "random_tracker",
     "torch_folder",
     "unfaked",
+    "unlogged",
     "reducing",
     "flat_parameters",
     "set_attribute",
@@ -156,6 +157,16 @@ def storage_key(t: torch.Tensor) -> int:
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return int(t.untyped_storage()._cdata)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Errors of fake operators reach the program; they are not logged beside that."""
+    before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+    try:
+        yield
+    finally:
+        fake_tensor.log.disabled = before
 
 
 # ---- reductions: opaque objects in dispatch, so the reduction is noted when the group is

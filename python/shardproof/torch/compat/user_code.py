@@ -13,6 +13,7 @@ from .private import torch_folder
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_USERS = (torch_folder, _PACKAGE, "<")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
@@ -23,6 +24,17 @@ def short_name(file: str) -> str | None:
         return None
     return (
         os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else os.path.basename(file)
+    )
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Whether a file is the user's own: of no installed package, and not Python's."""
+    return (
+        bool(file)
+        and short_name(file) is not None
+        and _INSTALLED.isdisjoint(file.split(os.sep))
+        and not file.startswith(_PYTHON)
     )
 
 

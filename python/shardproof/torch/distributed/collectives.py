@@ -213,23 +213,33 @@ def _coalesced_scatter(recorder: Any, args: Any, out: Any) -> None:
         scatter_into(recorder, target, source, exchange, private.reduction_name())
 
 
+def _root(recorder: Any, ranks: tuple[int, ...], index: int) -> int:
+    """The rank that a group counts as `index`.
+
+    On the single device it is that device, whichever the program names.
+    """
+    if recorder.groups.mesh.world == 1 and index:
+        recorder.g.assume(assumptions.other_root(index, recorder.g.loc))
+        index = 0
+    return ranks[index]
+
+
 def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     ranks = private.group_ranks(args[1])
     exchange = Exchange(recorder, ranks)
     exchange.by_memory(args[0], "broadcast")
+    root = _root(recorder, ranks, args[2])
     for t in args[0]:
-        mine = recorder.groups.rank == ranks[args[2]]
+        mine = recorder.groups.rank == root
         v = recorder.read(t) if mine or exchange.size == 1 else None
         if not t.is_complex():
-            recorder.write(
-                t, _broadcast(recorder, exchange, ranks[args[2]], v, tuple(t.shape), _kind(t))
-            )
+            recorder.write(t, _broadcast(recorder, exchange, root, v, tuple(t.shape), _kind(t)))
             continue
         if v is not None and not isinstance(v, Complex):
             ar.check(v)
             raise Unsupported("a real value in a complex tensor")
         parts = [
-            _broadcast(recorder, exchange, ranks[args[2]], part, tuple(t.shape), "real")
+            _broadcast(recorder, exchange, root, part, tuple(t.shape), "real")
             for part in ((v.real, v.imag) if v is not None else (None, None))
         ]
         recorder.write(t, Complex(*parts))
@@ -276,7 +286,7 @@ def _c10d_scatter(recorder: Any, args: Any, out: Any) -> None:
     """The root's pieces go to all; each takes its own."""
     ranks = private.group_ranks(args[2])
     exchange = Exchange(recorder, ranks)
-    root, me = ranks[args[3]], ranks.index(recorder.groups.rank)
+    root, me = _root(recorder, ranks, args[3]), ranks.index(recorder.groups.rank)
     g = recorder.g
     for target, sources in zip(args[0], args[1] or [[]]):
         shape = tuple(target.shape)
@@ -308,7 +318,7 @@ def _c10d_reduce(recorder: Any, args: Any, out: Any) -> None:
     exchange.by_memory(args[0], "reduce")
     for t in args[0]:
         v = exchange.all_reduce(recorder.read(t), private.reduction_name())
-        mine = recorder.groups.rank == ranks[args[3]]
+        mine = recorder.groups.rank == _root(recorder, ranks, args[3])
         recorder.write(
             t,
             v
@@ -538,7 +548,7 @@ def _f_broadcast(recorder: Any, args: Any) -> Value:
     ranks = private.group_ranks(args[2])
     exchange = Exchange(recorder, ranks)
     t = args[0]
-    root = ranks[args[1]]
+    root = _root(recorder, ranks, args[1])
     return exchange.broadcast(
         recorder.read(t) if recorder.groups.rank == root or exchange.size == 1 else None,
         root,

@@ -219,14 +219,20 @@ class OtherBatches(Exception):
 
     axes: along which, of each. otherwise: what is wrong where these are not parts of one batch.
     data: they should be, as all axes are those of a batch. apart: they should not be, as ranks
-    along an axis hold parts of parameters.
+    along an axis hold parts of parameters. in_rest: all are drawn after a script's step.
     """
 
     def __init__(
-        self, axes: dict[str, tuple[str, ...]], otherwise: Hazard, data: bool, apart: bool = False
+        self,
+        axes: dict[str, tuple[str, ...]],
+        otherwise: Hazard,
+        data: bool,
+        apart: bool = False,
+        in_rest: bool = False,
     ) -> None:
         super().__init__(str(otherwise))
         self.axes, self.otherwise, self.data, self.apart = axes, otherwise, data, apart
+        self.in_rest = in_rest
 
     def failed(self, why: Exception) -> CaptureError:
         """With the batches of all ranks, one after another, there is no program of the single
@@ -431,7 +437,8 @@ def _batches(
             raise hazard
     if first_hazard is not None:
         apart = of_batch & (_cut_parameters(sides, programs, model) - spread)
-        raise OtherBatches(found, first_hazard, spread.issuperset(of_batch), bool(apart))
+        in_rest = all(e.draw.in_rest for name in found for e in others[name])
+        raise OtherBatches(found, first_hazard, spread.issuperset(of_batch), bool(apart), in_rest)
 
 
 def same_batch(

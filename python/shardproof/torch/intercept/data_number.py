@@ -23,7 +23,7 @@ import itertools
 import math
 import operator
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -56,7 +56,7 @@ class Follower(Protocol):
 
     def decided_by_drawn(self, loc: str) -> None: ...
 
-    def decide(self, loc: str) -> bool: ...
+    def decide(self, loc: str, values: Sequence[Any]) -> bool: ...
 
     def unknown_text(self, t: torch.Tensor) -> bool: ...
 
@@ -221,7 +221,8 @@ def _decision(name: str) -> Callable[..., Any]:
             return self.refuse()
         if any(x is None for x in numbers):
             if name in _QUESTIONS and all(isinstance(x, (int, float)) for x in others):
-                return self.follower.decide(self.loc)
+                asked = [x.value for x in (self, *others) if type(x) is DataNumber]
+                return self.follower.decide(self.loc, asked)
             return self.refuse()
         self.follower.decided_by_drawn(self.loc)
         return getattr(float, name)(*numbers)
@@ -304,14 +305,19 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             else x
         )
 
+    def stacked(x: Any, dtype: torch.dtype) -> Any:
+        if isinstance(x, (list, tuple)):
+            return torch.stack([stacked(y, dtype) for y in x])
+        return tensor(x, dtype) if type(x) is DataNumber else torch.tensor(x, dtype=dtype)
+
     if (
-        name == "tensor"
+        name in ("tensor", "as_tensor")
         and len(args) == 1
-        and type(args[0]) is DataNumber
+        and _of_numbers_only(args[0])
         and not kwargs.get("requires_grad")
         and (kwargs.get("dtype") or torch.float32).is_floating_point
     ):
-        return tensor(args[0], kwargs.get("dtype"))
+        return stacked(args[0], kwargs.get("dtype") or torch.get_default_dtype())
     if (
         name.removeprefix("_foreach_").strip("_") in _TAKES_A_TENSOR
         and set(kwargs) <= {"alpha"}
@@ -329,6 +335,17 @@ def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             if isinstance(scale, torch.Tensor):
                 return func(args[0], args[1] * scale)
     return func(*args, **kwargs)
+
+
+def _of_numbers_only(x: Any) -> bool:
+    """Whether it is one of these numbers, or nested lists of numbers with one of these in them."""
+
+    def plain(y: Any) -> bool:
+        if isinstance(y, (list, tuple)):
+            return bool(y) and all(map(plain, y))
+        return type(y) is DataNumber or type(y) in (int, float, bool) and y == y
+
+    return plain(x) and holds_one(x)
 
 
 def holds_one(x: Any) -> bool:

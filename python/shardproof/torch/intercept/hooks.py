@@ -42,6 +42,7 @@ class Hooks:
     batch(operations): batch_isend_irecv begins with these operations, or ends (None).
     quiet(): inside, nothing is recorded.
     trial(): inside, what modules compute is no part of what the single device computes.
+    differentiates(): the engine of autograd is about to run, for `backward` or `grad`.
     before_backward(roots): a whole backward pass begins.
     after_backward(): a whole backward pass has ended.
     unused(name): DistributedDataParallel found that this parameter is not used.
@@ -57,6 +58,7 @@ class Hooks:
     batch: Callable[[Sequence[Any] | None], None]
     quiet: Callable[[], AbstractContextManager[None]]
     trial: Callable[[], AbstractContextManager[None]]
+    differentiates: Callable[[], None]
     before_backward: Callable[[Any], None]
     after_backward: Callable[[], None]
     unused: Callable[[str], None]

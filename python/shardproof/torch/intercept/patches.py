@@ -109,6 +109,8 @@ def _backward(undo: Undo, hooks: Hooks) -> None:
     old_run = torch.autograd.graph._engine_run_backward
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if current_node() is None:
+            hooks.differentiates()
         with OnCPU(hooks.devices):  # Tensor.backward has left the mode that is around the step
             return old_run(*args, **kwargs)
 

@@ -47,9 +47,22 @@ from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
-from .mistakes import likely_mistake, only_printed
+from .mistakes import likely_mistake, only_gradients, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
-from .rest_of_step import check_ended, copies_apart, counted_apart, not_followed, schedules_apart
+from .ranks_apart import problem, ranks_apart, same_problem
+from .rest_of_step import (
+    OneMoreStep,
+    check_copies,
+    check_ended,
+    check_one_step,
+    check_second_step,
+    copies_apart,
+    counted_apart,
+    less_of_script,
+    schedules_apart,
+    shown_later,
+    states_gone,
+)
 from .wording import Wording, source_of, wording
 
 
@@ -73,6 +86,7 @@ class Capture:
     labels: _Labels = dataclasses.field(default_factory=lambda: _Labels())
     source: str = ""  # the script, or the step's function
     with_rest: bool = False  # what follows a script's step is in it
+    with_more_steps: bool = False  # of a script, as something shows in these only
     mistake: str = ""  # a common one that it makes, if it is wrong (mistakes.py)
     # what is wrong where the step is
     suspected: Hazard | None = None
@@ -302,13 +316,13 @@ def capture(
     Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     return _captured_with(
-        _Labels(), "", functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+        _Labels(), {}, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
     )
 
 
 def _captured_with(
     labels: _Labels,
-    without_rest: str,
+    less: Mapping[str, str],
     functions: Sequence[Step],
     mesh: Mapping[str, int] | str,
     ranks: str,
@@ -331,7 +345,11 @@ def _captured_with(
             max(1, jobs),
             strict,
             labels,
-            InitialState(requested=dict(batch or {}), without_rest=without_rest),
+            InitialState(
+                requested=dict(batch or {}),
+                without_rest=less.get("without_rest", ""),
+                one_step=less.get("one_step", ""),
+            ),
         )
 
 
@@ -465,18 +483,21 @@ def _captured(
                 False,
             )
             continue
+        except OneMoreStep as e:
+            initial_state, first, tried = e.state(initial_state), False, None
+            continue
         except Exception as e:
-            if (
-                not initial_state.without_rest
-                and getattr(steps[-1], "whole_script", False)
-                and not isinstance(e, Hazard)
-                and not getattr(e, "before_rest", False)
-            ):
-                initial_state, first = (
-                    dataclasses.replace(initial_state, without_rest=not_followed(e)),
-                    False,
-                )
-                continue
+            if getattr(steps[-1], "whole_script", False) and not isinstance(e, Hazard):
+                if tried is not None and tried.in_rest and not isinstance(e, CaptureError):
+                    raise tried.otherwise from None  # what is drawn there has no rows of samples
+                less = less_of_script(initial_state, e)
+                if less is not None and less.without_rest:
+                    seconds = time.monotonic() - start
+                    differ = ranks_apart(e, bool(found), where, isolated, initial_state, seconds)
+                    less = dataclasses.replace(less, ranks_apart=differ)
+                if less is not None:
+                    initial_state, first, tried = less, False, None
+                    continue
             if initial_state.loaders and not isinstance(e, Hazard):
                 # no program for the batches of all: as they are, then
                 initial_state, first = dataclasses.replace(initial_state, loaders={}), False
@@ -550,6 +571,7 @@ def _begun(
     """
     single, model, request = _single(steps[0], one, name, isolated, initial_state, first, labels)
     found.append(single)
+    check_one_step([single])
     if steps[0] is not steps[-1]:
         single.initial = model.initial = {}
     numbers = {
@@ -576,6 +598,7 @@ def _begun(
         numbers = _numbers_after_all(single, sides)
         if numbers:
             return numbers
+        check_one_step(sides)
         if initial_state.loaders is None and where.world > 1:
             check_read(single, sides, rank_classes, affine_axis)
         not_raised = recorded.decisions()
@@ -597,6 +620,8 @@ def _begun(
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
         check_ended(single, sides, steps[0] is steps[-1])
+        check_copies(single, sides)
+        check_second_step(single, sides, initial_state.loaders or {})
         _check_groups(sides)
         _check_layouts(sides, where, rank_classes, affine_axis)
         _check_infinities(sides)
@@ -638,9 +663,13 @@ def _begun(
                 ]
                 model.without(uncompared)
             progress.phase("writing the plan")
-            plan, left_out, assumed = plan_of(
-                sides, model, f"{name}.model.json.gz", rank_classes, affine_axis, checkpoints
-            )
+            try:
+                plan, left_out, assumed = plan_of(
+                    sides, model, f"{name}.model.json.gz", rank_classes, affine_axis, checkpoints
+                )
+            except CaptureError as e:
+                e.on_all = all(same_problem(problem(side), str(e)) for side in sides)
+                raise
             break
         except NotKept:
             beside, keep_all = None, True
@@ -669,6 +698,10 @@ def _begun(
         if shared.replicas not in (0, 1, shared.ranks):
             assumptions.append(basis.dealt_to(key, shared.replicas, shared.ranks))
     copies_left, missing_copies = copies_apart(single, sides)
+    if any(side.gone_states for side in (single, *sides)):
+        assumptions += states_gone(single, sides)
+    if initial_state.ranks_apart:
+        assumptions.append(basis.ranks_apart(initial_state.ranks_apart))
     assumptions += [*apart.values(), *counted.values(), *copies_left]
     assumptions += read_by_some((single, *sides), initial_state.loaders)
     assumptions += not_dealt(sides, initial_state.loaders or {})
@@ -684,7 +717,7 @@ def _begun(
         )
         for label, rank in uncompared.items()
     ]
-    not_compared += missing_copies
+    not_compared += missing_copies + shown_later((single, *sides), initial_state.one_step)
     not_compared += _other_results(single, sides, model)
     for a, stretches in rank_classes.items():
         within = (
@@ -723,6 +756,7 @@ def _begun(
         labels,
         source_of(steps[-1]),
         bool(single.ended[0]),
+        bool(initial_state.more_steps),
         likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
     )
@@ -927,11 +961,11 @@ def verify(
         *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
     ]
 
-    def judged(labels: _Labels, without_rest: str = "") -> tuple[Report, Capture | None]:
+    def judged(labels: _Labels, **less: str) -> tuple[Report, Capture | None]:
         try:
             c = _captured_with(
                 labels,
-                without_rest,
+                less,
                 functions,
                 mesh,
                 ranks,
@@ -949,24 +983,28 @@ def verify(
         return report, c
 
     report, made = judged(labels)
-    if report.verdict == "UNDECIDED" and made is not None and made.with_rest:
-        # the step has its own verdict
-        of_step, without = judged(labels, "it was not decided whether that is the same")
-        if of_step.verdict != "UNDECIDED":
-            report, made = of_step, without
-        elif keep is not None:
-            made.write(keep)
-    less = (
+    undecided = "it was not decided whether that is the same"
+    for there, less in (
+        ("with_more_steps", {"one_step": undecided}),
+        ("with_rest", {"one_step": undecided, "without_rest": undecided}),
+    ):
+        if report.verdict == "UNDECIDED" and made is not None and getattr(made, there):
+            of_less, other = judged(labels, **less)  # the step has its own verdict
+            if of_less.verdict != "UNDECIDED":
+                report, made = of_less, other
+            elif keep is not None:
+                made.write(keep)
+    valid = (
         made.labels.less(Names.LIBRARY)
         if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED")
         else None
     )
-    if made is None or less is None:
+    if made is None or valid is None:
         return report
     with contextlib.suppress(CaptureError):  # it may be right where all labels count
-        other, _ = judged(less)
-        if other.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
-            return other
+        with_valid, _ = judged(valid)
+        if with_valid.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+            return with_valid
     if keep is not None:
         made.write(keep)
     return report
@@ -982,7 +1020,10 @@ def _judged(
         report = verify_files(plan, arguments=arguments)
     words.put(report, arguments)
     report = _without_arguments(report, c)
-    if report.verdict == "NOT EQUIVALENT" and (mistake := only_printed(report) or c.mistake):
+    mistake = ""
+    if report.verdict == "NOT EQUIVALENT":
+        mistake = only_printed(report) or _only_gradients(report, c) or c.mistake
+    if mistake:
         report.likely_mistake = mistake
         head, gap, rest = report.text.partition("\n\n")
         report.text = f"{head.rstrip()}\n\nLikely mistake: {mistake}.\n{gap and chr(10)}{rest}"
@@ -990,6 +1031,33 @@ def _judged(
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
     return report
+
+
+def _only_gradients(report: Report, c: Capture) -> str:
+    """The sentence where all else is proved by itself; empty where it is not."""
+    gradients = set(c.compared.get("gradients", ()))
+    if not report.defects or not gradients.issuperset(d.tensor for d in report.defects):
+        return ""
+    outputs = [name for name in c.model["outputs"] if name not in gradients]
+    if not outputs:
+        return ""
+    lineage = [
+        e for e in c.plan["lineage"] if e["role"] != "output" or e["tensor"] not in gradients
+    ]
+    without = dataclasses.replace(
+        c,
+        model={**c.model, "outputs": outputs},
+        plan={**c.plan, "lineage": lineage},
+        compared={kind: names for kind, names in c.compared.items() if kind != "gradients"},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        _, plan = without.write(Path(folder) / "step")
+        quick = ["--confirm", "off", "--diagnose", "off", "--timeout", str(_SECONDS_WITHOUT)]
+        other = verify_files(plan, arguments=quick)
+    return only_gradients(report) if other.verdict in ("EQUIVALENT", "CONDITIONAL") else ""
+
+
+_SECONDS_WITHOUT = 60  # to prove all but gradients
 
 
 def _without_arguments(report: Report, c: Capture) -> Report:

@@ -24,6 +24,7 @@ from ..export.agreement import listed
 from ..export.model_file import Model
 from ..trace.batches import Key, Shared
 from ..trace.clues import LossTerm, Reduction
+from ..trace.end_of_step import GRADIENTS
 from ..trace.printed_numbers import PRINTED
 from ..trace.recording import Recording
 
@@ -44,6 +45,7 @@ def likely_mistake(
         or _not_reduced(sides, model)
         or (_scale(single, sides[0], axes, ranks) if axes else "")
         or _local_statistics(sides, [a for a in axes if any(a in s.cuts for s in sides)])
+        or _not_cleared(single, sides)
     )
 
 
@@ -62,6 +64,18 @@ def only_printed(report: Report) -> str:
     )
 
 
+def only_gradients(report: Report) -> str:
+    """The sentence where nothing but gradients in `.grad` differs, and all else was proved by
+    itself.
+    """
+    names = dict.fromkeys(d.tensor for d in report.defects)
+    return (
+        f"only the gradients that are left in .grad differ ({listed(names)}), as those of a rank's "
+        "own samples do: without them all that is compared is proved, new parameters and states "
+        "included"
+    )
+
+
 def _batch_sizes(sides: Sequence[Recording], loaders: Mapping[Key, Shared]) -> str:
     for key, shared in loaders.items():
         sizes = shared.sizes
@@ -72,7 +86,9 @@ def _batch_sizes(sides: Sequence[Recording], loaders: Mapping[Key, Shared]) -> s
             for t in b.terms or ()
             if t.mean and t.rows in sizes
         ]
-        if shared.together and len(set(sizes)) > 1 and len({t.rows for t in means}) > 1:
+        # a mean that is weighted by its share of all samples multiplies each as the others do
+        apart = len({round(t.of_each * sum(sizes), 9) for t in means}) > 1
+        if shared.together and len(set(sizes)) > 1 and apart:
             return (
                 f"ranks read batches of {_and(sizes)} samples from the DataLoader at {key}, and "
                 f"each takes the mean of its own (at {means[0].loc}): the mean of these means is "
@@ -108,7 +124,8 @@ def _not_reduced(sides: Sequence[Recording], model: Model) -> str:
             if not names:
                 continue
             backwards = side.clues.backwards
-            if backwards and not backwards[-1].synchronised:
+            # where others are reduced, by hand, the reason is another one
+            if backwards and not backwards[-1].synchronised and not side.clues.reductions:
                 return (
                     f"the last backward before the optimizer's step (at {_line(backwards[-1].loc)})"
                     " runs without gradient synchronisation (no_sync, or "
@@ -198,6 +215,16 @@ def _local_statistics(sides: Sequence[Recording], axes: Sequence[str]) -> str:
     )
 
 
+def _not_cleared(single: Recording, sides: Sequence[Recording]) -> str:
+    left = single.shown_later.get(GRADIENTS)
+    if not left or single.steps == 1 or not any(s.clues.reductions for s in sides):
+        return ""
+    return (
+        f"no zero_grad clears the gradients of {listed(left)} between steps: each step adds to "
+        "those that the step before left, and on ranks these are reduced once more"
+    )
+
+
 def _line(loc: str) -> str:
     """FILE:LINE of a place, which may begin with a module."""
     return next((word for word in loc.split() if ":" in word), loc)
@@ -217,4 +244,4 @@ def _is_multiple(x: float, n: int) -> bool:
     return n > 1 and x >= n - 0.5 and math.isclose(x / n, round(x / n))
 
 
-__all__ = ["likely_mistake", "only_printed"]
+__all__ = ["likely_mistake", "only_gradients", "only_printed"]

@@ -30,7 +30,7 @@ from ..export.rank_program import Program, program_of
 from ..terms.assumptions import Assumption, not_raised, ranks_identical
 from ..trace.decisions import Raised, check_decisions
 from ..trace.record import record
-from ..trace.recording import CaptureError, Facts, Hazard, Recording, Step
+from ..trace.recording import CaptureError, DecidedByData, Facts, Hazard, Recording, Step
 from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request, fork
 
 UNLOOKED = ranks_identical(
@@ -487,7 +487,7 @@ def check_answers(
 
 
 def decided(who: str, side: Recording) -> CaptureError:
-    return CaptureError(
+    return DecidedByData(
         f"{who}: what the program does depends on data: it is another one where Tensor.item() "
         f"gives another number at {side.facts.gave_numbers} "
         "(the number's text, or what other code than Python's operators and `math` reads of it, "

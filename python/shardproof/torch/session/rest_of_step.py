@@ -6,23 +6,29 @@ clamped or copied into another network, a scheduler sets the next learning rate,
 and printed. So the script goes on until it begins its next step. That is the first of these:
 
 * it asks a DataLoader for a batch, or moves another array of its own to a device;
-* it calls a module that has parameters, or computes with a parameter to differentiate it;
+* it calls a module that has parameters, or differentiates;
 * an optimizer steps;
 * it ends.
 
 What follows the step is recorded as a part of it. Where that cannot be followed, all is recorded
 anew without it (`InitialState.without_rest`): the step's own verdict does not depend on it.
+
+Some of what a loop does is seen in its second step only: gradients that nobody clears are added to,
+an average of weights that was made in the first step is updated. Where the first step leaves such
+things, all is recorded anew with one more step (`InitialState.more_steps`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
+from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
@@ -32,6 +38,8 @@ from ..step.world import World
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, NotCompared
 from ..trace.batches import Key, Shared
+from ..trace.end_of_step import MADE
+from ..trace.initial_state import InitialState
 from ..trace.recording import CaptureError, Recording
 
 _HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
@@ -90,17 +98,22 @@ class OptimizerSteps:
             return
         self.under_way.pop()
         self.done.append(optimizer)
+        if not self.under_way:
+            self._stepped()
         if not self.under_way and all(self.count(o) >= self.wanted for o in self.there):
             self._all_done()
 
     def _begins(self) -> None:
         """An optimizer begins a step."""
 
+    def _stepped(self) -> None:
+        """An optimizer has made a step."""
+
     def _all_done(self) -> None:
         self._stop()
 
-    def ended(self) -> None:
-        """The script has ended by itself."""
+    def ended(self, left: Mapping[str, Any]) -> None:
+        """The script has ended by itself. left: the variables that it leaves."""
 
     def _stop(self) -> None:
         self.stopped = True
@@ -115,30 +128,53 @@ class Steps(OptimizerSteps):
 
     def __init__(self, world: World, wanted: int) -> None:
         super().__init__(world, wanted)
+        state = self.side.initial_state
+        self.wanted += state.more_steps
+        self.side.end.steps = self.wanted
         self.in_rest = False  # all have stepped, and the script goes on
+        self.asked = False  # for a batch
+        self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        recorder = self.side.recorder
-        reads = recorder.reads
-
-        def read(tensors: Any) -> None:
-            if self.in_rest and any(isinstance(t, torch.Tensor) and _trained(t) for t in tensors):
-                self._end("it computes with parameters again")
-            reads(tensors)
-
         handle = nn_module.register_module_forward_pre_hook(self._called)
-        recorder.reads = read
-        self.side.loaders.asked = lambda: self._end("it asks for its next batch")
+        self.side.loaders.asked = self._asks
+        self.side.differentiates = lambda: self._end("it differentiates again")
+        clear = {c: c.zero_grad for c in (nn.Module, optim.Optimizer)}
+
+        def clearing(parameters: Callable[[Any], Any], original: Any) -> Any:
+            @functools.wraps(original)
+            def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+                if self.asked:
+                    self.side.end.clears(parameters(owner))
+                return original(owner, *args, **kwargs)
+
+            return zero_grad
+
+        nn.Module.zero_grad = clearing(lambda m: m.parameters(), nn.Module.zero_grad)
+        optim.Optimizer.zero_grad = clearing(
+            lambda o: [p for group in o.param_groups for p in group["params"]],
+            optim.Optimizer.zero_grad,
+        )
         try:
             with super().watched():
                 yield
         finally:
-            recorder.reads = reads
+            for c, original in clear.items():
+                c.zero_grad = original
             handle.remove()
+
+    def _asks(self) -> None:
+        self.asked = True
+        self._end("it asks for its next batch")
 
     def _begins(self) -> None:
         self._end("an optimizer steps again")
+        if self.done:
+            self.side.end.copies.look()
+
+    def _stepped(self) -> None:
+        self.side.end.copies.stepped()
 
     def _all_done(self) -> None:
         if self.side.initial_state.without_rest:
@@ -154,23 +190,27 @@ class Steps(OptimizerSteps):
         """The script begins its next step, where it has made all that are looked at."""
         if self.in_rest:
             self.side.ended = how, own_place()
-            self.side.end.look_at_variables()
+            self.side.end.goes_on()
             self._stop()
 
-    def ended(self) -> None:
-        """The script has ended by itself."""
+    def ended(self, left: Mapping[str, Any]) -> None:
+        """The script has ended by itself. left: the variables that it leaves."""
         if self.in_rest and not self.stopped:
             self.side.ended = "it ends", ""
+            self.side.end.ends(left)
 
     def leave_out(self) -> None:
         """What was not looked at, of the script and of what it was to do."""
-        g = self.side.recorder.g
+        g, more = self.side.recorder.g, self.side.initial_state.more_steps
+        if more and self.there and not self.in_rest:
+            raise CaptureError("it ends before its next step")
         if self.stopped or self.in_rest:
             g.assume(
                 assumptions.rest_of_script(
                     [self.count(o) for o in self.there],
                     self.side.ended if self.in_rest else None,
                     self.side.initial_state.without_rest,
+                    self.side.initial_state.why_more,
                 )
             )
         for o in self.there:
@@ -193,6 +233,69 @@ def not_followed(e: Exception) -> str:
     return f"it cannot be followed: {text}"
 
 
+class OneMoreStep(Exception):
+    """Something that a script's first step leaves shows in its next step only. what: it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def state(self, before: InitialState) -> InitialState:
+        return dataclasses.replace(before, more_steps=1, why_more=self.what, loaders=None, batch={})
+
+
+def check_one_step(sides: Sequence[Recording]) -> None:
+    """Raises OneMoreStep where that may show something."""
+    for side in sides:
+        state = side.initial_state
+        if side.shown_later and side.steps == 1 and not state.one_step:
+            raise OneMoreStep(" and ".join(side.shown_later))
+
+
+def check_second_step(
+    single: Recording, sides: Sequence[Recording], loaders: Mapping[Key, Shared]
+) -> None:
+    """A second step that was recorded for what shows in it has the settings of the single device,
+    where that counts its batches otherwise (`schedules_apart`). Raises CaptureError.
+    """
+    if not single.initial_state.more_steps or not _counts_apart(loaders):
+        return
+    for side in sides:
+        for name, there in side.settings_in_step.items():
+            if single.settings_in_step.get(name, there) != there:
+                raise CaptureError(
+                    f"{name.removesuffix('.new')} is another one in it on rank {side.rank} than on "
+                    "the single device, where the script reads other batches than the ranks' "
+                    "together"
+                )
+
+
+def _counts_apart(loaders: Mapping[Key, Shared]) -> bool:
+    """Whether the script itself would read batches of another size on one device."""
+    return any(s.together and s.alone != sum(s.sizes) for s in loaders.values())
+
+
+def less_of_script(before: InitialState, e: Exception) -> InitialState | None:
+    """With one step, or without what follows it, after an error; None where that is no way out."""
+    if before.more_steps:
+        return dataclasses.replace(
+            before, more_steps=0, why_more="", one_step=not_followed(e), loaders=None, batch={}
+        )
+    if before.without_rest or getattr(e, "before_rest", False):
+        return None
+    return dataclasses.replace(before, without_rest=not_followed(e))
+
+
+def shown_later(sides: Sequence[Recording], why: str) -> list[NotCompared]:
+    """What only a further step would show. why: that one is not recorded."""
+    found: dict[str, dict[str, None]] = {}
+    for side in sides:
+        for what, names in side.shown_later.items():
+            if side.steps == 1 or what == MADE:
+                found.setdefault(what, {}).update(dict.fromkeys(names))
+    return [assumptions.shown_later(what, listed(names), why) for what, names in found.items()]
+
+
 def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool) -> None:
     """Ranks and single device are recorded up to the same place, if beyond their step.
 
@@ -206,6 +309,31 @@ def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool)
             raise CaptureError(
                 f"rank {sides[0].rank} goes on until {ways[0]}, and {who} until {ways[1]}"
             )
+
+
+def check_copies(single: Recording, sides: Sequence[Recording]) -> None:
+    """Copies of weights that begin with any values are put together of parameters in one way.
+
+    Raises CaptureError.
+    """
+    for side in sides:
+        for path in (*single.copy_arrangements, *side.copy_arrangements):
+            if single.copy_arrangements.get(path) != side.copy_arrangements.get(path):
+                raise CaptureError(
+                    f"{path} is put together of parameters in another way on rank {side.rank} than "
+                    "on the single device"
+                )
+
+
+def states_gone(single: Recording, sides: Sequence[Recording]) -> list[Assumption]:
+    """States of optimizers that a script drops on some sides only."""
+    found = []
+    for side in sides:
+        have = {t.name for t in side.whole().tracked if t.role == "input"}
+        apart = (single.gone_states & have) ^ side.gone_states
+        if apart:
+            found.append(assumptions.states_gone(side.rank, listed(sorted(apart))))
+    return found
 
 
 def copies_apart(
@@ -257,7 +385,7 @@ def schedules_apart(
     so is a schedule that goes by it. Ranks count the same, so it is the same on all of them. By
     name, what is said of it.
     """
-    if not any(s.together and s.alone != sum(s.sizes) for s in loaders.values()):
+    if not _counts_apart(loaders):
         return {}
     found = {}
     for name, here in single.settings.items():
@@ -274,17 +402,20 @@ def schedules_apart(
     return found
 
 
-def _trained(t: torch.Tensor) -> bool:
-    return bool(t.requires_grad and t.is_leaf)
-
-
 __all__ = [
+    "OneMoreStep",
     "OptimizerSteps",
     "Stepped",
     "Steps",
+    "check_copies",
     "check_ended",
+    "check_one_step",
+    "check_second_step",
     "copies_apart",
     "counted_apart",
+    "less_of_script",
     "not_followed",
     "schedules_apart",
+    "shown_later",
+    "states_gone",
 ]

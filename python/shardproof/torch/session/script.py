@@ -95,12 +95,12 @@ def script_step(
         optimizers = Steps(world, steps)
         with optimizers.watched(), _arguments(path, arguments), prints.of(world):
             try:
-                _run(path, optimizers)
+                left = _run(path, optimizers)
             except Exception as e:
                 if not isinstance(e, CaptureError):
                     e.raised_on = "the single device" if world.single else f"rank {world.rank}"  # type: ignore[attr-defined]
                 raise
-            optimizers.ended()
+            optimizers.ended(left)
             if optimizers.there and not optimizers.done:
                 raise CaptureError(
                     f"{path} ended before any of its optimizers stepped{_raised(path)}"
@@ -131,18 +131,20 @@ def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
 
 
-def _run(path: str, optimizers: OptimizerSteps) -> None:
+def _run(path: str, optimizers: OptimizerSteps) -> dict[str, Any]:
+    """The variables that the script leaves, where it ends by itself."""
     try:
-        runpy.run_path(path, run_name="__main__")
+        return runpy.run_path(path, run_name="__main__")
     except Stepped:
         pass
     except (Exception, SystemExit) as e:
         if optimizers.stopped:
-            return  # it caught what ended it, and goes by that
+            return {}  # it caught what ended it, and goes by that
         if not isinstance(e, SystemExit):
             raise
         if e.code not in (None, 0):
             raise CaptureError(f"{path} ended with exit code {e.code}") from None
+    return {}
 
 
 def _raised(path: str) -> str:

@@ -695,6 +695,19 @@ class Binding:
                 if holds or differentiated:
                     self._change(module, parameters=not holds)
 
+    def uses(self, tensors: Iterable[torch.Tensor]) -> None:
+        """An operator is about to compute with these after a script's optimizers have stepped.
+
+        A model may be used whose parameters nothing has read: an average of weights that is loaded
+        into another model.
+        """
+        for t in tensors:
+            if self._not_kept is None:
+                self._not_kept = self._memory_of_others()
+            module = self._not_kept.get(private.storage_key(_local(t)))
+            if module is not None and not _being_made():
+                self._change(module, parameters=True)
+
     def _memory_of_others(self) -> dict[int, nn.Module]:
         return {
             private.storage_key(_local(t)): m
@@ -729,6 +742,17 @@ class Binding:
             return bool(theirs) and all(h is not None and h is not model for h in theirs)
 
         return [(prefix, names) for ref, prefix, names in self._models if not elsewhere(ref())]
+
+    def not_taken_in(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of models of which nothing was called, used or changed."""
+        known = {id(p) for p in (*self.parameters.values(), *self.gathered())}
+        return {
+            f"{type(model).__name__} {name}": t
+            for model in self._made_models()
+            if all(model is not root for root, _ in self._kept)
+            for name, t in itertools.chain(model.named_parameters(), model.named_buffers())
+            if id(t) not in known and _has_memory(t)
+        }
 
     def left_alone(self) -> frozenset[str]:
         """Names in models that were made, and of which nothing was called, used or changed."""

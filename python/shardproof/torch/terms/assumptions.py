@@ -145,12 +145,13 @@ def changed_gradients(optimizer: str) -> Assumption:
 
 
 def rest_of_script(
-    steps: list[int], ended: tuple[str, str] | None, without_rest: str
+    steps: list[int], ended: tuple[str, str] | None, without_rest: str, why_more: str = ""
 ) -> Assumption:
     """A script was stopped when each of its optimizers had made so many steps.
 
     ended: how it began its next step, and where, if what follows the step is recorded.
-    without_rest: why that is not; empty if the script was stopped before.
+    without_rest: why that is not; empty if the script was stopped before. why_more: what only a
+    further step shows, where one was recorded for that.
     """
     most = max(steps, default=1)
     first = f"first {most} steps" if most > 1 else "first step"
@@ -161,6 +162,8 @@ def rest_of_script(
     else:
         what = f"first steps of each optimizer ({', '.join(map(str, steps))})"
     were = "were" if most > 1 else "was"
+    if why_more:
+        what += f" (the last shows what becomes of {why_more})"
     if ended is not None:
         at = f" at {ended[1]}" if ended[1] else ""
         text = (
@@ -173,6 +176,32 @@ def rest_of_script(
         if without_rest:
             text += f" (until its next batch that is not compared, as {without_rest})"
     return Assumption("rest-of-script", Kind.CHECKABLE, f"{text}; --steps N verifies more")
+
+
+def ranks_apart(how: str) -> Assumption:
+    return Assumption(
+        "ranks-apart",
+        Kind.RISK,
+        "what the script does after the optimizer's step is not compared, as ranks (or the single "
+        f"device) differ there: {how}",
+    )
+
+
+def states_gone(rank: int, names: str) -> Assumption:
+    return Assumption(
+        "ranks-apart",
+        Kind.RISK,
+        f"after the optimizer's step the script drops states of optimizers on rank {rank} and not "
+        f"on the single device, or the other way round: {names}",
+    )
+
+
+def shown_later(what: str, names: str, why: str) -> NotCompared:
+    reason = f"which is not followed ({why})" if why else "which was not looked at"
+    return NotCompared(
+        f"what becomes of {what} ({names})",
+        f"only the next step shows it, {reason}",
+    )
 
 
 def schedule_apart(name: str, rank: int, there: float, here: float) -> Assumption:
@@ -252,6 +281,14 @@ def other_world_size(count: int) -> Assumption:
         Kind.RISK,
         f"the script gives init_process_group the world size {count} on the single device, too: "
         f"what it computes with its own number {count} is not what it computes with 1",
+    )
+
+
+def other_root(root: int, loc: str) -> Assumption:
+    return Assumption(
+        "root-rank",
+        Kind.CHECKABLE,
+        f"the single device is the rank {root} of the collective at {loc}, as it is the only rank",
     )
 
 

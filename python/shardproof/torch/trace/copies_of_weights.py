@@ -2,104 +2,317 @@
 """Copies of weights that a script keeps in plain tensors: `shadow[name] = p.clone()`, averaged
 after each step.
 
-No module and no optimizer has such a tensor, so it is found by the script's variables, on the
-stack: those of its functions, and what lists, dictionaries and objects in them hold. It is compared
-if
+No module and no optimizer has such a tensor, so it is found by the script's variables
+(variables.py). These are looked at when a model is called first, before later steps, and when the
+script begins its next step. A tensor is compared if
 
-* it is there when a model is called first, with a parameter's shape;
-* it has changed when the script begins its next step, and was computed of a parameter's new value.
+* it was there at an earlier look, and has changed since;
+* it was computed of a value that a parameter had after a step;
+* it has a parameter's shape; or it is another whole tensor (a vector of all weights) that was
+  updated in place, or computed of what it held.
 
-If it then holds what the parameter of that rank holds, it is an input from there on, for any value,
-as the parameter is: whether the ranks begin with the same is checked of the parameter. Otherwise it
-begins with what it holds.
+If it then holds what the parameters of that rank hold, or a rearrangement of it, it is an input
+from there on, for any value, as the parameters are: whether the ranks begin with the same is
+checked of the parameters, and the rearrangement has to be the single device's. Otherwise it begins
+with what it holds.
+
+A copy that was made in the step is **begun**: how it is updated is seen in the next step only. So
+is one whose update precedes the step (`later`): it was computed of first values of parameters
+before the model was called first.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+import gc
+import hashlib
+import json
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
-from ..compat.user_code import user_place
+from ..compat import private
+from ..step.tracked_tensors import unwrapped
 from ..terms.graph import Graph
 from ..terms.values import Named, Shape, Value
+from .variables import Variables
 
-_MOST_DEPTH, _MOST_OBJECTS = 4, 20_000
-_NOT_LOOKED_INTO = (nn.Module, torch.optim.Optimizer, Dataset, DataLoader, type)
+_REARRANGED = frozenset({"view", "permute", "slice", "cat", "concat", "identity"})
 
 
-def variables(shapes: Iterable[Shape]) -> dict[str, torch.Tensor]:
-    """Tensors of these shapes that the script's variables hold, by path. Each memory has one."""
-    wanted, budget = set(shapes), [_MOST_OBJECTS]
-    frames = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if user_place(frame):
-            frames.append(frame)
-        frame = frame.f_back
-    found: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for f in reversed(frames):
-        for path, t in _tensors(dict(f.f_locals), "", 0, set(), budget):
-            if tuple(t.shape) in wanted and id(t) not in seen:
-                seen.add(id(t))
-                found.setdefault(path, t)
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """What a variable held at a look, and the memory of its tensor."""
+
+    value: Value
+    memory: int
+
+
+class Copies:
+    """Those of one side.
+
+    read: what a tensor holds. held: the parameters now, by name. updated: those that are compared.
+    arrangements: of those that are inputs and no parameter's value as it is, how they are made of
+    parameters. begun, later: those that only a further step shows.
+    """
+
+    def __init__(
+        self,
+        g: Graph,
+        read: Callable[[torch.Tensor], Value],
+        held: Callable[[], Mapping[str, torch.Tensor]],
+        same: Callable[[Value, Value], bool],
+    ) -> None:
+        self.g, self.read, self.held, self.same = g, read, held, same
+        self.ended = False  # the script has no next step
+        self.watching = False  # a script's rest is recorded
+        self._script = Variables()
+        self._earlier: dict[str, list[_Held]] = {}
+        self._inputs: set[str] = set()
+        self._weights: set[str] = set()  # names of what parameters held after a step
+        self._first_weights: set[str] = set()  # of what they held when models were taken in
+        self._now: list[tuple[str, torch.Tensor]] = []
+        # others that something holds, and what is in them
+        self._living: list[tuple[torch.Tensor, Named]] = []
+        self.updated: list[str] = []
+        self.arrangements: dict[str, str] = {}
+        self.begun: list[str] = []
+        self.later: list[str] = []
+
+    @property
+    def has_inputs(self) -> bool:
+        return bool(self._inputs)
+
+    # ---- looks ----
+    def begin(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """A model with these parameters is taken in. Copies of them that are to be inputs, too."""
+        if not self.watching:
+            return {}
+        values = {
+            name: (private.storage_key(unwrapped(p)), self.read(unwrapped(p)))
+            for name, p in parameters.items()
+            if 0 not in unwrapped(p).shape
+        }
+        memory = {key for key, _ in values.values()}
+        names = {v.name: name for name, (_, v) in values.items() if isinstance(v, Named)}
+        self._first_weights.update(names)
+        found: dict[str, torch.Tensor] = {}
+        for path, t in self._variables():
+            key = private.storage_key(unwrapped(t))
+            if key in memory or path in self._inputs:
+                continue
+            v = self.read(unwrapped(t))
+            self._earlier.setdefault(path, []).append(_Held(v, key))
+            if not isinstance(v, Named) or any(t is other for other in found.values()):
+                continue
+            if any(self.same(v, other) for _, other in values.values()):
+                found[path] = t
+            elif (how := self._arrangement(v.name, names)) is not None:
+                found[path] = t
+                self.arrangements[path] = how
+        return found
+
+    def given(self, path: str, t: torch.Tensor) -> None:
+        """It is an input from here on."""
+        self._inputs.add(path)
+        self._earlier[path] = [_Held(self.read(unwrapped(t)), private.storage_key(unwrapped(t)))]
+
+    def stepped(self) -> None:
+        """Optimizers have stepped."""
+        if self.watching:
+            self._weights.update(_names(self.read(unwrapped(t)) for t in self.held().values()))
+
+    def look(self) -> None:
+        """A further step is about to end."""
+        if self.watching:
+            for path, t in self._variables():
+                self._earlier.setdefault(path, []).append(
+                    _Held(self.read(unwrapped(t)), private.storage_key(unwrapped(t)))
+                )
+
+    def look_last(
+        self,
+        others: Iterable[torch.Tensor],
+        held_by: Iterable[object],
+        left: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The script begins its next step, or has ended and leaves these variables.
+
+        others: tensors that have other names. held_by: what holds tensors and is not the script's.
+        """
+        if not self.watching:
+            return
+        self.stepped()
+        self.ended = left is not None
+        self._now = self._variables(left)
+        named = [*others, *(t for _, t in self._now)]
+        known = {private.storage_key(unwrapped(t)) for t in named}
+        of_weights = descendants(self.g, self._weights)
+        gc.collect()
+        self._living = [
+            (t, v)
+            for t in gc.get_objects()
+            if isinstance(t, private.FakeTensor)
+            and t.dtype.is_floating_point
+            and _is_whole(t)
+            and private.storage_key(t) not in known
+            and isinstance(v := self.read(t), Named)
+            and v.name in of_weights
+        ]
+        ignored = {id(self._living), *map(id, self._living), *map(id, held_by)}
+        self._living = [(t, v) for t, v in self._living if _is_held(t, ignored)]
+
+    def of_weights(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Value]:
+        """Those that hold what was computed of weights after a step."""
+        if not self.watching or not self._weights:
+            return {}
+        of_weights = descendants(self.g, self._weights)
+        values = {name: self.read(unwrapped(t)) for name, t in tensors.items()}
+        return {n: v for n, v in values.items() if isinstance(v, Named) and v.name in of_weights}
+
+    def _variables(self, left: Mapping[str, Any] | None = None) -> list[tuple[str, torch.Tensor]]:
+        shapes = {tuple(p.shape) for p in self.held().values()}
+        return self._script.tensors(
+            lambda t: (
+                t.dtype.is_floating_point
+                and not isinstance(t, torch.nn.Parameter)
+                and not (t.requires_grad and t.is_leaf)
+                and 0 not in t.shape
+                and (tuple(t.shape) in shapes or _is_whole(t))
+            ),
+            left,
+        )
+
+    # ---- at the end ----
+    def finish(self, others: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies that are compared. others: tensors that have other names."""
+        if not self._now:
+            return {}
+        known = {private.storage_key(unwrapped(t)) for t in others}
+        held = self.held()
+        self._weights.update(_names(self.read(unwrapped(t)) for t in held.values()))
+        shapes = {tuple(p.shape) for p in held.values()}
+        least = min((p.numel() for p in held.values()), default=0)
+        of_weights = descendants(self.g, self._weights)
+        of_first = descendants(self.g, self._first_weights)
+        found: dict[str, torch.Tensor] = {}
+        for path, t in self._one_path_each():
+            key = private.storage_key(unwrapped(t))
+            if key in known:
+                continue
+            now = self.read(unwrapped(t))
+            earlier = self._earlier.get(path)
+            has_shape = tuple(t.shape) in shapes
+            if not isinstance(now, Named) or now.name not in of_weights:
+                if earlier and has_shape and self._is_averaged(now, of_first):
+                    self.later.append(path)
+                continue
+            if not earlier:
+                if has_shape or t.numel() >= least > 1:
+                    self.begun.append(path)
+            elif all(self.same(e.value, now) for e in earlier):
+                continue
+            elif (
+                has_shape
+                or any(e.memory == key for e in earlier)
+                or now.name in descendants(self.g, _names(e.value for e in earlier))
+            ):
+                found[path] = t
+        self.updated = list(found)
+        return found
+
+    def _one_path_each(self) -> list[tuple[str, torch.Tensor]]:
+        """Of each tensor the path by which it was known before, if there is one."""
+        paths: dict[int, list[str]] = {}
+        for path, t in self._now:
+            paths.setdefault(id(t), []).append(path)
+        found = []
+        for _, t in self._now:
+            mine = paths.pop(id(t), None)
+            if mine is not None:
+                mine.sort(key=lambda p: (p not in self._inputs, p not in self._earlier))
+                found.append((mine[0], t))
+        return found
+
+    def _is_averaged(self, v: Value, of_first: set[str]) -> bool:
+        """Whether a value was computed of first values of parameters, and is none of them."""
+        return (
+            isinstance(v, Named)
+            and v.name in of_first
+            and v.name not in self._first_weights
+            and v.node is not None
+        )
+
+    def unreached(self) -> list[tuple[Shape, str]]:
+        """Tensors that live on, hold what was computed of new weights, and that no variable was
+        found to hold: shapes, and where each was computed.
+        """
+        found: dict[int, tuple[Shape, str]] = {}
+        for t, v in self._living:
+            node = self.g.producer(v.name)
+            loc = node.get("loc", "") if node is not None else ""
+            found.setdefault(private.storage_key(t), (tuple(t.shape), loc))
+        return list(found.values())
+
+    def _arrangement(self, name: str, parameters: Mapping[str, str]) -> str | None:
+        """How a value is put together of parameters, and of constants; None if it is not."""
+        texts: dict[str, str] = {}
+        todo, uses = [name], False
+        while todo:
+            at = todo[-1]
+            node = self.g.producer(at)
+            if at in parameters:
+                texts[at], uses = parameters[at], True
+            elif node is None:
+                entry = self.g.tensors[at]
+                if entry.get("kind") != "constant":
+                    return None
+                texts[at] = json.dumps([entry["value"], entry["shape"]])
+            elif node["op"] not in _REARRANGED:
+                return None
+            else:
+                missing = [x for x in node["in"] if x not in texts]
+                if missing:
+                    todo += missing
+                    continue
+                parts = [node["op"], node.get("attrs", {}), [texts[x] for x in node["in"]]]
+                text = json.dumps(parts, sort_keys=True)
+                texts[at] = hashlib.sha256(text.encode()).hexdigest()
+            todo.pop()
+        return texts[name] if uses else None
+
+
+def descendants(g: Graph, names: Iterable[str]) -> set[str]:
+    """These values, and what is computed of them."""
+    found = set(names)
+    for node in g.nodes if found else ():
+        if not found.isdisjoint(node["in"]):
+            found.update(name for name in node["out"] if name is not None)
     return found
 
 
-def _tensors(
-    x: Any, path: str, depth: int, inside: set[int], budget: list[int]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    budget[0] -= 1
-    if budget[0] < 0 or depth > _MOST_DEPTH or id(x) in inside:
-        return
-    if isinstance(x, torch.Tensor):
-        if x.dtype.is_floating_point and not x.requires_grad and 0 not in x.shape:
-            yield f"variable {path}", x
-        return
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(x, Mapping):
-        items = list(x.items())
-    elif isinstance(x, (list, tuple)):
-        items = list(enumerate(x))
-    elif not isinstance(x, _NOT_LOOKED_INTO) and _is_users(x):
-        items = list(vars(x).items())
-    else:
-        return
-    for key, y in items:
-        if isinstance(key, (str, int)):
-            name = f"{path}.{key}" if path else str(key)
-            yield from _tensors(y, name, depth + 1, {*inside, id(x)}, budget)
+def _names(values: Iterable[Value]) -> Iterator[str]:
+    return (v.name for v in values if isinstance(v, Named))
 
 
-def _is_users(x: Any) -> bool:
-    """Whether it is an object of a class of the script's, or of a package for training."""
-    package = type(x).__module__.partition(".")[0]
+def _is_whole(t: torch.Tensor) -> bool:
+    """Whether a tensor was made while the step was recorded, and is all of its memory."""
+    local = unwrapped(t)
     return (
-        hasattr(x, "__dict__")
-        and not callable(x)
-        and package not in ("torch", "builtins", "shardproof")
+        isinstance(local, private.FakeTensor)
+        and local.numel() > 1
+        and local.is_contiguous()
+        and local.numel() * local.element_size() == local.untyped_storage().nbytes()
     )
 
 
-def computed_of(g: Graph, v: Value, names: set[str]) -> bool:
-    """Whether a value is one of these, or computed of one."""
-    if not isinstance(v, Named):
-        return False
-    todo, seen = [v.name], {v.name}
-    while todo:
-        at = todo.pop()
-        if at in names:
-            return True
-        node = g.producer(at)
-        new = [x for x in node["in"] if x is not None and x not in seen] if node is not None else []
-        seen.update(new)
-        todo += new
-    return False
+def _is_held(t: torch.Tensor, ignored: set[int]) -> bool:
+    """Whether something of Python's holds a tensor, other than what is ignored."""
+    return any(
+        id(x) not in ignored and not isinstance(x, types.FrameType) for x in gc.get_referrers(t)
+    )
 
 
-__all__ = ["computed_of", "variables"]
+__all__ = ["Copies", "descendants"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .recording import CaptureError, Decision, Recording
+from .recording import CaptureError, DecidedByData, Decision, Recording
 
 MOST_RECORDINGS = 16  # with other answers, of one side
 
@@ -44,14 +44,15 @@ def check_decisions(
             raising[loc] = None
             continue
         except CaptureError as e:
-            raise _decides(who, loc, f"it cannot be followed ({e})") from None
+            raise _decides(who, loc, f"it cannot be followed ({e})", side) from None
         if not same(other) or _left(other) != _left(side):
-            raise _decides(who, loc, "it is another one")
+            raise _decides(who, loc, "it is another one", side)
         todo += _others(other.decisions, len(answers))
     loc = side.decisions[0].loc
-    raise CaptureError(
+    raise DecidedByData(
         f"{loc}: {who}: what the program does next depends on data: it asks more questions of this "
-        f"kind than {MOST_RECORDINGS} recordings can answer in all ways"
+        f"kind than {MOST_RECORDINGS} recordings can answer in all ways",
+        any(d.own for d in side.decisions),
     )
 
 
@@ -74,9 +75,10 @@ def _others(decisions: Sequence[Decision], first: int) -> list[tuple[tuple[bool,
     return [((*given[:i], not given[i]), decisions[i].loc) for i in range(first, len(given))]
 
 
-def _decides(who: str, loc: str, what: str) -> CaptureError:
-    return CaptureError(
+def _decides(who: str, loc: str, what: str, side: Recording) -> CaptureError:
+    return DecidedByData(
         f"{loc}: {who}: what the program does next depends on data: a number that Tensor.item() "
         f"gave is compared (or a tensor is asked whether it is true), and with the other answer "
-        f"{what} (what depends on data can be written with tensors: torch.where, torch.clamp)"
+        f"{what} (what depends on data can be written with tensors: torch.where, torch.clamp)",
+        any(d.own for d in side.decisions if d.loc == loc),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,13 +20,17 @@ from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .clues import Noticing
-from .copies_of_weights import computed_of, variables
+from .copies_of_weights import Copies
 from .cut_points import CutPoints
 from .printed_numbers import Reduced, labelled
 from .recording import CaptureError
 from .results import PLAIN, leaves_of
 from .tracker import Tracker
 
+# what only the next step of a script shows
+GRADIENTS = "gradients that are left for it"
+MADE = "copies of weights that were made in it"
+AVERAGES = "copies of weights that were updated before it"
 BESIDE = "other trained tensors"  # that no called module holds: of optimizers, or written by hand
 AS_IT_WAS = "it has the same number at the end"
 
@@ -103,10 +107,13 @@ class EndOfStep:
         self.spread: set[str] = set()
         self.settings: dict[str, float] = {}
         self.settings_in_step: dict[str, float] = {}
-        # of a script's variables: what they held when a model was called first
-        self.copies: dict[str, Value] = {}
-        self.updated_copies: list[str] = []
-        self._copies_now: dict[str, torch.Tensor] = {}
+        self.copies = Copies(self.recorder.g, self.recorder.read, self._held, same)
+        self.made: dict[str, torch.Tensor] = {}  # of models that nothing uses
+        self.steps = 1  # of each optimizer of a script
+        self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
+        self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
+        # what a script's step leaves that only its next step shows: what it is, and names
+        self.shown_later: dict[str, list[str]] = {}
         # of tensors when a script's optimizers had stepped: gradients, and what they held
         self._gradients: list[tuple[torch.Tensor, torch.Tensor, Value]] = []
 
@@ -115,6 +122,7 @@ class EndOfStep:
         the script does with them before its next step.
         """
         self.recorder.in_rest = True
+        self.copies.stepped()
         self.settings_in_step = _numbers(self.binding.of_optimizers())
         for t in [
             *self.binding.parameters.values(),
@@ -125,33 +133,56 @@ class EndOfStep:
                 now = self.recorder.read(unwrapped(t.grad))
                 self._gradients.append((t, t.grad, now))
 
-    def look_at_variables(self) -> None:
-        """A script begins its next step: what its variables hold."""
-        if self.copies:
-            shapes = {tuple(p.shape) for p in self.binding.parameters.values()}
-            self._copies_now = variables(shapes)
+    def clears(self, parameters: Iterable[torch.Tensor]) -> None:
+        """A script clears these gradients after it has asked for a batch."""
+        self._cleared.update(id(p) for p in parameters if p.grad is None)
+
+    def ends(self, left: Mapping[str, Any]) -> None:
+        """A script has ended, and leaves these variables."""
+        self.copies.look_last(self._named_otherwise(), self.recorder.holding(), left)
+
+    def goes_on(self) -> None:
+        """A script begins its next step."""
+        self.made = self.binding.not_taken_in() if self.copies.watching else {}
+        named = [*self._named_otherwise(), *self.made.values()]
+        self.copies.look_last(named, self.recorder.holding())
+        left = [
+            name
+            for name, p in self.binding.parameters.items()
+            if p.grad is not None
+            and id(p) not in self._cleared
+            and not isinstance(self.recorder.read(unwrapped(p.grad)), Filled)
+        ]
+        if left:
+            self.shown_later[GRADIENTS] = left
 
     def _copies(self) -> None:
-        """Copies of weights that are updated (copies_of_weights.py)."""
-        others = [*self.binding.parameters.values(), *self._held().values()]
-        memory = {private.storage_key(unwrapped(t)) for t in others}
-        new = {
-            v.name
-            for t in (self._held() if self._copies_now else {}).values()
-            if isinstance(v := self.recorder.read(unwrapped(t)), Named)
-        }
-        for name, t in self._copies_now.items():
-            if name not in self.copies or private.storage_key(unwrapped(t)) in memory:
-                continue
-            now = self.recorder.read(unwrapped(t))
-            if not same(self.copies[name], now) and computed_of(self.recorder.g, now, new):
-                name = f"{name}.new"
-                where = place(self.recorder, t)
-                where.mean = where.mean or []
-                self.tracker.track("kept", name, t, where, kind="copies of weights")
-                self.updated_copies.append(name)
-                if self.mesh.world == 1:
-                    self.changed.add(name)
+        """A script's copies of weights (copies_of_weights.py)."""
+        others = [*self._named_otherwise(), *self.made.values()]
+        for path, t in self.copies.finish(others).items():
+            name = f"{path}.new"
+            where = place(self.recorder, t)
+            where.mean = where.mean or []
+            self.tracker.track("kept", name, t, where, kind="copied weights")
+            if self.mesh.world == 1:
+                self.changed.add(name)
+        held = [self.recorder.read(unwrapped(t)) for t in self._held().values()]
+        models = [
+            name
+            for name, v in self.copies.of_weights(self.made).items()
+            # one that is copied in each step is what a parameter is
+            if self.steps == 1 or not any(same(v, now) for now in held)
+        ]
+        begun = [*self.copies.begun, *models]
+        for what, paths in ((MADE, begun), (AVERAGES, self.copies.later)):
+            if paths and not self.copies.ended:
+                self.shown_later[what] = paths
+        for shape, loc in self.copies.unreached():
+            at = f" at {loc}" if loc else ""
+            self.recorder.g.leave_out(
+                f"a tensor of shape {list(shape)} that is computed of new weights{at}",
+                "it lives on, and no variable of the script was found to hold it",
+            )
 
     def _put_gradients_back(self) -> None:
         for t, grad, v in self._gradients:
@@ -245,19 +276,19 @@ class EndOfStep:
             )
         for (name, key), (optimizer, owner) in self.given.states_of.items():
             value = optimizer.state.get(owner, {}).get(key[1:])
+            begun = next(
+                (m for m in self.tracker.tracked if m.role == "input" and m.name == name + key),
+                None,
+            )
+            if value is None and begun is not None and self.recorder.in_rest:
+                self.gone_states.append(name + key)
+                value = self._zeros(begun.value.shape)
             if not isinstance(value, torch.Tensor):
                 raise CaptureError(
                     f"the state {key[1:]!r} of {type(optimizer).__name__} for {name} is no tensor "
                     "any more at the end of the step"
                 )
-            placement = next(
-                (
-                    m.placement
-                    for m in self.tracker.tracked
-                    if m.role == "input" and m.name == name + key
-                ),
-                None,
-            )
+            placement = begun.placement if begun is not None else None
             self._left(name, f"{key}.new", value, placement, name in untouched)
         for name, p in self.binding.parameters.items():
             self._attributes(name, p)
@@ -274,12 +305,23 @@ class EndOfStep:
         )
         self._copies()
         self._prints(reduced)
+        self.recorder.decisions = [
+            dataclasses.replace(d, own=not all(isinstance(v, Named) and reduced(v) for v in values))
+            for d, values in zip(self.recorder.decisions, self.recorder.decided_by)
+        ]
         self._notice(reduced)
         for o in self.binding.idle_optimizers() if self.recorder.untracked.differentiated else ():
             idle = assumptions.no_step(
                 type(o).__name__, sum(len(group["params"]) for group in o.param_groups)
             )
             self.recorder.g.leave_out(idle.what, idle.because)
+
+    def _zeros(self, shape: Shape) -> torch.Tensor:
+        """A state that is gone begins with zeros the next time."""
+        with self.tracker.quiet():
+            t = torch.empty(shape)
+        self.recorder.write(t, Filled(0, shape))
+        return t
 
     def _result(self, label: str, found: Any, number: int) -> None:
         """One result of the step, or of the step with that number: compared, or named as not
@@ -411,22 +453,24 @@ class EndOfStep:
         except Gone as e:
             raise CaptureError(str(e)) from None
 
-    def _untracked(self, named: Mapping[str, Any]) -> None:
-        """Tensors that the step wrote by hand (untracked_tensors.py) and that have no name
-        otherwise.
-
-        Parameters, gradients, states and buffers have names, and so has what FSDP gathers.
-        """
+    def _named_otherwise(self) -> list[torch.Tensor]:
+        """Parameters, gradients, states and buffers, and what FSDP gathers."""
         binding = self.binding
-        others = [
+        found = [
             *binding.parameters.values(),
             *self._held().values(),
             *(b for b, _ in binding.buffers().values()),
-            *named.values(),
             *(p.grad for p in binding.parameters.values()),
             *binding.gathered(),
             *(v for o in binding.optimizers for s in o.state.values() for v in s.values()),
         ]
+        return [t for t in found if isinstance(t, torch.Tensor)]
+
+    def _untracked(self, named: Mapping[str, Any]) -> None:
+        """Tensors that the step wrote by hand (untracked_tensors.py) and that have no name
+        otherwise.
+        """
+        others = [*self._named_otherwise(), *named.values()]
         have = {private.storage_key(unwrapped(t)) for t in others if isinstance(t, torch.Tensor)}
         count: collections.Counter[str] = collections.Counter()
         for key, t in self.recorder.untracked.written().items():

@@ -48,7 +48,10 @@ class InitialState:
     single device's (batches.py); None where that is to be found out. requested: mesh axis -> CONCAT
     or SAME, as the user says of its ranks' batches.
 
-    without_rest: why what follows a script's step is not recorded; empty: it is.
+    without_rest: why what follows a script's step is not recorded; empty: it is. ranks_apart: ranks
+    differ there, and how. more_steps: how many more steps of each optimizer of a script are
+    recorded; why_more: what shows in these only. one_step: why no more are recorded; empty: they
+    are where something shows in these only.
     """
 
     least: int = 1
@@ -59,6 +62,10 @@ class InitialState:
     loaders: Mapping[Key, Shared] | None = None
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_rest: str = ""
+    ranks_apart: str = ""
+    more_steps: int = 0
+    why_more: str = ""
+    one_step: str = ""
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""

@@ -66,6 +66,7 @@ class Draw:
     # where only the seed of "cuda" leads to these numbers: the seed that the CPU has
     cpu: str | None = None
     more: bool = False  # the step may draw more rows of them: it is only their number
+    in_rest: bool = False  # a script draws them after its optimizers have stepped
 
 
 INSIDE = "%random of "  # names of what is drawn while the step computes begin with it
@@ -275,6 +276,7 @@ class Randomness:
                 seed,
                 self._of_cpu(seed, t),
                 self._rows and spec is None and bool(shape),
+                self.recorder.in_rest,
             )
         )
         self._rows = False

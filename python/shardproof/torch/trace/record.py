@@ -133,6 +133,7 @@ def _hooks(recorder: Recorder, side: Side, mailbox: Mailbox) -> Hooks:
         batch=batch,
         quiet=side.quiet,
         trial=side.cut_points.trial,
+        differentiates=lambda: side.differentiates(),
         before_backward=side.end.noticing.backward,
         after_backward=side.cut_points.after_backward,
         unused=side.unused.append,
@@ -218,6 +219,7 @@ def _recorded(
     side = Side(recorder, mesh, initial_state)
     recorder.modules = side.binding.stack
     recorder.reads, recorder.writes = side.binding.reads, side.binding.writes
+    recorder.uses = side.binding.uses
     hooks = _hooks(recorder, side, mailbox)
 
     with (
@@ -226,6 +228,7 @@ def _recorded(
         patched(hooks),
         Processes(mesh, rank, mailbox, recorder.g.assume).replaced(),
         private.random_tracker(recorder.random),
+        private.unlogged(),
         objects_exchanged(mailbox, rank, recorder.groups.next),
     ):
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
@@ -251,7 +254,7 @@ def _recorded(
                 result = _result(step, world, side)
             except Exception as e:
                 # without what follows the step it is met, too
-                before = not recorder.in_rest and not side.end.copies
+                before = not recorder.in_rest and not side.end.copies.has_inputs
                 e.before_rest = before  # type: ignore[attr-defined]
                 if isinstance(e, (CaptureError, MissingMetadata)):
                     raise
@@ -315,7 +318,11 @@ def _recorded(
         loaded=frozenset(side.loaded_names),
         ended=side.ended,
         printed=tuple(side.end.printed),
-        copies=tuple(side.end.updated_copies),
+        copies=tuple(f"{path}.new" for path in side.end.copies.updated),
+        copy_arrangements=dict(side.end.copies.arrangements),
+        gone_states=frozenset(side.end.gone_states),
+        steps=side.end.steps,
+        shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
         clues=side.end.noticing.clues,

@@ -167,7 +167,9 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.untracked = UntrackedTensors(
             lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t))
         )
-        # called with operands before an operator computes with them, outside of backward,
+        # called with tensors before an operator computes with them, in the rest of a script,
+        self.uses: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+        # with operands before one computes with them, outside of backward,
         self.reads: Callable[[Sequence[Any]], None] = lambda tensors: None
         # and before it writes them; whether a backward has ended
         self.writes: Callable[[Sequence[torch.Tensor], bool], None] = (
@@ -183,6 +185,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._item_drawn: float | None = None
         self._item_keys: dict[str, str] = {}  # by the place of item()
         self.decisions: list[Decision] = []  # questions about data that were answered
+        self.decided_by: list[Sequence[Value | None]] = []  # what each was about
         self.answers: Sequence[bool] = ()  # to the first of them
         self.in_rest = False  # a script's optimizers have stepped, and it goes on
         self.gave_in_step = False  # numbers that depend on data, before that
@@ -196,6 +199,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         # what was computed of large constants
         self._folds: dict[Any, tuple[list[Value | None], list[Value]]] = {}
         self.groups: Any = None  # collectives.Groups, set by the capture
+
+    def holding(self) -> list[object]:
+        """What holds tensors of the program for the recorder's purposes."""
+        return [self._alive, *self.untracked.holding()]
 
     def is_activation(self, v: Value, distributed: bool = False) -> bool:
         """Whether the value was computed of the batch, or came from other ranks.
@@ -289,6 +296,8 @@ class Recorder(Memory, private.TorchDispatchMode):
         previous = self.g.loc
         self.g.loc = self.where()
         try:
+            if self.in_rest:
+                self.uses(private.tensors(args, kwargs))
             if self.untracked.begun:
                 for t in args:
                     if isinstance(t, torch.Tensor) and t.requires_grad:
@@ -497,17 +506,18 @@ class Recorder(Memory, private.TorchDispatchMode):
             # whether numbers are resampled, of parameters that are inputs afterwards
             return False
         if t.dtype == torch.bool:
-            return self.decide(self.g.loc)
+            return self.decide(self.g.loc, [v])
         raise DataDependent(
             f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), "
             "bool() or int() of a tensor)"
         )
 
-    def decide(self, loc: str) -> bool:
-        """The answer to a question about data (decisions.py)."""
+    def decide(self, loc: str, values: Sequence[Value | None]) -> bool:
+        """The answer to a question about these values, which depend on data (decisions.py)."""
         n = len(self.decisions)
         answer = self.answers[n] if n < len(self.answers) else False
         self.decisions.append(Decision(loc, answer))
+        self.decided_by.append(values)
         return answer
 
     def unknown_text(self, t: torch.Tensor) -> bool:

@@ -30,10 +30,11 @@ Step = Callable[[World], Any]
 class CaptureError(RuntimeError):
     """The step cannot be captured; the message has what was met and where.
 
-    ranges: of integer inputs, where these were known by then.
+    ranges: of integer inputs, where these were known by then. on_all: whether all ranks have it.
     """
 
     ranges: dict[str, int] | None = None
+    on_all = False
     any_buffers = True  # whether there may have been buffers that began with any value
 
     def __init__(self, text: str) -> None:
@@ -54,12 +55,25 @@ class Hazard(CaptureError):
         self.text, self.loc, self.tensor, self.kind = text, loc, tensor, kind
 
 
+class DecidedByData(CaptureError):
+    """The program decides something by data. own: by numbers that ranks have not reduced, so that
+    each may decide otherwise.
+    """
+
+    def __init__(self, text: str, own: bool = False) -> None:
+        super().__init__(text)
+        self.own = own
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The answer that the program got to a question about data, and where."""
+    """The answer that the program got to a question about data, and where. own: it is about numbers
+    that ranks have not reduced.
+    """
 
     loc: str
     answer: bool
+    own: bool = False
 
 
 @dataclasses.dataclass
@@ -148,6 +162,13 @@ class Recording:
     printed: tuple[str, ...] = ()
     # a script's copies of weights that it updates, which are compared where ranks do
     copies: tuple[str, ...] = ()
+    # of copies that are inputs: how they are put together of parameters, where they are not one
+    copy_arrangements: dict[str, str] = dataclasses.field(default_factory=dict)
+    # of optimizers, that a script has dropped after its step
+    gone_states: frozenset[str] = frozenset()
+    steps: int = 1  # of each optimizer of a script
+    # what only the next step of a script shows, and names (end_of_step.py)
+    shown_later: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # numbers of optimizers, by name: at the end, and before what follows a script's step
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)

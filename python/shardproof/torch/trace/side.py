@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
@@ -21,7 +21,6 @@ from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions, labels
 from ..terms.values import Filled, Known, Named, Shape, Value
 from .batches import Loaded, Loaders
-from .copies_of_weights import variables
 from .cut_points import CutPoints
 from .end_of_step import EndOfStep, Given, memory_of, same
 from .initial_parameters import Initial, Origins
@@ -59,6 +58,7 @@ class Side:
         recorder.random.on_moved = self.loaders.moved
         self.loaded_names: set[str] = set()
         self.ended = "", ""
+        self.differentiates: Callable[[], None] = lambda: None  # autograd runs
         # Memory that DistributedDataParallel gave to all where it held constants.
         self.constants_given: dict[int, Value] = {}
         for axes in initial_state.batch.values():
@@ -218,8 +218,11 @@ class Side:
         if self.started is None:
             self.started = len(self.recorder.g.nodes)
         self.origins.look(self.recorder.random.draws)
-        copies = self._copies(parameters)
+        copies = self.end.copies.begin(parameters)
+        computed = self.end.copies.of_weights(parameters)  # a model that was made after a step
         for name, p in parameters.items():
+            if name in computed:
+                continue
             self._first_value(name, p)
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
@@ -229,27 +232,8 @@ class Side:
                 )
         for name, t in copies.items():
             self._given(f"{name} before", t, place(self.recorder, t), "input")
-            self.end.copies[name] = self.now(t)
+            self.end.copies.given(name, t)
         self.recorder.random.inside = self.recorder.untracked.begun = True
-
-    def _copies(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, torch.Tensor]:
-        """A script's copies of these parameters (copies_of_weights.py), which are inputs, too."""
-        if self.recorder.prints is None or self.initial_state.without_rest:
-            return {}
-        held = {
-            private.storage_key(unwrapped(p)): self.now(p)
-            for p in parameters.values()
-            if 0 not in unwrapped(p).shape
-        }
-        found: dict[str, torch.Tensor] = {}
-        for name, t in variables({tuple(p.shape) for p in parameters.values()}).items():
-            v = self.now(t)
-            if name in self.end.copies or private.storage_key(unwrapped(t)) in held:
-                continue
-            if isinstance(v, Named) and any(same(v, other) for other in held.values()):
-                found[name] = t
-            self.end.copies[name] = v
-        return found
 
     def _first_value(self, name: str, p: torch.Tensor) -> None:
         """What a parameter holds before it is an input."""

@@ -58,6 +58,9 @@ class UntrackedTensors:
             self._known[key] = t
             self.found(t)
 
+    def holding(self) -> list[object]:
+        return [self._known, self._written]
+
     def _is_known(self, key: int) -> bool:
         """Whether memory is a leaf's: after `p.data = ...` it may be another tensor's by now."""
         return key in self._known and private.storage_key(self._known[key]) == key

@@ -43,7 +43,7 @@ int runGenerate(const GenerateArguments& arguments) {
 }  // namespace
 
 void addGeneratorOptions(CLI::App* command, generate::Options& o) {
-  command->add_option("ARCH", o.architecture, "mlp, gpt or llama3")
+  command->add_option("ARCH", o.architecture, "mlp, gpt, llama3 or deepseek-v3")
       ->required()
       ->check(CLI::IsMember(generate::architectures()))
       ->type_name("");
@@ -71,6 +71,26 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   sized("--kv-heads", o.kvHeads, "Key-value heads; fewer than heads: grouped-query attention");
   sized("--seq", o.sequence, "Tokens in a sequence");
   sized("--vocab", o.vocabulary, "Vocabulary");
+  const CLI::Range orNone(std::int64_t{0}, std::int64_t{1} << 40);
+  const auto expertSized = [&](const char* name, std::int64_t& value, const char* help) {
+    command->add_option(name, value, help)
+        ->check(orNone)
+        ->type_name("N")
+        ->group("Sizes of deepseek-v3");
+  };
+  expertSized("--dense-layers", o.denseLayers, "Leading layers without experts, --hidden wide");
+  expertSized("--experts", o.experts, "Routed experts");
+  expertSized("--active-experts", o.activeExperts, "Routed experts that a token chooses");
+  expertSized("--shared-experts", o.sharedExperts, "Experts of every token");
+  expertSized("--expert-hidden", o.expertHidden, "Width inside an expert");
+  expertSized("--expert-groups", o.expertGroups, "Groups of experts");
+  expertSized("--active-groups", o.activeGroups, "Groups that a token chooses its experts from");
+  expertSized("--query-rank", o.queryRank, "Width of the queries' latent; 0: none");
+  expertSized("--kv-rank", o.kvRank, "Width of the keys' and values' latent");
+  expertSized("--nope-dim", o.noPositionDim, "Width of a head's part without positions");
+  expertSized("--rope-dim", o.rotaryDim, "Width of a head's part with rotary positions");
+  expertSized("--value-dim", o.valueDim, "Width of a head's values");
+  expertSized("--mtp", o.mtp, "1: a module that predicts the token after the next");
   command
       ->add_option(
           "--pad-vocab-multiple", o.padVocabulary,
@@ -99,6 +119,14 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   command
       ->add_flag("--vocab-parallel", o.vocabularyParallel,
                  "Embedding, output layer and cross entropy cut over tp along the vocabulary")
+      ->group("Parallelism");
+  degree("--ep", o.ep, "Ranks that hold different experts: of tp first, or of dp");
+  command
+      ->add_option("--expert-tp", o.expertTp,
+                   "Ranks that share an expert: 1, or tp, along its hidden width (default: 1 if ep "
+                   "is a multiple of tp, else tp)")
+      ->check(size)
+      ->type_name("N")
       ->group("Parallelism");
   degree("--pp", o.pp, "Pipeline stages");
   degree("--microbatches", o.microbatches, "Microbatches, whose gradients are accumulated");
@@ -139,6 +167,12 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
       ->add_option("--dropout", o.dropout,
                    "Probability of dropout; 0: none (default: 0.1 for gpt; the others have none)")
       ->type_name("X")
+      ->group("Training step");
+  command
+      ->add_option("--balance-loss", o.balanceLoss,
+                   "Weight of each expert layer's balance loss; 0: none")
+      ->type_name("X")
+      ->capture_default_str()
       ->group("Training step");
   command
       ->add_option("--clip", o.clip,

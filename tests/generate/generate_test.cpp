@@ -55,6 +55,32 @@ Options gpt() {
   return o;
 }
 
+Options deepseek(const std::string& size = "671B") {
+  Options o;
+  o.architecture = "deepseek-v3";
+  o.size = size;
+  o.layers = 2;
+  o.denseLayers = 1;
+  o.dim = 16;
+  o.hidden = 24;
+  o.heads = 4;
+  o.sequence = 4;
+  o.vocabulary = 32;
+  o.experts = 8;
+  o.activeExperts = 2;
+  o.expertHidden = 12;
+  if (size != "16B") {
+    o.queryRank = 12;
+    o.expertGroups = 4;
+    o.activeGroups = 2;
+  }
+  o.kvRank = 8;
+  o.noPositionDim = 4;
+  o.rotaryDim = 2;
+  o.valueDim = 6;
+  return o;
+}
+
 std::string refusal(const Options& options) {
   try {
     complete(options);
@@ -166,6 +192,70 @@ TEST_F(GenerateTest, EveryCombinationOfGptIsEquivalent) {
   }
 }
 
+// Of one dp rank, experts are cut by number or, with expertTp, along their hidden width; ep ranks
+// besides are those of dp.
+TEST_F(GenerateTest, EveryCombinationOfDeepSeekIsEquivalent) {
+  int next = 0;
+  for (const Combination& c : combinations()) {
+    // Each combination with one of the sizes, in turn, with all losses or one.
+    Options o = deepseek(std::vector{"16B", "236B", "671B"}[static_cast<std::size_t>(next % 3)]);
+    if (next % 2 == 0) {
+      o.mtp = 1;
+      o.balanceLoss = "0.01";
+    }
+    c.set(o);
+    if (o.cutPoints == "layers") continue;  // below
+    for (const bool byNumber : {false, true}) {
+      SCOPED_TRACE(o.size + ", " + c.name + (byNumber ? ", experts by number" : ""));
+      if (byNumber) {
+        if (o.tp == 1) continue;
+        o.ep = o.tp;
+        o.vocabularyParallel = o.sequenceParallel = next % 2 == 1;
+      }
+      expectEquivalent(o);
+    }
+    ++next;
+  }
+}
+
+TEST_F(GenerateTest, AWholeLayerOfExpertsIsOneLemma) {
+  Options o = deepseek("16B");
+  o.layers = 1;
+  o.denseLayers = 0;
+  o.dp = o.tp = o.ep = o.microbatches = 2;
+  o.cutPoints = "layers";
+  expectEquivalent(o);
+}
+
+TEST_F(GenerateTest, ExpertParallelIsEquivalent) {
+  const std::vector<std::pair<const char*, std::function<void(Options&)>>> cuts{
+      {"over dp", [](Options& o) { o.dp = 4, o.ep = 2; }},
+      {"over all of dp", [](Options& o) { o.dp = o.ep = 4; }},
+      {"over dp, hidden width over tp",
+       [](Options& o) { o.dp = 4, o.tp = o.ep = 2, o.expertTp = 2; }},
+      {"over dp and tp", [](Options& o) { o.dp = o.ep = 4, o.tp = 2; }},
+      {"sequence parallel",
+       [](Options& o) {
+         o.dp = o.ep = 4, o.tp = 2, o.sequenceParallel = o.vocabularyParallel = true;
+       }},
+  };
+  for (const auto& [name, cut] : cuts) {
+    for (const int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(std::string(name) + ", zero " + std::to_string(zero));
+      Options o = deepseek();
+      cut(o);
+      o.microbatches = 2;
+      o.zero = zero;
+      if (zero != 1) o.mtp = 1;
+      if (zero != 2) o.balanceLoss = "0.01";
+      if (zero == 3) o.recompute = true;
+      if (zero == 2) o.pp = 2, o.schedule = "1f1b";
+      if (zero == 1) o.batch = 16;  // two sequences for each rank and microbatch
+      expectEquivalent(o);
+    }
+  }
+}
+
 TEST_F(GenerateTest, VocabularyAndSequenceParallelAreEquivalent) {
   for (const Options& sizes : {llama(), gpt()}) {
     for (const auto& [vocabulary, sequence] :
@@ -250,6 +340,7 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
     return o;
   };
   Options heads = sharded(llama()), sequence = sharded(gpt()), stages = gpt();
+  Options experts = sharded(deepseek());
   heads.tp = 4;
   stages.dp = stages.pp = 2;
   sequence.sequenceParallel = true;
@@ -263,6 +354,8 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
       {sequence, "layers.1.mlp.dense_4h_to_h.bias.grad.dp"},
       {heads,
        "layers.0.attention.wk.weight.grad.dp"},  // a replicated key-value head's over its ranks
+      {experts, "layers.1.attention.k_rotary.grad.part"},         // the key that all heads share
+      {experts, "layers.1.feed_forward.gate.weights.grad.part"},  // what the choice is weighed by
   };
   for (const auto& [options, operand] : cases) {
     SCOPED_TRACE(operand);
@@ -317,8 +410,21 @@ TEST_F(GenerateTest, TheLargestGpt) {
   EXPECT_EQ(complete(o).vocabulary, 51200);  // Megatron-LM's
   const auto problem = read(o);
   EXPECT_EQ(problem->plan.ranks(), 1024);
-  EXPECT_EQ(problem->plan.programs.size(),
-            22u);  // 8 each for the first and last stage, where tp ranks differ
+  EXPECT_EQ(problem->plan.programs.size(), 8u);  // one for each stage
+}
+
+// Experts are one operator a layer, and ranks that hold different ones have one program.
+TEST_F(GenerateTest, TheLargestDeepSeek) {
+  Options o;
+  o.architecture = "deepseek-v3";
+  o.size = "671B";
+  o.dp = 32;
+  o.tp = o.ep = o.pp = 8;
+  o.microbatches = 16;
+  const auto problem = read(o);
+  EXPECT_EQ(problem->plan.ranks(), 2048);
+  EXPECT_EQ(problem->plan.programs.size(), 8u);
+  EXPECT_LT(fs::file_size(dir_ / "g.plan.json"), 20'000'000u);
 }
 
 TEST(GenerateOptions, ContradictionsAreRefused) {
@@ -372,6 +478,31 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
   EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.sequence = std::int64_t{1} << 40; }),
                   "more than 2^62 elements"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.batch = o.hidden = std::int64_t{1} << 40; }),
+                  "more than 2^62 elements"));
+  const auto expert = [&](const std::function<void(Options&)>& set) {
+    return refused(deepseek(), set);
+  };
+  EXPECT_EQ(refusal(deepseek()), "accepted");
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.ep = 2; }), "no experts for --ep"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.experts = 2; }), "gpt has no --experts"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.balanceLoss = "1"; }), "--balance-loss"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.mtp = 1; }), "gpt has no --mtp"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.kvHeads = 2; }), "no --kv-heads"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.ep = 2; }), "2 data-parallel ranks"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.ep = 3, o.dp = 3; }), "--experts 8"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.ep = 2, o.tp = 4, o.expertTp = 1, o.dp = 2; }),
+                  "--ep 2 is not a multiple of --tp 4"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.tp = 4, o.expertTp = 2; }), "--expert-tp 2"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.expertGroups = 3; }), "--experts 8"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.expertGroups = 8; }), "two best"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.activeGroups = 5; }), "--active-groups 5"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.activeExperts = 5; }), "--active-experts 5"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.denseLayers = 3; }), "--dense-layers 3"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.rotaryDim = 3; }), "--rope-dim 3"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.mtp = 2; }), "--mtp 2"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.kvRank = 0; }), "--kv-rank 0"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.balanceLoss = "much"; }), "--balance-loss much"));
+  EXPECT_TRUE(has(expert([](Options& o) { o.experts = o.expertHidden = std::int64_t{1} << 40; }),
                   "more than 2^62 elements"));
   // Only the layout shows that no dimension divides.
   Options o = llama();

@@ -35,6 +35,11 @@ const std::vector<Case>& cases() {
                      o.dp = o.tp = o.pp = o.microbatches = 2, o.zero = 1,
                      o.vocabularyParallel = true;
                    })},
+      {"deepseek-v3", with(small("deepseek-v3"),
+                           [](auto& o) {
+                             o.tp = o.microbatches = 2, o.dp = o.ep = 4;
+                             o.balanceLoss = "0.01";
+                           })},
       {"interleaved", with(small("mlp"),
                            [](auto& o) {
                              o.layers = 4, o.dp = o.pp = o.virtualStages = 2, o.microbatches = 4,

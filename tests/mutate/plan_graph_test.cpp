@@ -68,20 +68,20 @@ TEST(PlanGraph, FollowsValuesOverAxes) {
 
 TEST(PlanGraph, CopiesAreTheSameLineElsewhere) {
   const Written g(with(small("llama3"), [](auto& o) {
-    o.dp = o.tp = o.pp = o.microbatches = 2, o.vocabularyParallel = true, o.schedule = "1f1b";
+    o.dp = o.pp = o.microbatches = 2, o.tp = 4, o.vocabularyParallel = true, o.schedule = "1f1b";
   }));
   const Json plan = g.document();
   const PlanGraph graph(plan, g.plan);
-  // Stages 0 and 1 differ over tp in their windows only.
-  ASSERT_EQ(graph.programs(), 4);
+  // Two tp ranks share a key-value head: each tp rank has a program, which differs in the group.
+  ASSERT_EQ(graph.programs(), 8);
   const NodeRef reduce = find(graph, "all_reduce", "tok_embeddings");
   const auto copies = graph.copies(reduce);
-  EXPECT_EQ(copies.size(), 4u) << "two ranks, two microbatches";
-  for (const NodeRef c : copies) EXPECT_LT(c.program, 2);
+  EXPECT_EQ(copies.size(), 8u) << "four ranks, two microbatches";
+  for (const NodeRef c : copies) EXPECT_LT(c.program, 4);
   EXPECT_TRUE(graph.isFirstCopy(reduce));
   for (std::size_t i = 1; i < copies.size(); ++i) EXPECT_FALSE(graph.isFirstCopy(copies[i]));
-  // The norm's reduction over the stages is joined by all four.
-  EXPECT_EQ(graph.copies(find(graph, "all_reduce", "grad_norm.square")).size(), 4u);
+  // The norm's reduction over the stages is joined by all of them.
+  EXPECT_EQ(graph.copies(find(graph, "all_reduce", "grad_norm.square")).size(), 8u);
 }
 
 TEST(PlanGraph, RecomputationIsRepeatedAndPartlyDead) {

@@ -24,6 +24,20 @@ inline generate::Options small(const std::string& architecture) {
     o.hidden = 24;
     o.kvHeads = 2;
   }
+  if (architecture == "deepseek-v3") {
+    o.size = "671B";
+    o.hidden = 24;
+    o.denseLayers = 1;
+    o.experts = 8;
+    o.activeExperts = o.activeGroups = 2;
+    o.expertGroups = 4;
+    o.expertHidden = 12;
+    o.queryRank = 12;
+    o.kvRank = 8;
+    o.noPositionDim = 4;
+    o.rotaryDim = 2;
+    o.valueDim = 6;
+  }
   return o;
 }
 

@@ -40,7 +40,12 @@ COARSE = "--cut-points layers"
 LLAMA = "--layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 --seq 8 --vocab 32"
 MANY = "--dp 2 --tp 2 --pp 2 --microbatches 2"
 GPT = "--layers 2 --dim 16 --heads 4 --seq 8 --vocab 32"
-ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT}
+DEEPSEEK = (
+    "--size 671B --layers 2 --dense-layers 1 --dim 16 --hidden 24 --heads 4 --seq 4 --vocab 32 "
+    "--experts 8 --active-experts 2 --expert-hidden 12 --expert-groups 4 --active-groups 2 "
+    "--query-rank 12 --kv-rank 8 --nope-dim 4 --rope-dim 2 --value-dim 6 --balance-loss 0.01"
+)
+ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT, "deepseek-v3": DEEPSEEK}
 
 # What a combination is for. `*` marks those of every run; the others need SHARDPROOF_SLOW_TESTS=1.
 COMBINATIONS = {
@@ -82,6 +87,15 @@ COMBINATIONS = {
             "--layers 4 --pp 2 --virtual-stages 2 --dp 2 --microbatches 4 --schedule interleaved"
         ),
         "no_dropout": f"{MANY} --dropout 0 --recompute --pp 4 --layers 4",
+    },
+    "deepseek-v3": {
+        "experts_over_tp*": f"{MANY} --ep 2",
+        "experts_over_dp*": "--dp 4 --ep 2 --microbatches 2",
+        "experts_over_both": f"{MANY} --dp 4 --ep 4 --mtp 1",
+        "hidden_over_tp": "--dp 4 --tp 2 --ep 2 --expert-tp 2 --microbatches 2 --zero 1",
+        "sequence_parallel": (
+            f"{MANY} --dp 4 --ep 4 --vocab-parallel --sequence-parallel --zero 2 --schedule 1f1b"
+        ),
     },
 }
 

@@ -44,7 +44,33 @@ SIZES = {
         "batch": 4,
         "dropout": 0.1,
     },
+    "deepseek-v3": {
+        "size": "16B",
+        "layers": 2,
+        "dim": 12,
+        "hidden": 20,
+        "heads": 2,
+        "seq": 6,
+        "vocab": 14,
+        "batch": 4,
+        "dense-layers": 1,
+        "experts": 8,
+        "active-experts": 3,
+        "shared-experts": 2,
+        "expert-hidden": 4,
+        "expert-groups": 1,
+        "active-groups": 1,
+        "query-rank": 0,
+        "kv-rank": 6,
+        "nope-dim": 4,
+        "rope-dim": 2,
+        "value-dim": 6,
+    },
 }
+GROUPS = {"query-rank": 10, "expert-groups": 4, "active-groups": 2}
+V2, V3 = {"size": "236B", **GROUPS}, {"size": "671B", **GROUPS}
+# Losses besides the cross entropy.
+LOSSES = {"mtp": 1, "balance-loss": 0.05}
 # What replaces these sizes, and further options. Degrees of parallelism do not change what the
 # model computes, but how it is written.
 TRAINING = [
@@ -103,6 +129,22 @@ VARIANTS = {
         ({"dropout": 0.5}, []),
         ({"layers": 1, "heads": 1, "seq": 1, "batch": 1}, []),
         ({"layers": 3, "dim": 9, "heads": 3, "hidden": 5, "seq": 7, "vocab": 9, "batch": 3}, []),
+    ],
+    "deepseek-v3": [({}, options) for options in TRAINING + PARALLEL]
+    + [(V3 | LOSSES, options) for options in PARALLEL + VOCABULARY_PARALLEL]
+    + [(variant, ["--tp", "2", "--ep", "2"]) for variant in (V2, V2 | LOSSES, V3)]
+    + [
+        ({"balance-loss": 0.05}, ["--dp", "2", "--ep", "2", "--tp", "2", "--expert-tp", "2"]),
+        ({"mtp": 1}, []),
+        (
+            V3 | LOSSES,
+            shlex.split(
+                "--dp 2 --tp 2 --ep 4 --pp 2 --microbatches 2 --zero 1 --sequence-parallel "
+                "--vocab-parallel --recompute"
+            ),
+        ),
+        (V2 | {"shared-experts": 0, "dense-layers": 0, "layers": 1, "seq": 1, "batch": 1}, []),
+        (V3 | {"dense-layers": 2, "batch": 3, "seq": 5, "mtp": 1}, []),
     ],
 }
 
@@ -163,6 +205,9 @@ class Step:
         loss = self.model(**inputs)
         loss.backward()
         self.expected = {"loss": loss.detach()}
+        losses = getattr(self.model, "losses", {})
+        if len(losses) > 1:
+            self.expected |= {name: part.detach() for name, part in losses.items()}
         for name, p in named.items():
             self.expected[gradients[name]] = p.grad.clone()
         if clip != 0:
@@ -268,11 +313,16 @@ class GeneratedModelsTest(unittest.TestCase):
     def test_gpt(self):
         self.compare_variants("gpt")
 
+    @unittest.skipUnless("deepseek-v3" in known_architectures(), "generate has no deepseek-v3")
+    def test_deepseek_v3(self):
+        self.compare_variants("deepseek-v3")
+
     def test_every_architecture_is_compared(self):
         self.assertEqual(set(VARIANTS), set(ARCHITECTURES))
         for architecture in known_architectures():
             self.assertIn(architecture, ARCHITECTURES)
-            self.assertTrue(hasattr(self, f"test_{architecture}"), architecture)
+            name = architecture.replace("-", "_")
+            self.assertTrue(hasattr(self, f"test_{name}"), architecture)
 
     def test_another_architecture_is_noticed(self):
         """Neighbouring values of the generator's constants: each changes some result."""

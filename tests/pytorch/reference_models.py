@@ -7,6 +7,7 @@ and options into generated_models_test.py.
 """
 
 import math
+import types
 
 import torch
 from torch import nn
@@ -224,4 +225,211 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-ARCHITECTURES = {"mlp": Mlp, "llama3": Llama3, "gpt": Gpt}
+class DeepSeek(nn.Module):
+    """DeepSeek-V2 (arXiv 2405.04434) and DeepSeek-V3 (arXiv 2412.19437).
+
+    Multi-head latent attention: section 2.1 of both. Experts: section 2.2 of V2, section 2.1.2 of
+    V3, with the experts' groups of their inference code. Further tokens: section 2.2 of V3.
+    """
+
+    # Scores, factor of the weights of chosen experts.
+    ROUTING = {"16B": ("softmax", 1), "236B": ("softmax", 16), "671B": ("sigmoid", 2.5)}
+
+    class Attention(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.heads, self.plain, self.rotary, self.value = (
+                c.heads,
+                c.nope_dim,
+                c.rope_dim,
+                c.value_dim,
+            )
+            queries = c.heads * (c.nope_dim + c.rope_dim)
+            self.low_rank = c.query_rank > 0
+            if self.low_rank:
+                self.wq_a = nn.Linear(c.dim, c.query_rank, bias=False)
+                self.q_norm = nn.RMSNorm(c.query_rank, eps=1e-6)
+                self.wq_b = nn.Linear(c.query_rank, queries, bias=False)
+            else:
+                self.wq = nn.Linear(c.dim, queries, bias=False)
+            self.wkv_a = nn.Linear(c.dim, c.kv_rank + c.rope_dim, bias=False)
+            self.kv_norm = nn.RMSNorm(c.kv_rank, eps=1e-6)
+            self.wkv_b = nn.Linear(c.kv_rank, c.heads * (c.nope_dim + c.value_dim), bias=False)
+            self.wo = nn.Linear(c.heads * c.value_dim, c.dim, bias=False)
+
+        def forward(self, x, freqs):
+            def rotated(y):  # pairs of neighbours
+                pairs = torch.view_as_complex(y.unflatten(-1, (-1, 2)))
+                return torch.view_as_real(pairs * freqs[:, None, :]).flatten(-2)
+
+            q = self.wq_b(self.q_norm(self.wq_a(x))) if self.low_rank else self.wq(x)
+            q_plain, q_rotary = q.unflatten(-1, (self.heads, -1)).split(
+                [self.plain, self.rotary], -1
+            )
+            latent, k_rotary = self.wkv_a(x).tensor_split([self.kv_norm.weight.numel()], -1)
+            k_plain, v = (
+                self.wkv_b(self.kv_norm(latent))
+                .unflatten(-1, (self.heads, -1))
+                .split([self.plain, self.value], -1)
+            )
+            k_rotary = rotated(k_rotary[:, :, None, :])[:, :, 0, :]
+            scores = torch.einsum("bshd,bthd->bhst", q_plain, k_plain)
+            scores = scores + torch.einsum("bshd,btd->bhst", rotated(q_rotary), k_rotary)
+            scores = scores / math.sqrt(self.plain + self.rotary)
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            weights = scores.masked_fill(future, -math.inf).softmax(-1)
+            return self.wo(torch.einsum("bhst,bthd->bshd", weights, v).flatten(-2))
+
+    class Gate(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(c.experts, c.dim))
+            self.kind, self.scale = DeepSeek.ROUTING[c.size]
+            self.active, self.groups, self.active_groups = (
+                c.active_experts,
+                c.expert_groups,
+                c.active_groups,
+            )
+
+        def forward(self, x, bias):
+            """A factor for each expert, 0 for those that are not chosen, and all scores."""
+            logits = x @ self.weight.T
+            if self.kind == "softmax":
+                scores = logits.softmax(-1)
+                choice = scores.detach()
+                best = choice.unflatten(-1, (self.groups, -1)).amax(-1)
+            else:
+                scores = logits.sigmoid()
+                choice = scores.detach() + bias
+                best = choice.unflatten(-1, (self.groups, -1)).sort(-1).values[..., -2:].sum(-1)
+            allowed = torch.zeros_like(best).scatter(
+                -1, best.topk(self.active_groups).indices, 1
+            )
+            allowed = allowed.repeat_interleave(choice.shape[-1] // self.groups, -1).bool()
+            chosen = choice.masked_fill(~allowed, -math.inf).topk(self.active).indices
+            mask = torch.zeros_like(choice).scatter(-1, chosen, 1)
+            factors = mask * scores
+            if self.kind == "sigmoid":
+                factors = factors / factors.sum(-1, keepdim=True)
+            return self.scale * factors, scores, mask
+
+    class Experts(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.w1 = nn.Parameter(torch.empty(c.experts, c.expert_hidden, c.dim))
+            self.w3 = nn.Parameter(torch.empty(c.experts, c.expert_hidden, c.dim))
+            self.w2 = nn.Parameter(torch.empty(c.experts, c.dim, c.expert_hidden))
+
+        def forward(self, x, factors):
+            y = torch.zeros_like(x)
+            for expert, (gate, up, down) in enumerate(
+                zip(self.w1, self.w3, self.w2, strict=True)
+            ):
+                hidden = F.silu(x @ gate.T) * (x @ up.T)
+                y = y + factors[..., expert, None] * (hidden @ down.T)
+            return y
+
+    class Mixture(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.gate = DeepSeek.Gate(c)
+            self.experts = DeepSeek.Experts(c)
+            self.shared = c.shared_experts > 0
+            if self.shared:
+                self.shared_experts = Llama3.FeedForward(c.dim, c.shared_experts * c.expert_hidden)
+            self.active, self.balance = c.active_experts, None
+
+        def forward(self, x, bias):
+            factors, scores, mask = self.gate(x, bias)
+            shares = scores / scores.sum(-1, keepdim=True)
+            tokens, experts = x.shape[1], scores.shape[-1]
+            f = experts / (self.active * tokens) * mask.sum(1)
+            self.balance = (f * shares.mean(1)).sum(-1).mean()  # of each sequence
+            y = self.experts(x, factors)
+            return y + self.shared_experts(x) if self.shared else y
+
+    class Layer(nn.Module):
+        def __init__(self, c, experts):
+            super().__init__()
+            self.attention_norm = nn.RMSNorm(c.dim, eps=1e-6)
+            self.attention = DeepSeek.Attention(c)
+            self.ffn_norm = nn.RMSNorm(c.dim, eps=1e-6)
+            self.experts = experts
+            self.feed_forward = (
+                DeepSeek.Mixture(c) if experts else Llama3.FeedForward(c.dim, c.hidden)
+            )
+
+        def block(self, x, freqs, bias):
+            x = x + self.attention(self.attention_norm(x), freqs)
+            normed = self.ffn_norm(x)
+            return x + (
+                self.feed_forward(normed, bias) if self.experts else self.feed_forward(normed)
+            )
+
+    class Further(Layer):
+        def __init__(self, c, experts):
+            super().__init__(c, experts)
+            self.stream_norm = nn.RMSNorm(c.dim, eps=1e-6)
+            self.embedding_norm = nn.RMSNorm(c.dim, eps=1e-6)
+            self.projection = nn.Linear(2 * c.dim, c.dim, bias=False)
+            self.norm = nn.RMSNorm(c.dim, eps=1e-6)
+
+        def further(self, x, embedded, freqs, bias):
+            both = torch.cat((self.stream_norm(x), self.embedding_norm(embedded)), -1)
+            return self.norm(self.block(self.projection(both), freqs, bias))
+
+    def __init__(self, **sizes):
+        super().__init__()
+        c = self.sizes = types.SimpleNamespace(**{"mtp": 0, "balance_loss": 0, **sizes})
+        experts = [i >= c.dense_layers for i in range(c.layers)]
+        self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
+        self.layers = nn.ModuleList(DeepSeek.Layer(c, e) for e in experts)
+        self.norm = nn.RMSNorm(c.dim, eps=1e-6)
+        self.output = nn.Linear(c.dim, c.vocab, bias=False)
+        self.blocks = {f"layers.{i}": layer for i, layer in enumerate(self.layers)}
+        if c.mtp:
+            self.mtp = DeepSeek.Further(c, any(experts))
+            self.blocks["mtp"] = self.mtp
+        self.losses = {}
+
+    def random_inputs(self, r):
+        c = self.sizes
+        angles = torch.outer(
+            torch.arange(c.seq), 10_000.0 ** (-torch.arange(0, c.rope_dim, 2) / c.rope_dim)
+        )
+        labels = ["tokens", "labels"] + (["mtp.labels"] if c.mtp else [])
+        inputs = {name: r.ids([c.batch, c.seq], c.vocab) for name in labels}
+        inputs["freqs"] = torch.polar(torch.ones_like(angles), angles)
+        if self.ROUTING[c.size][0] == "sigmoid":
+            for name, layer in self.blocks.items():
+                if layer.experts:
+                    inputs[name + ".feed_forward.gate.bias"] = 0.1 * r.real([c.experts])
+        return inputs
+
+    def forward(self, tokens, labels, freqs, **others):
+        def loss(x, labels):
+            return F.cross_entropy(self.output(x).flatten(0, 1), labels.flatten())
+
+        def bias(name):
+            return others.get(name + ".feed_forward.gate.bias")
+
+        c = self.sizes
+        x = self.tok_embeddings(tokens)
+        for i, layer in enumerate(self.layers):
+            x = layer.block(x, freqs, bias(f"layers.{i}"))
+        self.losses = {"cross_entropy": loss(self.norm(x), labels)}
+        total = self.losses["cross_entropy"]
+        if c.mtp:
+            further = self.mtp.further(x, self.tok_embeddings(labels), freqs, bias("mtp"))
+            self.losses["mtp.loss"] = loss(further, others["mtp.labels"])
+            total = total + 0.3 * self.losses["mtp.loss"]
+        if c.balance_loss:
+            for name, layer in self.blocks.items():
+                if layer.experts:
+                    balance = layer.feed_forward.balance
+                    self.losses[name + ".feed_forward.balance"] = balance
+                    total = total + c.balance_loss * balance
+        return total
+
+
+ARCHITECTURES = {"mlp": Mlp, "llama3": Llama3, "gpt": Gpt, "deepseek-v3": DeepSeek}

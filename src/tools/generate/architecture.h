@@ -7,8 +7,9 @@
 
 namespace shardproof::generate {
 
-ValueId buildMlp(Builder& builder, const Options& options);
-ValueId buildLlama(Builder& builder, const Options& options);
-ValueId buildGpt(Builder& builder, const Options& options);
+void buildMlp(Builder& builder, const Options& options);
+void buildLlama(Builder& builder, const Options& options);
+void buildGpt(Builder& builder, const Options& options);
+void buildDeepSeek(Builder& builder, const Options& options);
 
 }  // namespace shardproof::generate

@@ -17,8 +17,9 @@ std::string Builder::saved(int chunk, const std::string& local) {
     return local;
   const std::string again = local + ".again";
   const Tensor& logical = out_.tensors.at(local);
-  declareLocal(chunk, again, local, logical.shape, Layout(t->layout), true);
-  Node node = communication("all_gather", local + ".shard", again, {"dp"});
+  const Layout layout = t->layout;
+  declareLocal(chunk, again, local, logical.shape, layout, true);
+  Node node = communication("all_gather", local + ".shard", again, dataAxes(layout));
   node.attributes = {attribute("dim", shard()->layout.dp)};
   backwardNodes(chunk).push_back(std::move(node));
   cutPoint(chunk, again, false);
@@ -53,13 +54,17 @@ Layout Builder::gradientLayout(const Value& value) const {
   Layout layout = value.layout;
   // Each rank that holds a copy of a piece uses it for itself.
   layout.sumTp = value.gradientSumTp || (layout.copies > 1 && layout.tpInner < 0);
+  layout.sumEp = value.gradientSumEp;
   layout.sumDp = layout.sumMb = layout.batch < 0;
   return layout;
 }
 
+std::string Builder::localName(const std::string& logical, const Layout& layout) const {
+  return logical + (layout.sumTp ? ".part" : "") + (layout.gathered ? ".ep" : "");
+}
+
 std::string Builder::localGradientName(const std::string& logical, const Layout& layout) const {
-  if (layout.sumMb) return logical + ".mb";
-  return layout.sumTp ? logical + ".part" : logical;
+  return layout.sumMb ? logical + ".mb" : localName(logical, layout);
 }
 
 void Builder::addGradient(ValueId to, const std::string& logical, const std::string& local) {
@@ -82,11 +87,15 @@ void Builder::addGradient(ValueId to, const std::string& logical, const std::str
   v.localGradient = localSum;
 }
 
-void Builder::backward(ValueId loss) {
-  const std::string one = at(loss).logical + ".grad";
-  for (Tensors* tensors : {&out_.tensors, &program(at(loss).chunk).tensors})
-    tensors->add({.name = one, .shape = {}, .kind = "constant", .value = "1"});
-  at(loss).gradient = at(loss).localGradient = one;
+void Builder::backward() {
+  for (const Record& record : record_) {
+    if (record.kind != Kind::kLoss) continue;
+    Value& loss = at(record.out[0]);
+    const std::string weight = loss.logical + ".grad";
+    for (Tensors* tensors : {&out_.tensors, &program(loss.chunk).tensors})
+      tensors->add({.name = weight, .shape = {}, .kind = "constant", .value = record.weight});
+    loss.gradient = loss.localGradient = weight;
+  }
   for (std::size_t i = record_.size(); i-- > 0;) {
     const Record record = record_[i];
     const bool wanted = std::any_of(record.out.begin(), record.out.end(),
@@ -105,6 +114,8 @@ void Builder::backward(ValueId loss) {
         break;
       case Kind::kEnterTp:
       case Kind::kReduceOverTp:
+      case Kind::kEnterEp:
+      case Kind::kReduceOverEp:
       case Kind::kScatter:
       case Kind::kGather:
         backwardCommunication(record);
@@ -138,7 +149,7 @@ void Builder::backwardOperator(const Record& record) {
   }
   const Value& first = at(record.out[0]);
   model(record.op + "_backward", logicalIn, logicalOut,
-        logicalAttributes(record.attributes, first.shape, options_.tp), location_);
+        logicalAttributes(record.attributes, first.shape, options_), location_);
   backwardNodes(record.chunk)
       .push_back({.op = record.op + "_backward",
                   .in = localIn,
@@ -150,7 +161,8 @@ void Builder::backwardOperator(const Record& record) {
     // The gradient of a shared key-value head is a sum over its ranks that the model has formed
     // before it goes on; a proof through a whole layer would have to multiply all of it out.
     cutPoint(record.chunk, localOut[i],
-             at(record.in[i]).layout.copies > 1 || first.layout.copies > 1);
+             at(record.in[i]).layout.copies > 1 || first.layout.copies > 1 ||
+                 at(record.in[i]).gradientKept);
     addGradient(record.in[i], logicalOut[i], localOut[i]);
   }
 }
@@ -161,7 +173,7 @@ void Builder::backwardLoss(const Record& record) {
   declareLocal(record.chunk, ownGradient, "", {}, {}, true);
   backwardNodes(record.chunk)
       .push_back({.op = "div_backward",
-                  .in = {loss.localGradient, own},
+                  .in = {loss.localGradient, saved(record.chunk, own)},
                   .out = {ownGradient},
                   .attributes = {attribute("scalar", options_.splits())},
                   .location = location_});
@@ -183,6 +195,9 @@ void Builder::backwardCommunication(const Record& record) {
   if (record.kind == Kind::kEnterTp) {
     op = layout.tp >= 0 ? "reduce_scatter" : "all_reduce";
     dim = layout.tp;
+  } else if (record.kind == Kind::kEnterEp || record.kind == Kind::kReduceOverEp) {
+    op = record.kind == Kind::kEnterEp ? "reduce_scatter" : "all_gather";
+    dim = layout.batch;
   } else if (record.kind == Kind::kGather) {
     op = "chunk";  // every rank has the whole gradient
     dim = layout.tp;
@@ -198,7 +213,8 @@ void Builder::backwardCommunication(const Record& record) {
     return;
   }
   declareLocal(record.chunk, name, from.gradient, to.shape, layout, true);
-  Node node = communication(op, from.localGradient, name, {"tp"});
+  const bool overEp = layout.gathered != arrived.gathered;
+  Node node = communication(op, from.localGradient, name, {overEp ? "ep" : "tp"});
   if (op == "chunk") {
     node.comm.clear();
     node.group.clear();
@@ -206,7 +222,7 @@ void Builder::backwardCommunication(const Record& record) {
   if (dim >= 0) attributes.insert(attributes.begin(), attribute("dim", dim));
   node.attributes = std::move(attributes);
   backwardNodes(record.chunk).push_back(std::move(node));
-  cutPoint(record.chunk, name, false);
+  cutPoint(record.chunk, name, to.gradientKept);
   addGradient(record.in[0], from.gradient, name);
 }
 

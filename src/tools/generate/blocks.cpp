@@ -23,6 +23,15 @@ int Blocks::chunkOf(std::int64_t layer) const {
                                                     : more + (layer - more * (each + 1)) / each);
 }
 
+ValueId Blocks::inLayer(const std::string& name, const std::function<ValueId()>& layer) {
+  b_.beginLayer();
+  go(name);
+  const ValueId x = layer();
+  b_.markBoundary(x);
+  b_.endLayer();
+  return x;
+}
+
 ValueId Blocks::layers(ValueId x, const std::function<void(int)>& enterChunk,
                        const std::function<ValueId(ValueId, const std::string&)>& layer) {
   for (std::int64_t i = 0; i < o_.layers; ++i) {
@@ -33,11 +42,7 @@ ValueId Blocks::layers(ValueId x, const std::function<void(int)>& enterChunk,
       x = b_.toChunk(x, chunk);
       enterChunk(chunk);
     }
-    b_.beginLayer();
-    go(name);
-    x = layer(x, name);
-    b_.markBoundary(x);
-    b_.endLayer();
+    x = inLayer(name, [&] { return layer(x, name); });
   }
   return x;
 }
@@ -56,7 +61,7 @@ ValueId Blocks::columns(ValueId x, const std::string& weight, std::int64_t to,
   return b_.apply("linear", in, {}, {name, shape, layout});
 }
 
-ValueId Blocks::rows(ValueId x, const std::string& name, std::int64_t to, bool bias) {
+ValueId Blocks::partialRows(ValueId x, const std::string& name, std::int64_t to) {
   Shape shape = b_.shape(x);
   const std::int64_t from = shape.back();
   shape.back() = to;
@@ -64,10 +69,25 @@ ValueId Blocks::rows(ValueId x, const std::string& name, std::int64_t to, bool b
   Layout layout = b_.layout(x);
   layout.tp = -1;
   layout.sumTp = true;
-  const ValueId y = b_.reduceOverTp(b_.apply("linear", {x, w}, {}, {name, shape, layout}));
+  return b_.apply("linear", {x, w}, {}, {name, shape, layout});
+}
+
+ValueId Blocks::rows(ValueId x, const std::string& name, std::int64_t to, bool bias) {
+  const ValueId y = b_.reduceOverTp(partialRows(x, name, to));
   if (!bias) return y;
   return like("add", {y, b_.parameter(name + ".bias", {to}, {}, o_.sequenceParallel)},
               name + ".biased");
+}
+
+ValueId Blocks::gatedColumns(ValueId x, const std::string& name, std::int64_t hidden) {
+  const ValueId gate =
+      like("silu", {columns(x, name + ".w1", hidden, name + ".w1")}, name + ".gate");
+  return like("mul", {gate, columns(x, name + ".w3", hidden, name + ".w3")}, name + ".product");
+}
+
+ValueId Blocks::rmsNorm(ValueId x, const std::string& name, const std::string& eps) {
+  const ValueId w = b_.parameter(name + ".weight", {b_.shape(x).back()}, {}, o_.sequenceParallel);
+  return like("rms_norm", {x, w}, name, {attributeNumber("eps", eps)});
 }
 
 ValueId Blocks::like(const std::string& op, const std::vector<ValueId>& in, const std::string& name,
@@ -93,6 +113,7 @@ ValueId Blocks::reshaped(const std::string& op, ValueId x, const Shape& shape, i
 
 ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name) {
   const Shape heads = b_.shape(q);
+  const std::int64_t values = b_.shape(v)[3];
   k = swapped(k, 2, 3, name + ".k.transposed");
   ValueId scores =
       b_.apply("matmul", {q, k}, {},
@@ -103,9 +124,10 @@ ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std:
   const ValueId weights =
       dropout(like("softmax", {scores}, name + ".weights", {attribute("dim", -1)}),
               name + ".weights.dropout");
-  ValueId y = b_.apply("matmul", {weights, v}, {}, {name + ".mixed", heads, b_.layout(q)});
+  ValueId y = b_.apply("matmul", {weights, v}, {},
+                       {name + ".mixed", {heads[0], heads[1], heads[2], values}, b_.layout(q)});
   y = swapped(y, 1, 2, name + ".mixed.tokens");
-  return reshaped("reshape", y, {heads[0], heads[2], heads[1] * heads[3]}, 2, name + ".joined");
+  return reshaped("reshape", y, {heads[0], heads[2], heads[1] * values}, 2, name + ".joined");
 }
 
 ValueId Blocks::dropout(ValueId x, const std::string& name) {
@@ -131,18 +153,17 @@ ValueId Blocks::embedding(ValueId tokens, const std::string& table, const std::s
                   {name, stream, {.batch = 0, .sumTp = true}});
 }
 
-ValueId Blocks::loss(ValueId x, const std::string& table) {
-  go("output");
+void Blocks::loss(ValueId x, const std::string& table, const Targets& targets) {
+  go(targets.logits);
   const Shape shape{o_.batch, o_.sequence, o_.vocabulary};
   const Layout cut{.tp = o_.vocabularyParallel ? 0 : -1};
   const ValueId entered = o_.vocabularyParallel ? b_.enterTp(x) : b_.gatherSequence(x);
   const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, cut);
   const ValueId logits =
       b_.apply("linear", {entered, w}, {},
-               {"output", shape, {.batch = 0, .tp = o_.vocabularyParallel ? 2 : -1}});
-  go("loss");
-  const ValueId labels = b_.input("labels", {o_.batch, o_.sequence}, "int64", {.batch = 0});
-  return b_.meanLoss("cross_entropy", {logits, labels}, {}, "loss");
+               {targets.logits, shape, {.batch = 0, .tp = o_.vocabularyParallel ? 2 : -1}});
+  go(targets.loss);
+  b_.meanLoss("cross_entropy", {logits, ids(targets.labels)}, {}, targets.loss, targets.weight);
 }
 
 }  // namespace shardproof::generate

@@ -11,6 +11,11 @@
 
 namespace shardproof::generate {
 
+// Of a loss: the names of its tensors, and how often it counts.
+struct Targets {
+  std::string logits = "output", labels = "labels", loss = "loss", weight = "1";
+};
+
 class Blocks {
  public:
   Blocks(Builder& builder, const Options& options) : b_(builder), o_(options) {}
@@ -23,12 +28,21 @@ class Blocks {
   ValueId layers(ValueId x, const std::function<void(int)>& enterChunk,
                  const std::function<ValueId(ValueId, const std::string&)>& layer);
 
+  // One layer: what --recompute recomputes, and where --cut-points layers cuts.
+  ValueId inLayer(const std::string& name, const std::function<ValueId()>& layer);
+
   // x w^T (+ bias) with the result's columns cut over tp; x has entered the cut region. `copies`:
   // neighbouring ranks share columns.
   ValueId columns(ValueId x, const std::string& weight, std::int64_t to, const std::string& name,
                   bool bias = false, int copies = 1);
   // x w^T with x's columns cut over tp, summed up over tp, then the bias.
   ValueId rows(ValueId x, const std::string& name, std::int64_t to, bool bias = false);
+  // The same before it is summed up.
+  ValueId partialRows(ValueId x, const std::string& name, std::int64_t to);
+  // silu(x w1^T) (x w3^T), cut over tp along `hidden`: SwiGLU before its projection back.
+  ValueId gatedColumns(ValueId x, const std::string& name, std::int64_t hidden);
+  // Over the last dimension, of tokens that are replicated over tp or cut along the sequence.
+  ValueId rmsNorm(ValueId x, const std::string& name, const std::string& eps);
   // Elementwise: shape and layout of the first operand.
   ValueId like(const std::string& op, const std::vector<ValueId>& in, const std::string& name,
                const std::vector<Attribute>& attributes = {});
@@ -38,15 +52,18 @@ class Blocks {
                    const std::string& name);
 
   // softmax(q k^T / sqrt(head) + mask) v for heads in dimension 1; the result has the heads side by
-  // side: [batch, sequence, heads * head].
+  // side: [batch, sequence, heads * width of v].
   ValueId attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name);
   ValueId dropout(ValueId x, const std::string& name);
   ValueId causalMask(ValueId tokens);
-  ValueId tokens() { return b_.input("tokens", {o_.batch, o_.sequence}, "int64", {.batch = 0}); }
+  ValueId ids(const std::string& name) {
+    return b_.input(name, {o_.batch, o_.sequence}, "int64", {.batch = 0});
+  }
+  ValueId tokens() { return ids("tokens"); }
   // Rows of the table; partial over tp if the vocabulary is cut.
   ValueId embedding(ValueId tokens, const std::string& table, const std::string& name);
   // From the residual stream to the mean cross entropy.
-  ValueId loss(ValueId x, const std::string& table);
+  void loss(ValueId x, const std::string& table, const Targets& targets = {});
 
   Builder& b_;
   const Options& o_;

@@ -18,8 +18,9 @@ Attribute attributeNumber(std::string key, std::string decimal) {
 Attribute attributeFlag(std::string key, bool value) {
   return {.key = std::move(key), .json = value ? "true" : "false"};
 }
-Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp) {
-  return {.key = std::move(key), .json = std::to_string(first), .perTp = perTp};
+Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp,
+                         std::int64_t perEp) {
+  return {.key = std::move(key), .json = std::to_string(first), .perTp = perTp, .perEp = perEp};
 }
 Attribute attributeShape(std::string key) {
   return {.key = std::move(key), .json = {}, .shape = true};
@@ -36,13 +37,15 @@ std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape&
   return attributes;
 }
 
-// The model's window covers what all tp ranks' windows cover together.
+// The model's window covers what all ranks' windows cover together.
 std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape,
-                                         std::int64_t tp) {
+                                         const Options& options) {
   for (Attribute& a : attributes) {
-    if (a.perTp == 0) continue;
-    if (a.key == "stop") a.json = std::to_string(std::stoll(a.json) + a.perTp * (tp - 1));
-    a.perTp = 0;
+    if (a.perTp == 0 && a.perEp == 0) continue;
+    if (a.key == "stop" || a.key == "local_expert_end")
+      a.json = std::to_string(std::stoll(a.json) + a.perTp * (options.tp - 1) +
+                              a.perEp * (options.epRanks() - 1));
+    a.perTp = a.perEp = 0;
   }
   return withShape(std::move(attributes), shape);
 }
@@ -70,11 +73,32 @@ Shape Builder::localShape(const Shape& shape, const Layout& layout) const {
                         std::to_string(pieces) + " equal pieces");
     n /= pieces;
   };
-  cut(layout.batch, options_.splits());
+  cut(layout.batch, options_.splits() / (layout.gathered ? options_.epRanks() : 1));
+  cut(layout.ep, options_.epRanks());
   cut(layout.tp, options_.tp / layout.copies);
   cut(layout.tpInner, layout.copies);
-  cut(layout.dp, options_.dp);
+  cut(layout.dp, dataRanks(layout));
   return local;
+}
+
+Layout Builder::effective(Layout layout) const {
+  if (options_.tp == 1) layout.sumTp = false;
+  if (layout.copies == 1) layout.tpInner = -1;
+  if (options_.epRanks() == 1) {
+    layout.ep = -1;
+    layout.gathered = layout.sumEp = false;
+  }
+  return layout;
+}
+
+std::vector<std::string> Builder::dataAxes(const Layout& layout) const {
+  if (options_.epRanks() == 1) return {"dp"};
+  if (layout.ep >= 0) return {"edp"};
+  return {"edp", "ep"};
+}
+
+std::int64_t Builder::dataRanks(const Layout& layout) const {
+  return options_.dp / (layout.ep >= 0 ? options_.epRanks() : 1);
 }
 
 std::string Builder::fresh(const std::string& name) {

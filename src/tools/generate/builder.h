@@ -18,6 +18,9 @@
 // * The loss is a mean: each microbatch of each dp rank divides its own mean by their number, so
 // gradients are summed over microbatches
 //   and over dp.
+// * Experts that are cut over a part of dp get the rows of all ranks of that part (`enterEp`: an
+//   all-gather, backward: a reduce-scatter) and give back partial sums (`reduceOverEp`: a
+//   reduce-scatter, backward: an all-gather).
 // * A gradient that arrives from several consumers is added up in the order of arrival, in the
 // model and in the plan alike.
 #pragma once
@@ -40,18 +43,20 @@ Attribute attributeText(std::string key, const std::string& value);
 Attribute attributeNumber(std::string key, std::string decimal);
 Attribute attributeFlag(std::string key, bool value);
 Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values);
-Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp);
+Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp,
+                         std::int64_t perEp = 0);
 Attribute attributeShape(std::string key);
 // What a node of a rank, and of the model, has in place of attributes that follow the shape of its
 // result or the rank.
 std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape& shape);
 std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape,
-                                         std::int64_t tp);
+                                         const Options& options);
 
 struct Result {
   std::string name;
   Shape shape;  // logical
   Layout layout;
+  std::string dtype = {};  // int64: indices, which get no gradient
 };
 
 class Builder {
@@ -87,15 +92,19 @@ class Builder {
                      const std::vector<Attribute>& attributes, const Result& result);
   // The loss: `op` averages over everything, in the model over the whole batch and in the plan over
   // a microbatch. The cross entropy of logits that are cut over tp becomes Megatron-LM's: maximum,
-  // sum of exponentials and the label's logit are all-reduced.
-  ValueId meanLoss(const std::string& op, const std::vector<ValueId>& in,
-                   const std::vector<Attribute>& attributes, const std::string& name);
+  // sum of exponentials and the label's logit are all-reduced. Of several losses each counts
+  // `weight` times in what the gradients are of; their sum is the output "loss".
+  void meanLoss(const std::string& op, const std::vector<ValueId>& in,
+                const std::vector<Attribute>& attributes, const std::string& name,
+                const std::string& weight = "1");
 
   ValueId enterTp(
       ValueId value);  // replicated (or sequence piece) -> replicated, gradient partial over tp
   ValueId reduceOverTp(
       ValueId value,
       bool whole = false);  // partial over tp -> replicated (or, unless `whole`, sequence piece)
+  ValueId enterEp(ValueId value);       // own rows -> the rows of all ranks of the ep group
+  ValueId reduceOverEp(ValueId value);  // partial over ep, rows of the group -> own rows
   // Where every tp rank does the same work: between replicated and sequence pieces. Nothing without
   // sequence parallelism.
   ValueId scatterSequence(ValueId value);
@@ -104,9 +113,12 @@ class Builder {
 
   const Shape& shape(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).shape; }
   const Layout& layout(ValueId v) const { return values_.at(static_cast<std::size_t>(v)).layout; }
+  // --cut-points layers keeps its gradient, too: a sum over ranks that the model has formed before
+  // it goes on, which a proof through a whole layer would have to multiply out.
+  void markGradient(ValueId v) { at(v).gradientKept = true; }
   void markBoundary(ValueId v);  // kept by --cut-points layers, with its gradient
 
-  void backward(ValueId loss);
+  void backward();
   Generated finish();
 
  private:
@@ -116,9 +128,11 @@ class Builder {
     Layout layout = {};
     int chunk = 0;
     bool needsGradient = false, perMicrobatch = true, boundary = false;
-    bool gradientSumTp = false;  // gradients are partial sums over tp
+    bool gradientKept = false;
+    bool gradientSumTp = false, gradientSumEp = false;  // gradients are partial sums
     int parameter = -1;
     std::string gradient = {}, localGradient = {};  // what has arrived so far; empty: nothing
+    std::string dtype = {};                         // of what is produced; empty: real
   };
   struct Parameter {
     std::string name = {};
@@ -129,7 +143,17 @@ class Builder {
     bool gradientOverTp = false;
     int tiedTo = -1;  // the parameter that this is another stage's copy of
   };
-  enum class Kind { kOperator, kLoss, kEnterTp, kReduceOverTp, kScatter, kGather, kMove };
+  enum class Kind {
+    kOperator,
+    kLoss,
+    kEnterTp,
+    kReduceOverTp,
+    kEnterEp,
+    kReduceOverEp,
+    kScatter,
+    kGather,
+    kMove
+  };
   struct Record {
     Kind kind = Kind::kOperator;
     std::string op = {};
@@ -137,6 +161,7 @@ class Builder {
     std::vector<Attribute> attributes = {};
     std::string location = {};
     int chunk = 0, layer = -1;
+    std::string weight = {};  // of a loss
   };
   struct Layer {
     int chunk = 0;
@@ -150,6 +175,11 @@ class Builder {
   std::vector<Node>& forwardNodes(int chunk) { return program(chunk).forward[chunk]; }
   std::vector<Node>& backwardNodes(int chunk) { return program(chunk).backward[chunk]; }
   Shape localShape(const Shape& shape, const Layout& layout) const;
+  // Without what the degrees of parallelism leave out.
+  Layout effective(Layout layout) const;
+  // The ranks over which a tensor of this layout is replicated, sharded by ZeRO or added up.
+  std::vector<std::string> dataAxes(const Layout& layout) const;
+  std::int64_t dataRanks(const Layout& layout) const;
   std::string fresh(const std::string& name);  // name, name.2, name.3, ... in the model
 
   ValueId addValue(Value value);
@@ -176,6 +206,7 @@ class Builder {
       const std::string& local);  // what the backward pass reads in place of a forward tensor
   void recompute(Layer& layer);
   void addGradient(ValueId to, const std::string& logical, const std::string& local);
+  std::string localName(const std::string& logical, const Layout& layout) const;
   std::string localGradientName(const std::string& logical, const Layout& layout) const;
   Layout gradientLayout(const Value& value) const;
   void backwardOperator(const Record& record);
@@ -188,6 +219,7 @@ class Builder {
   std::string stepCommunication(Parameter& p, const std::string& op, const std::string& in,
                                 const std::string& out, Layout layout,
                                 std::vector<std::string> group);
+  void totalLoss();
   void reduceGradients();
   void reduceTied();
   void clipGradients();

@@ -9,7 +9,7 @@ namespace shardproof::generate {
 ValueId Builder::moved(Kind kind, ValueId from, Value to, Node node, int dim) {
   to.gradient = to.localGradient = {};
   if (to.local != at(from).local) {
-    declareLocal(chunk_, to.local, to.logical, to.shape, to.layout, true);
+    declareLocal(chunk_, to.local, to.logical, to.shape, to.layout, true).dtype = to.dtype;
     if (dim >= 0) node.attributes.insert(node.attributes.begin(), attribute("dim", dim));
     forwardNodes(chunk_).push_back(std::move(node));
     cutPoint(chunk_, to.local, false);
@@ -49,6 +49,27 @@ ValueId Builder::reduceOverTp(ValueId value, bool whole) {
   return moved(Kind::kReduceOverTp, value, std::move(reduced), std::move(node), scatter ? 1 : -1);
 }
 
+ValueId Builder::enterEp(ValueId value) {
+  if (options_.epRanks() == 1) return value;
+  Value entered = at(value);
+  entered.layout.gathered = true;
+  entered.gradientSumEp = true;
+  entered.local = localName(entered.logical, entered.layout);
+  Node node = communication("all_gather", at(value).local, entered.local, {"ep"});
+  const int dim = entered.layout.batch;
+  return moved(Kind::kEnterEp, value, std::move(entered), std::move(node), dim);
+}
+
+ValueId Builder::reduceOverEp(ValueId value) {
+  if (options_.epRanks() == 1) return value;
+  Value reduced = at(value);
+  reduced.layout.gathered = reduced.layout.sumEp = false;
+  reduced.local = localName(reduced.logical, reduced.layout);
+  Node node = communication("reduce_scatter", at(value).local, reduced.local, {"ep"});
+  const int dim = reduced.layout.batch;
+  return moved(Kind::kReduceOverEp, value, std::move(reduced), std::move(node), dim);
+}
+
 ValueId Builder::scatterSequence(ValueId value) {
   if (!options_.sequenceParallel) return value;
   Value piece = at(value);
@@ -66,7 +87,7 @@ ValueId Builder::gatherSequence(ValueId value) {
   if (!options_.sequenceParallel) return value;
   Value whole = at(value);
   whole.layout.tp = -1;
-  whole.local += ".full";
+  whole.local += ".whole";
   Node node = communication("all_gather", at(value).local, whole.local, {"tp"});
   return moved(Kind::kGather, value, std::move(whole), std::move(node), 1);
 }

@@ -32,23 +32,25 @@ int Builder::shardedDimension(const std::string& name, const Shape& shape,
                               const Layout& layout) const {
   const Shape local = localShape(shape, layout);
   for (std::size_t d = 0; d < local.size(); ++d)
-    if (local[d] % options_.dp == 0) return static_cast<int>(d);
+    if (local[d] % dataRanks(layout) == 0) return static_cast<int>(d);
   std::string sizes;
   for (const std::int64_t n : local) sizes += (sizes.empty() ? "" : ", ") + std::to_string(n);
   throw OptionError("--zero " + std::to_string(options_.zero) + ": " + name + " is [" + sizes +
-                    "] on a rank, and none of that divides into --dp " +
-                    std::to_string(options_.dp) + " equal pieces");
+                    "] on a rank, and none of that divides into " +
+                    std::to_string(dataRanks(layout)) + " equal pieces, one for each rank of " +
+                    (layout.ep >= 0 ? "--dp that holds these experts" : "--dp"));
 }
 
-ValueId Builder::parameter(const std::string& name, const Shape& shape, const Layout& layout,
+ValueId Builder::parameter(const std::string& name, const Shape& shape, const Layout& asked,
                            bool gradientOverTp) {
+  const Layout layout = effective(asked);
   int tiedTo = -1;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (parameters_[i].name != name) continue;
     if (parameters_[i].chunk == chunk_) return parameters_[i].value;
     tiedTo = static_cast<int>(i);
   }
-  const bool sharded = options_.zero > 0 && options_.dp > 1;
+  const bool sharded = options_.zero > 0 && dataRanks(layout) > 1;
   Parameter p{.name = name,
               .chunk = chunk_,
               .layout = layout,
@@ -70,7 +72,7 @@ ValueId Builder::parameter(const std::string& name, const Shape& shape, const La
   if (sharded && !gathered) given(name, layout);
   if (gathered) {
     declareLocal(chunk_, name, name, shape, layout, true);
-    Node node = communication("all_gather", p.local, name, {"dp"});
+    Node node = communication("all_gather", p.local, name, dataAxes(layout));
     node.attributes = {attribute("dim", p.stepLayout.dp)};
     forwardNodes(chunk_).push_back(std::move(node));
     cutPoint(chunk_, name, false);
@@ -92,22 +94,23 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
                                     const std::vector<Attribute>& attributes,
                                     const std::vector<Result>& results) {
   std::vector<std::string> logicalIn, localIn, logicalOut, localOut;
-  bool needsGradient = false;
+  bool needsGradient = false, sumTp = false, sumEp = false;
   for (const ValueId v : in) {
     if (at(v).chunk != chunk_)
       throw std::logic_error(op + ": operand " + at(v).logical + " is on another stage");
     logicalIn.push_back(at(v).logical);
     localIn.push_back(at(v).local);
     needsGradient = needsGradient || at(v).needsGradient;
+    sumTp = sumTp || at(v).gradientSumTp;
+    sumEp = sumEp || at(v).gradientSumEp;
   }
   std::vector<ValueId> out;
   for (const Result& r : results) {
-    Layout layout = r.layout;
-    if (options_.tp == 1) layout.sumTp = false;
-    if (layout.copies == 1) layout.tpInner = -1;
-    const std::string logical = r.name, local = logical + (layout.sumTp ? ".part" : "");
-    if (out_.tensors.find(logical) == nullptr) declareLogical(logical, r.shape);
-    declareLocal(chunk_, local, logical, r.shape, layout, true);
+    const Layout layout = effective(r.layout);
+    const std::string logical = r.name, local = localName(logical, layout);
+    if (out_.tensors.find(logical) == nullptr)
+      out_.tensors.add({.name = logical, .shape = r.shape, .dtype = r.dtype});
+    declareLocal(chunk_, local, logical, r.shape, layout, true).dtype = r.dtype;
     logicalOut.push_back(logical);
     localOut.push_back(local);
     out.push_back(addValue({.logical = logical,
@@ -115,9 +118,14 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
                             .shape = r.shape,
                             .layout = layout,
                             .chunk = chunk_,
-                            .needsGradient = needsGradient}));
+                            .needsGradient = needsGradient && r.dtype.empty(),
+                            // What every rank computes alike from what has entered the cut region
+                            // has, like that, only its own readers' part of the gradient.
+                            .gradientSumTp = sumTp && layout.tp < 0 && !layout.sumTp,
+                            .gradientSumEp = sumEp && layout.gathered && !layout.sumEp,
+                            .dtype = r.dtype}));
   }
-  model(op, logicalIn, logicalOut, logicalAttributes(attributes, results[0].shape, options_.tp),
+  model(op, logicalIn, logicalOut, logicalAttributes(attributes, results[0].shape, options_),
         location_);
   const std::vector<Attribute> localAttributes =
       withShape(attributes, localShape(results[0].shape, results[0].layout));
@@ -153,7 +161,7 @@ ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& i
   if (program(chunk_).tensors.find(local) != nullptr) local += ".chunk" + std::to_string(chunk_);
   if (first) {
     declareLogical(result.name, result.shape);
-    model(op, logicalIn, {result.name}, logicalAttributes(attributes, result.shape, options_.tp),
+    model(op, logicalIn, {result.name}, logicalAttributes(attributes, result.shape, options_),
           location_);
   }
   declareLocal(chunk_, local, result.name, result.shape, result.layout, true);
@@ -171,8 +179,9 @@ ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& i
                    .chunk = chunk_});
 }
 
-ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
-                          const std::vector<Attribute>& attributes, const std::string& name) {
+void Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
+                       const std::vector<Attribute>& attributes, const std::string& name,
+                       const std::string& weight) {
   std::vector<std::string> logicalIn, localIn;
   for (const ValueId v : in) {
     logicalIn.push_back(at(v).logical);
@@ -181,8 +190,9 @@ ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
   declareLogical(name, {});
   model(op, logicalIn, {name}, attributes, location_);
   const std::string own = name + ".microbatch", part = name + ".part";
+  const Layout layout{.sumDp = true, .sumMb = true};
   declareLocal(chunk_, own, "", {}, {}, true);
-  declareLocal(chunk_, part, name, {}, {.sumDp = true, .sumMb = true}, true);
+  declareLocal(chunk_, part, name, {}, layout, true);
   if (cutVocabulary(in)) cutCrossEntropy(in, own, name);
   else
     forwardNodes(chunk_).push_back(
@@ -196,7 +206,7 @@ ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
   const ValueId loss = addValue({.logical = name,
                                  .local = part,
                                  .shape = {},
-                                 .layout = {.sumDp = true, .sumMb = true},
+                                 .layout = layout,
                                  .chunk = chunk_,
                                  .needsGradient = true});
   record_.push_back({.kind = Kind::kLoss,
@@ -205,8 +215,9 @@ ValueId Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
                      .out = {loss},
                      .attributes = attributes,
                      .location = location_,
-                     .chunk = chunk_});
-  return loss;
+                     .chunk = chunk_,
+                     .layer = layer_,
+                     .weight = weight});
 }
 
 }  // namespace shardproof::generate

@@ -10,11 +10,12 @@
 namespace shardproof::generate {
 namespace {
 
-using Forward = ValueId (*)(Builder&, const Options&);
+using Forward = void (*)(Builder&, const Options&);
 Forward forwardOf(const std::string& architecture) {
   if (architecture == "mlp") return buildMlp;
   if (architecture == "gpt") return buildGpt;
   if (architecture == "llama3") return buildLlama;
+  if (architecture == "deepseek-v3") return buildDeepSeek;
   throw std::logic_error("architecture '" + architecture + "' has presets but no forward pass");
 }
 
@@ -23,7 +24,8 @@ Forward forwardOf(const std::string& architecture) {
 Files generate(const Options& asked, const std::string& modelFile) {
   const Options options = complete(asked);
   Builder builder(options);
-  builder.backward(forwardOf(options.architecture)(builder, options));
+  forwardOf(options.architecture)(builder, options);
+  builder.backward();
   const Generated generated = builder.finish();
   return {modelText(generated, options), planText(generated, options, modelFile)};
 }

@@ -14,7 +14,7 @@ class Gpt : Blocks {
  public:
   using Blocks::Blocks;
 
-  ValueId forward() {
+  void forward() {
     const auto enterChunk = [&](int chunk) {
       b_.setChunk(chunk);
       tokens_ = tokens();
@@ -31,7 +31,7 @@ class Gpt : Blocks {
     b_.markBoundary(x);
     x = layers(x, enterChunk, [&](ValueId in, const std::string& name) { return layer(in, name); });
     go("final_layernorm");
-    return loss(norm(x, "final_layernorm"), kTable);
+    loss(norm(x, "final_layernorm"), kTable);
   }
 
  private:
@@ -84,8 +84,6 @@ class Gpt : Blocks {
 
 }  // namespace
 
-ValueId buildGpt(Builder& builder, const Options& options) {
-  return Gpt(builder, options).forward();
-}
+void buildGpt(Builder& builder, const Options& options) { Gpt(builder, options).forward(); }
 
 }  // namespace shardproof::generate

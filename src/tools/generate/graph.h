@@ -21,19 +21,22 @@ struct Layout {
   int copies = 1;    // this many neighbouring tp ranks hold the same piece of `tp` (replicated
                      // key-value heads)
   int tpInner = -1;  // with copies: the dimension that these ranks cut among themselves
+  int ep = -1;  // the dimension cut over ep: a rank's experts. With `tp` on the same dimension ep
+                // cuts first. Such a tensor is cut and added up over edp in place of all of dp
   int dp =
       -1;  // the dimension cut over dp within what tp leaves (ZeRO); never together with `batch`
+  bool gathered = false;  // `batch` is not cut over ep: each rank has the rows of its ep group
   bool sumTp =
       false;  // logical = sum over tp of local; with copies: over those that hold one piece
+  bool sumEp = false;
   bool sumDp = false;
   bool sumMb = false;
 };
 
 struct Attribute {
   std::string key = {};
-  std::string json = {};  // the value as JSON; with `perTp` an integer
-  std::int64_t perTp =
-      0;  // added for each tp coordinate: the program then exists once for each of them
+  std::string json = {};              // the value as JSON; with `perTp` or `perEp` an integer
+  std::int64_t perTp = 0, perEp = 0;  // added for each tp (ep) coordinate
   bool shape = false;  // the value is the first result's shape instead (view, expand)
 };
 

@@ -13,7 +13,7 @@ class Llama : Blocks {
  public:
   using Blocks::Blocks;
 
-  ValueId forward() {
+  void forward() {
     // What every stage has of its own.
     const auto enterChunk = [&](int chunk) {
       b_.setChunk(chunk);
@@ -28,14 +28,11 @@ class Llama : Blocks {
     b_.markBoundary(x);
     x = layers(x, enterChunk, [&](ValueId in, const std::string& name) { return layer(in, name); });
     go("norm");
-    return loss(norm(x, "norm"), "output.weight");
+    loss(norm(x, "norm"), "output.weight");
   }
 
  private:
-  ValueId norm(ValueId x, const std::string& name) {
-    const ValueId w = b_.parameter(name + ".weight", {o_.dim}, {}, o_.sequenceParallel);
-    return like("rms_norm", {x, w}, name, {attributeNumber("eps", "1e-05")});
-  }
+  ValueId norm(ValueId x, const std::string& name) { return rmsNorm(x, name, "1e-05"); }
 
   ValueId layer(ValueId x, const std::string& name) {
     go(name + ".attention_norm");
@@ -46,11 +43,8 @@ class Llama : Blocks {
     const ValueId entered = b_.enterTp(norm(x, name + ".ffn_norm"));
     go(name + ".feed_forward");
     const std::string ffn = name + ".feed_forward";
-    const ValueId gate =
-        like("silu", {columns(entered, ffn + ".w1", o_.hidden, ffn + ".w1")}, ffn + ".gate");
-    const ValueId product = like(
-        "mul", {gate, columns(entered, ffn + ".w3", o_.hidden, ffn + ".w3")}, ffn + ".product");
-    return like("add", {x, rows(product, ffn + ".w2", o_.dim)}, name + ".out");
+    return like("add", {x, rows(gatedColumns(entered, ffn, o_.hidden), ffn + ".w2", o_.dim)},
+                name + ".out");
   }
 
   ValueId attention(ValueId x, const std::string& name) {
@@ -96,8 +90,6 @@ class Llama : Blocks {
 
 }  // namespace
 
-ValueId buildLlama(Builder& builder, const Options& options) {
-  return Llama(builder, options).forward();
-}
+void buildLlama(Builder& builder, const Options& options) { Llama(builder, options).forward(); }
 
 }  // namespace shardproof::generate

@@ -11,7 +11,7 @@ class Mlp : Blocks {
  public:
   using Blocks::Blocks;
 
-  ValueId forward() {
+  void forward() {
     go("input");
     ValueId x = b_.input("x", {o_.batch, o_.dim}, "", {.batch = 0});
     x = layers(
@@ -23,14 +23,12 @@ class Mlp : Blocks {
     go("loss");
     const ValueId target = b_.input("target", {o_.batch, o_.dim}, "", {.batch = 0});
     const ValueId difference = like("sub", {x, target}, "difference");
-    return b_.meanLoss("mean", {like("square", {difference}, "squares")}, {}, "loss");
+    b_.meanLoss("mean", {like("square", {difference}, "squares")}, {}, "loss");
   }
 };
 
 }  // namespace
 
-ValueId buildMlp(Builder& builder, const Options& options) {
-  return Mlp(builder, options).forward();
-}
+void buildMlp(Builder& builder, const Options& options) { Mlp(builder, options).forward(); }
 
 }  // namespace shardproof::generate

@@ -18,6 +18,9 @@ struct Preset {
 // 2005.14165, table 2.1, where 1.3B has 24 heads of 128, which do not make its width of 2048, and
 // 13B a width of 5140, which 40 heads of 128 do not make: 16 heads and 5120 here). llama3: arXiv
 // 2407.21783, table 3.
+//
+// deepseek-v3: 16B is DeepSeek-V2-Lite, 236B DeepSeek-V2 (arXiv 2405.04434, section 3.1.2 and
+// appendix B), 671B DeepSeek-V3 (arXiv 2412.19437, section 4.2), with sequences of 16384.
 constexpr Preset kPresets[] = {
     {"mlp", "small", 2, 16, 32, 0, 0, 0, 0},
     {"gpt", "small", 12, 768, 0, 12, 0, 1024, 50257},
@@ -35,7 +38,23 @@ constexpr Preset kPresets[] = {
     {"llama3", "8B", 32, 4096, 14336, 32, 8, 8192, 128000},
     {"llama3", "70B", 80, 8192, 28672, 64, 8, 8192, 128000},
     {"llama3", "405B", 126, 16384, 53248, 128, 8, 8192, 128000},
+    {"deepseek-v3", "16B", 27, 2048, 10944, 16, 0, 16384, 102400},
+    {"deepseek-v3", "236B", 60, 5120, 12288, 128, 0, 16384, 102400},
+    {"deepseek-v3", "671B", 61, 7168, 18432, 128, 0, 16384, 129280},
 };
+
+struct ExpertPreset {
+  const char* size;
+  std::int64_t denseLayers, experts, active, shared, hidden, groups, activeGroups, queryRank;
+  bool sigmoid;
+  const char* scale;
+};
+constexpr ExpertPreset kExpertPresets[] = {
+    {"16B", 1, 64, 6, 2, 1408, 1, 1, 0, false, "1"},
+    {"236B", 1, 160, 6, 2, 1536, 8, 3, 1536, false, "16"},
+    {"671B", 3, 256, 8, 1, 2048, 8, 4, 1536, true, "2.5"},
+};
+constexpr std::int64_t kKvRank = 512, kNoPositionDim = 128, kRotaryDim = 64, kValueDim = 128;
 
 [[noreturn]] void fail(const std::string& message) { throw OptionError(message); }
 
@@ -75,8 +94,86 @@ bool isZero(const std::string& decimal) {
   return decimal.find_first_not_of("0.") == std::string::npos;
 }
 
+// Fills in what only mixtures of experts have.
+void completeExperts(Options& o, const std::string& size) {
+  struct Size {
+    const char* option;
+    std::int64_t* value;
+    std::int64_t otherwise, least;
+  };
+  const ExpertPreset* preset = nullptr;
+  for (const ExpertPreset& p : kExpertPresets)
+    if (o.architecture == "deepseek-v3" && size == p.size) preset = &p;
+  const ExpertPreset none{};
+  const ExpertPreset& p = preset == nullptr ? none : *preset;
+  const Size sizes[] = {{"dense-layers", &o.denseLayers, p.denseLayers, 0},
+                        {"experts", &o.experts, p.experts, 1},
+                        {"active-experts", &o.activeExperts, p.active, 1},
+                        {"shared-experts", &o.sharedExperts, p.shared, 0},
+                        {"expert-hidden", &o.expertHidden, p.hidden, 1},
+                        {"expert-groups", &o.expertGroups, p.groups, 1},
+                        {"active-groups", &o.activeGroups, p.activeGroups, 1},
+                        {"query-rank", &o.queryRank, p.queryRank, 0},
+                        {"kv-rank", &o.kvRank, kKvRank, 1},
+                        {"nope-dim", &o.noPositionDim, kNoPositionDim, 1},
+                        {"rope-dim", &o.rotaryDim, kRotaryDim, 1},
+                        {"value-dim", &o.valueDim, kValueDim, 1}};
+  for (const Size& s : sizes) {
+    if (*s.value >= 0 && preset == nullptr)
+      fail(o.architecture + " has no --" + std::string(s.option));
+    if (*s.value < 0) *s.value = s.otherwise;
+    else if (*s.value < s.least)
+      fail(show(s.option, *s.value) + " is less than " + std::to_string(s.least));
+  }
+  checkDecimal("balance-loss", o.balanceLoss);
+  if (isZero(o.balanceLoss)) o.balanceLoss = "0";
+  if (preset == nullptr) {
+    if (o.ep != 1 || o.expertTp != 0) fail(o.architecture + " has no experts for --ep");
+    if (o.balanceLoss != "0") fail(o.architecture + " has no experts for --balance-loss");
+    if (o.mtp != 0) fail(o.architecture + " has no --mtp");
+    o.expertTp = o.tp;
+    return;
+  }
+  o.sigmoidScores = p.sigmoid;
+  o.routingScale = p.scale;
+}
+
+// Experts, their groups, and the ranks that hold them.
+void checkExperts(Options& o) {
+  if (o.denseLayers > o.layers)
+    fail(show("dense-layers", o.denseLayers) + " is more than " + show("layers", o.layers));
+  if (o.rotaryDim % 2 != 0) fail(show("rope-dim", o.rotaryDim) + " is not even");
+  divides("expert-groups", o.expertGroups, "experts", o.experts);
+  if (o.activeGroups > o.expertGroups)
+    fail(show("active-groups", o.activeGroups) + " is more than " +
+         show("expert-groups", o.expertGroups));
+  const std::int64_t inGroup = o.experts / o.expertGroups;
+  if (o.sigmoidScores && o.expertGroups > 1 && inGroup < 2)
+    fail("a group's score is that of its two best experts, and " + show("experts", o.experts) +
+         " in " + show("expert-groups", o.expertGroups) + " are one in each");
+  if (o.activeExperts > o.activeGroups * inGroup)
+    fail(show("active-experts", o.activeExperts) + " is more than the " +
+         std::to_string(o.activeGroups * inGroup) + " experts of " +
+         show("active-groups", o.activeGroups));
+  if (o.expertTp == 0) o.expertTp = o.ep > 1 && o.ep % o.tp == 0 ? 1 : o.tp;
+  if (o.expertTp != 1 && o.expertTp != o.tp)
+    fail(show("expert-tp", o.expertTp) + " is neither 1 nor " + show("tp", o.tp));
+  if (o.expertTp == 1 && o.ep % o.tp != 0)
+    fail(show("expert-tp", 1) + ": " + show("ep", o.ep) + " is not a multiple of " +
+         show("tp", o.tp));
+  divides("ep", o.ep, "experts", o.experts);
+  divides("expert-tp", o.expertTp, "expert-hidden", o.expertHidden);
+  if (o.dp % o.epRanks() != 0)
+    fail(show("ep", o.ep) + " needs " + std::to_string(o.epRanks()) +
+         " data-parallel ranks, which do not divide " + show("dp", o.dp));
+  if (o.sharedExperts > 0) divides("tp", o.tp, "expert-hidden", o.expertHidden * o.sharedExperts);
+  if (o.mtp > 1) fail("--mtp " + std::to_string(o.mtp) + ": one module is supported");
+}
+
 // Attention heads, key-value heads, positions.
 void checkHeads(const Options& o) {
+  divides("tp", o.tp, "heads", o.heads);
+  if (o.architecture == "deepseek-v3") return;  // heads have a width of their own
   if (o.dim % o.heads != 0)
     fail(show("dim", o.dim) + " is not a multiple of " + show("heads", o.heads));
   if (o.architecture == "llama3" && (o.dim / o.heads) % 2 != 0)
@@ -84,7 +181,6 @@ void checkHeads(const Options& o) {
          std::to_string(o.dim / o.heads));
   if (o.heads % o.kvHeads != 0)
     fail(show("heads", o.heads) + " is not a multiple of " + show("kv-heads", o.kvHeads));
-  divides("tp", o.tp, "heads", o.heads);
   if (o.kvHeads % o.tp != 0 && o.tp % o.kvHeads != 0)
     fail(show("kv-heads", o.kvHeads) + " is neither a multiple nor a divisor of " +
          show("tp", o.tp));
@@ -103,6 +199,13 @@ void checkSizes(const Options& o) {
       if (__builtin_mul_overflow(product, f, &product)) return false;
     return product <= std::int64_t{1} << 62;
   };
+  const std::int64_t perHead = o.noPositionDim + o.rotaryDim + o.valueDim;
+  if (o.experts > 0 &&
+      (!fits({o.experts, o.expertHidden, std::max<std::int64_t>(o.sharedExperts, 1), o.dim, 4}) ||
+       !fits({o.batch, std::max<std::int64_t>(o.sequence, 1), o.activeExperts, o.experts, 4}) ||
+       !fits({o.heads, perHead, std::max({o.dim, o.kvRank, o.queryRank}), 4}) ||
+       !fits({o.batch, std::max<std::int64_t>(o.sequence, 1), o.heads, perHead, 4})))
+    fail("with these sizes a tensor has more than 2^62 elements");
   const std::int64_t widest = std::max({o.dim, o.hidden, o.vocabulary}),
                      sequence = std::max<std::int64_t>(o.sequence, 1),
                      heads = std::max<std::int64_t>(o.heads, 1);
@@ -158,6 +261,7 @@ Options complete(Options o) {
   if (o.kvHeads == 0) o.kvHeads = o.heads;
   choose("seq", o.sequence, preset->sequence);
   choose("vocab", o.vocabulary, preset->vocabulary);
+  completeExperts(o, preset->size);
   if (o.optimizer.empty()) o.optimizer = transformer ? "adamw" : "sgd";
   if (o.clip.empty()) o.clip = transformer ? "1.0" : "0";
   const std::string usual = o.architecture == "gpt" ? "0.1" : "0";
@@ -176,6 +280,8 @@ Options complete(Options o) {
     if (degree < 1 || degree > kMostRanks)
       fail("--dp, --tp, --pp and --microbatches must be between 1 and " +
            std::to_string(kMostRanks));
+  if (o.ep < 1 || o.ep > kMostRanks || o.expertTp < 0)
+    fail("--ep must be between 1 and " + std::to_string(kMostRanks));
   if (o.dp * o.tp > kMostRanks || o.dp * o.tp * o.pp > kMostRanks)
     fail("more than " + std::to_string(kMostRanks) + " ranks");
 
@@ -200,6 +306,7 @@ Options complete(Options o) {
 
   divides("tp", o.tp, "hidden", o.hidden);
   if (transformer) checkHeads(o);
+  if (o.experts > 0) checkExperts(o);
   if (o.vocabularyParallel) {
     if (!transformer) fail(o.architecture + " has no vocabulary for --vocab-parallel");
     if (o.tp == 1) fail("--vocab-parallel needs --tp of at least 2");

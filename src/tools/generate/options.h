@@ -26,12 +26,27 @@ struct Options {
   std::int64_t hidden = 0;  // width inside the feed-forward block
   std::int64_t heads = 0, kvHeads = 0;
   std::int64_t sequence = 0, vocabulary = 0;
+  // Of deepseek-v3 (-1: the preset's). `hidden` is that of the leading dense layers.
+  std::int64_t denseLayers = -1;
+  std::int64_t experts = -1, activeExperts = -1, sharedExperts = -1, expertHidden = -1;
+  std::int64_t expertGroups = -1, activeGroups = -1;
+  std::int64_t queryRank = -1, kvRank = -1;  // of the latents; queryRank 0: none
+  std::int64_t noPositionDim = -1, rotaryDim = -1, valueDim = -1;  // of a head
+  bool sigmoidScores = false;      // and a bias of the choice; the preset's
+  std::string routingScale = "1";  // the preset's
+  std::int64_t mtp = 0;            // modules that predict a further token
+  std::string balanceLoss = "0";   // its weight; "0": none
+
   std::int64_t padVocabulary =
       1;  // the vocabulary is padded to a multiple of this, times tp where it is cut over tp
   std::int64_t batch = 0;  // sequences (mlp: rows) in one step, over all ranks and microbatches; 0:
                            // one for each microbatch of each dp rank
 
   std::int64_t dp = 1, tp = 1, pp = 1, microbatches = 1;
+  // Ranks that hold different experts, and the ranks that share one expert's hidden width: tp or 1.
+  // 0: 1 if ep is a multiple of tp, else tp. With 1 the tp ranks are the first that hold different
+  // experts.
+  std::int64_t ep = 1, expertTp = 0;
   int zero = 0;
   bool sequenceParallel = false, vocabularyParallel = false, recompute = false;
   std::string schedule = "gpipe";  // gpipe, 1f1b, interleaved
@@ -47,6 +62,8 @@ struct Options {
   std::string cutPoints = "all";  // all, layers, none
 
   std::int64_t chunks() const { return pp * virtualStages; }
+  // How many of dp hold different experts.
+  std::int64_t epRanks() const { return ep * expertTp / tp; }
   std::int64_t splits() const { return dp * microbatches; }  // pieces the batch is cut into
 };
 

@@ -29,6 +29,76 @@ std::string Builder::stepCommunication(Parameter& p, const std::string& op, cons
   return out;
 }
 
+// Each loss is added up over microbatches and ranks, and with its weight over the losses of all
+// stages. The gradients are those of this total.
+void Builder::totalLoss() {
+  std::vector<const Record*> losses;
+  for (const Record& record : record_)
+    if (record.kind == Kind::kLoss) losses.push_back(&record);
+  const bool several = losses.size() > 1;
+  std::string total;
+  std::vector<std::string> totals(out_.programs.size());
+  for (const Record* record : losses) {
+    const Value loss = at(record->out[0]);
+    const bool overDp = options_.dp > 1;
+    location_ = loss.logical;
+    accumulate(loss.chunk, loss.local, loss.logical + ".sum", loss.logical, {}, {.sumDp = overDp});
+    std::string local = loss.logical + ".sum";
+    if (overDp) {
+      declareLocal(loss.chunk, loss.logical, loss.logical, {}, {}, false);
+      Node node = communication("all_reduce", local, loss.logical, dataAxes({}));
+      node.runs = Runs::kOnce;
+      program(loss.chunk).step.push_back(std::move(node));
+      local = loss.logical;
+    }
+    output(loss.logical, loss.chunk, local);
+    if (!several) continue;
+    const std::string weighted = loss.logical + ".weighted";
+    const std::vector<Attribute> weight{attributeNumber("scalar", record->weight)};
+    declareLogical(weighted, {});
+    declareLocal(loss.chunk, weighted, weighted, {}, {}, false);
+    model("mul", {loss.logical}, {weighted}, weight, location_);
+    step(loss.chunk, "mul", {local}, {weighted}, weight, location_);
+    cutPoint(loss.chunk, weighted, true);
+    std::string& own = totals[static_cast<std::size_t>(rankOf(loss.chunk))];
+    location_ = "loss";
+    if (!own.empty()) {
+      const std::string sum = weighted + ".total";
+      declareLocal(loss.chunk, sum, "", {}, {}, false);
+      step(loss.chunk, "add", {own, weighted}, {sum}, {}, location_);
+      own = sum;
+    } else {
+      own = weighted;
+    }
+    if (total.empty()) {
+      total = weighted;
+      continue;
+    }
+    const std::string sum = record == losses.back() ? "loss" : weighted + ".total";
+    declareLogical(sum, {});
+    model("add", {total, weighted}, {sum}, {}, location_);
+    total = sum;
+  }
+  if (!several) return;
+  // Over the stages; one that has no loss adds nothing.
+  for (int rank = 0; rank < static_cast<int>(options_.pp); ++rank) {
+    std::string& own = totals[static_cast<std::size_t>(rank)];
+    if (own.empty()) {
+      own = "loss.none";
+      program(rank).tensors.add({.name = own, .kind = "constant", .value = "0"});
+    }
+    if (options_.pp == 1) {
+      output("loss", rank, own);
+      continue;
+    }
+    declareLocal(rank, "loss", "loss", {}, {}, false);
+    Node node = communication("all_reduce", own, "loss", {"pp"});
+    node.runs = Runs::kOnce;
+    program(rank).step.push_back(std::move(node));
+    output("loss", rank, "loss");
+  }
+}
+
 void Builder::reduceGradients() {
   for (Parameter& p : parameters_) {
     const Value& v = at(p.value);
@@ -37,14 +107,15 @@ void Builder::reduceGradients() {
     Layout layout = gradientLayout(v);
     std::string local = v.localGradient;
     const std::string base = p.name + ".grad";
-    const bool overDp = options_.dp > 1;
+    const bool overDp = dataRanks(p.layout) > 1;
+    const std::vector<std::string> axes = dataAxes(p.layout);
     if (overDp && options_.zero >= 2) {
       // Only a piece of the gradient is kept: reduced in each microbatch, before it is accumulated.
       const std::string shard = base + ".mb.shard";
       layout.sumDp = false;
       layout.dp = p.stepLayout.dp;
       declareLocal(p.chunk, shard, v.gradient, v.shape, layout, true);
-      Node node = communication("reduce_scatter", local, shard, {"dp"});
+      Node node = communication("reduce_scatter", local, shard, axes);
       node.attributes = {attribute("dim", p.stepLayout.dp)};
       backwardNodes(p.chunk).push_back(std::move(node));
       cutPoint(p.chunk, shard, false);
@@ -57,7 +128,7 @@ void Builder::reduceGradients() {
       layout.sumDp = false;
       if (options_.zero == 1) layout.dp = p.stepLayout.dp;
       local = stepCommunication(p, options_.zero == 1 ? "reduce_scatter" : "all_reduce", local,
-                                base + ".dp", layout, {"dp"});
+                                base + ".dp", layout, axes);
     }
     if (layout.sumTp) {
       layout.sumTp = false;
@@ -123,9 +194,11 @@ void Builder::clipGradients() {
     Layout layout;
     layout.sumTp = p.stepLayout.tp >= 0 && options_.tp > 1;
     layout.sumDp = p.stepLayout.dp >= 0;
+    layout.sumEp = p.stepLayout.ep >= 0 && !layout.sumDp;  // sumDp is over ep, too
     const int copies = p.stepLayout.copies;
     const std::string squared = copies > 1 ? square + ".copies" : square;
-    declareLocal(p.chunk, norm, layout.sumTp || layout.sumDp ? "" : norm, {}, {}, false);
+    declareLocal(p.chunk, norm, layout.sumTp || layout.sumEp || layout.sumDp ? "" : norm, {}, {},
+                 false);
     declareLocal(p.chunk, squared, copies > 1 ? "" : square, {}, layout, false);
     step(p.chunk, "grad_norm", {finalLocalGradients_[i]}, {norm}, {}, location_);
     step(p.chunk, "square", {norm}, {squared}, {}, location_);
@@ -136,7 +209,9 @@ void Builder::clipGradients() {
     cutPoint(p.chunk, square, true);
     std::vector<std::string> axes;
     if (layout.sumTp) axes.emplace_back("tp");
-    if (layout.sumDp) axes.emplace_back("dp");
+    if (layout.sumEp) axes.emplace_back("ep");
+    if (layout.sumDp)
+      for (const std::string& axis : dataAxes({})) axes.push_back(axis);
     squares[static_cast<std::size_t>(rankOf(p.chunk))][axes].push_back(square);
     if (total.empty()) {
       total = square;
@@ -233,7 +308,7 @@ void Builder::optimizerStep() {
     if (options_.zero == 1 || options_.zero == 2) {
       if (sharded != updated) {
         cutPoint(p.chunk, sharded, true);
-        stepCommunication(p, "all_gather", sharded, updated, p.layout, {"dp"});
+        stepCommunication(p, "all_gather", sharded, updated, p.layout, dataAxes(p.layout));
       }
       output(updated, p.chunk, updated);
     } else {
@@ -250,22 +325,7 @@ void Builder::output(const std::string& logical, int chunk, const std::string& l
 }
 
 Generated Builder::finish() {
-  for (const Record& record : record_) {
-    if (record.kind != Kind::kLoss) continue;
-    const Value& loss = at(record.out[0]);
-    location_ = loss.logical;
-    accumulate(loss.chunk, loss.local, loss.logical + ".sum", loss.logical, {},
-               {.sumDp = options_.dp > 1});
-    std::string local = loss.logical + ".sum";
-    if (options_.dp > 1) {
-      declareLocal(loss.chunk, loss.logical, loss.logical, {}, {}, false);
-      Node node = communication("all_reduce", local, loss.logical, {"dp"});
-      node.runs = Runs::kOnce;
-      program(loss.chunk).step.push_back(std::move(node));
-      local = loss.logical;
-    }
-    output(loss.logical, loss.chunk, local);
-  }
+  totalLoss();
   reduceGradients();
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     output(finalGradients_[i], parameters_[i].chunk, finalLocalGradients_[i]);

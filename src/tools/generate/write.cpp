@@ -31,19 +31,35 @@ void writeNames(JsonWriter& json, const std::vector<std::string>& names) {
 
 constexpr int kNoMicrobatch = -1, kEveryMicrobatch = -2;
 
-void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t tpRank) {
+// What the coordinates of a rank add to attributes; no axis that the mesh lacks or has once.
+using Steps = std::vector<std::pair<const char*, std::int64_t Attribute::*>>;
+
+void writeStep(JsonWriter& json, const Node& node, const Steps& steps) {
+  bool any = false;
+  for (const auto& [axis, by] : steps) {
+    const auto moves = [by = by](const Attribute& a) { return a.*by != 0; };
+    if (std::none_of(node.attributes.begin(), node.attributes.end(), moves)) continue;
+    if (!any) json.key("step").beginObject();
+    any = true;
+    json.key(axis).beginObject();
+    for (const Attribute& a : node.attributes)
+      if (moves(a)) json.key(a.key).number(a.*by);
+    json.endObject();
+  }
+  if (any) json.endObject();
+}
+
+void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t tpRank,
+               const Steps& steps) {
   json.beginObject().key("op").text(node.op).key("in");
   writeNames(json, node.in);
   json.key("out");
   writeNames(json, node.out);
   if (!node.attributes.empty()) {
     json.key("attrs").beginObject();
-    for (const Attribute& a : node.attributes) {
-      json.key(a.key);
-      if (a.perTp != 0) json.number(std::stoll(a.json) + tpRank * a.perTp);
-      else json.raw(a.json);
-    }
+    for (const Attribute& a : node.attributes) json.key(a.key).raw(a.json);
     json.endObject();
+    writeStep(json, node, steps);
   }
   if (!node.comm.empty()) json.key("comm").text(node.comm);
   if (!node.group.empty()) {
@@ -73,6 +89,8 @@ class PlanWriter {
   PlanWriter(const Generated& generated, const Options& options)
       : generated_(generated), options_(options) {
     if (options.schedule != "gpipe") timeline_ = timeline(options);
+    if (options.epRanks() > 1) steps_.emplace_back("ep", &Attribute::perEp);
+    if (options.tp > 1) steps_.emplace_back("tp", &Attribute::perTp);
   }
 
   std::string write(const std::string& modelFile) {
@@ -88,7 +106,12 @@ class PlanWriter {
       json_.beginList().text(name).number(size).endList();
     };
     axis("pp", options_.pp);
-    axis("dp", options_.dp);
+    if (options_.epRanks() == 1) {
+      axis("dp", options_.dp);
+    } else {
+      axis("edp", options_.dp / options_.epRanks());
+      axis("ep", options_.epRanks());
+    }
     axis("tp", options_.tp);
     json_.endList()
         .key("microbatches")
@@ -96,8 +119,7 @@ class PlanWriter {
         .key("programs")
         .beginList(JsonWriter::kLines);
     for (std::size_t rank = 0; rank < generated_.programs.size(); ++rank) {
-      // Ranks of one stage differ at most by their place among the tp ranks: windows of the
-      // vocabulary, pieces of a sequence, whom they share heads with.
+      // Ranks of one stage differ at most by whom they share heads with.
       const bool alike = !differsOverTp(generated_.programs[rank]);
       for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp)
         writeProgram(static_cast<int>(rank), alike ? -1 : tp);
@@ -109,14 +131,15 @@ class PlanWriter {
 
  private:
   static bool differsOverTp(const Program& program) {
-    const auto differs = [](const Node& node) {
-      return node.neighbours > 0 || std::any_of(node.attributes.begin(), node.attributes.end(),
-                                                [](const Attribute& a) { return a.perTp != 0; });
-    };
+    const auto differs = [](const Node& node) { return node.neighbours > 0; };
     for (const auto* chunks : {&program.forward, &program.backward})
       for (const auto& [chunk, nodes] : *chunks)
         if (std::any_of(nodes.begin(), nodes.end(), differs)) return true;
     return std::any_of(program.step.begin(), program.step.end(), differs);
+  }
+
+  void write(const Node& node, int microbatch) {
+    writeNode(json_, node, microbatch, tpRank_, steps_);
   }
 
   void writeProgram(int rank, std::int64_t tp) {
@@ -146,7 +169,7 @@ class PlanWriter {
   }
 
   void writeNodes(const std::vector<Node>& nodes, int microbatch) {
-    for (const Node& node : nodes) writeNode(json_, node, microbatch, tpRank_);
+    for (const Node& node : nodes) write(node, microbatch);
   }
 
   void writeSchedule(const Program& program, int rank) {
@@ -156,7 +179,7 @@ class PlanWriter {
     for (const Event& event : timeline_[static_cast<std::size_t>(rank)]) {
       for (const Node& node :
            (event.block.forward ? program.forward : program.backward).at(event.block.chunk))
-        if (actionOf(node) == event.action) writeNode(json_, node, event.block.microbatch, tpRank_);
+        if (actionOf(node) == event.action) write(node, event.block.microbatch);
       if (event.action != Action::kCompute || event.block.forward) continue;
       for (const Accumulation& a : program.accumulations)
         if (a.chunk == event.block.chunk) accumulateInOrder(a, event.block.microbatch);
@@ -175,30 +198,26 @@ class PlanWriter {
     const int last = static_cast<int>(options_.microbatches) - 1;
     const auto instance = [&](int k) { return a.from + "#" + std::to_string(k); };
     if (last == 0)
-      writeNode(json_,
-                {.op = "identity", .in = {instance(0)}, .out = {a.to}, .location = a.location},
-                kNoMicrobatch, 0);
+      write({.op = "identity", .in = {instance(0)}, .out = {a.to}, .location = a.location},
+            kNoMicrobatch);
     for (int k = 1; k <= last; ++k)
-      writeNode(json_,
-                {.op = "add",
-                 .in = {k == 1 ? instance(0) : runningTotal(a, k - 1), instance(k)},
-                 .out = {runningTotal(a, k)},
-                 .location = a.location},
-                kNoMicrobatch, 0);
+      write({.op = "add",
+             .in = {k == 1 ? instance(0) : runningTotal(a, k - 1), instance(k)},
+             .out = {runningTotal(a, k)},
+             .location = a.location},
+            kNoMicrobatch);
   }
   // After microbatch k's backward block; microbatches are finished in order.
   void accumulateInOrder(const Accumulation& a, int k) {
     const int last = static_cast<int>(options_.microbatches) - 1;
     if (last == 0)
-      writeNode(json_, {.op = "identity", .in = {a.from}, .out = {a.to}, .location = a.location}, 0,
-                0);
+      write({.op = "identity", .in = {a.from}, .out = {a.to}, .location = a.location}, 0);
     if (k == 0) return;
-    writeNode(json_,
-              {.op = "add",
-               .in = {k == 1 ? a.from + "#0" : runningTotal(a, k - 1), a.from},
-               .out = {runningTotal(a, k)},
-               .location = a.location},
-              k, 0);
+    write({.op = "add",
+           .in = {k == 1 ? a.from + "#0" : runningTotal(a, k - 1), a.from},
+           .out = {runningTotal(a, k)},
+           .location = a.location},
+          k);
   }
 
   void writeLineage(const Lineage& entry) {
@@ -255,10 +274,23 @@ class PlanWriter {
     const auto extent = [](const Shape& shape, int dim) {
       return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)];
     };
-    moves("dp", at.batch, extent(local.shape, at.batch) * options_.microbatches, options_.dp);
-    moves("mb", at.batch, extent(local.shape, at.batch), options_.microbatches);
-    if (tpRanks.empty()) moves("tp", at.tp, extent(full, at.tp) / options_.tp, options_.tp);
-    moves("dp", at.dp, extent(local.shape, at.dp), options_.dp);
+    // Rows of the batch: dp, then microbatches; with ep groups edp, then microbatches, then ep, so
+    // that the rows that a group gathers are neighbours.
+    const std::int64_t groups = options_.epRanks(), rows = extent(local.shape, at.batch);
+    const char* const data = groups == 1 ? "dp" : "edp";
+    const std::int64_t groupRows = at.gathered ? rows : rows * groups;
+    moves(data, at.batch, groupRows * options_.microbatches, options_.dp / groups);
+    moves("mb", at.batch, groupRows, options_.microbatches);
+    if (!at.gathered) moves("ep", at.batch, rows, groups);
+    moves("ep", at.ep, extent(full, at.ep) / groups, groups);
+    const std::int64_t cut = at.ep >= 0 && at.ep == at.tp ? groups : 1;
+    if (tpRanks.empty()) moves("tp", at.tp, extent(full, at.tp) / cut / options_.tp, options_.tp);
+    if (at.dp >= 0) {  // ZeRO's pieces
+      const std::int64_t own = extent(local.shape, at.dp);
+      const bool expert = at.ep >= 0 || groups == 1;
+      moves(data, at.dp, expert ? own : own * groups, options_.dp / groups);
+      if (!expert) moves("ep", at.dp, own, groups);
+    }
     if (any) json_.endObject();
     json_.key("parts").beginList();
     const auto part = [&](std::int64_t tp) {
@@ -275,7 +307,8 @@ class PlanWriter {
     for (const std::int64_t tp : tpRanks) part(tp);
     json_.endList();
     std::vector<std::string> sum;
-    if (at.sumDp && options_.dp > 1) sum.emplace_back("dp");
+    if (at.sumDp && options_.dp / groups > 1) sum.emplace_back(data);
+    if (groups > 1 && (at.sumEp || (at.sumDp && at.ep < 0))) sum.emplace_back("ep");
     if (at.sumTp && options_.tp > 1 && tpRanks.empty()) sum.emplace_back("tp");
     if (at.sumMb && local.perMicrobatch) sum.emplace_back("mb");
     if (!sum.empty()) {
@@ -289,6 +322,7 @@ class PlanWriter {
   const Options& options_;
   std::vector<std::vector<Event>> timeline_;  // by pp coordinate
   JsonWriter json_;
+  Steps steps_;
   std::int64_t tpRank_ = 0;
 };
 
@@ -306,7 +340,7 @@ std::string modelText(const Generated& generated, const Options& options) {
   json.key("tensors").beginObject(JsonWriter::kLines);
   for (const Tensor& t : generated.tensors.list()) writeTensor(json, t);
   json.endObject().key("nodes").beginList(JsonWriter::kLines);
-  for (const Node& node : generated.nodes) writeNode(json, node, kNoMicrobatch, 0);
+  for (const Node& node : generated.nodes) writeNode(json, node, kNoMicrobatch, 0, {});
   json.endList().key("outputs");
   writeNames(json, generated.outputs);
   return json.endObject().take();

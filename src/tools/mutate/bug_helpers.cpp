@@ -2,6 +2,7 @@
 #include "mutate/bug_helpers.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace shardproof::mutate {
 
@@ -69,6 +70,42 @@ Json makeNode(const std::string& op, const std::vector<std::string>& in,
   node["out"] = out;
   if (!attributes.is_null()) node["attrs"] = std::move(attributes);
   return node;
+}
+
+bool isNormaliser(const PlanGraph& g, NodeRef r, bool backward) {
+  const Json& n = g.node(r);
+  if (opOf(n) != (backward ? "div_backward" : "div") || !isNumber(attributeOf(n, "scalar")) ||
+      !n.contains("mb"))
+    return false;
+  if (!backward && g.afterBackward(r)) return false;
+  std::int64_t elements = 1;
+  for (const std::int64_t size : g.shape(r.program, result(n, 0))) elements *= size;
+  return elements == 1 && std::abs(numberOf(attributeOf(n, "scalar"))) != 1;
+}
+
+void scaleScalar(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t factor,
+                 std::int64_t divisor) {
+  for (const NodeRef ref : graph.copies(site)) {
+    Json& value = editor.touch(editor.hold(ref))["attrs"]["scalar"];
+    value = scaled(value, factor, divisor);
+  }
+}
+
+namespace {
+
+// The normaliser's counterpart in the backward pass.
+std::optional<NodeRef> backwardOf(const PlanGraph& graph, NodeRef ref) {
+  for (const NodeRef r : graph.readers(ref.program, operand(graph.node(ref), 0)))
+    if (isNormaliser(graph, r, true) && graph.node(r).at("mb") == graph.node(ref).at("mb"))
+      return r;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void scaleBothPasses(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t divisor) {
+  scaleScalar(graph, site, editor, 1, divisor);
+  if (const auto r = backwardOf(graph, site)) scaleScalar(graph, *r, editor, 1, divisor);
 }
 
 }  // namespace shardproof::mutate

@@ -25,6 +25,14 @@ bool mattersToMembers(const PlanGraph& graph, NodeRef ref);
 // Whether ranks along the whole axis run this node, so that a group over the axis is complete.
 bool hasMembersAlong(const PlanGraph& graph, NodeRef ref, const std::string& axis);
 
+// The loss divided by the number of microbatches or ranks: a scalar over a constant, in the forward
+// or in the backward pass.
+bool isNormaliser(const PlanGraph& g, NodeRef r, bool backward);
+// Times `factor`, divided by `divisor`: its constant, and for both passes its gradient's.
+void scaleScalar(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t factor,
+                 std::int64_t divisor);
+void scaleBothPasses(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t divisor);
+
 // Lets the readers of `from` read `to` in its place, in one program; touches them.
 void rewire(Editor& editor, const std::vector<Editor::Handle>& readers, const std::string& from,
             const std::string& to);

@@ -12,6 +12,7 @@ std::vector<Bug> communicationBugs();
 std::vector<Bug> pipelineBugs();
 std::vector<Bug> operatorBugs();
 std::vector<Bug> gradientBugs();
+std::vector<Bug> expertBugs();
 std::vector<Bug> optimizerBugs();
 
 }  // namespace shardproof::mutate

@@ -127,7 +127,8 @@ Json& Editor::becomes(Handle h, const std::string& op) {
   Json& n = touch(h);
   n["op"] = op;
   if (n.contains("handle")) dropWaits(held_[h].program, n.at("handle"));
-  for (const char* field : {"attrs", "comm", "tag", "group", "group_at", "handle"}) n.erase(field);
+  for (const char* field : {"attrs", "step", "comm", "tag", "group", "group_at", "handle"})
+    n.erase(field);
   return n;
 }
 

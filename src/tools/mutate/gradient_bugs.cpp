@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients: how losses and gradients are scaled, accumulated over microbatches and handed on.
 #include <algorithm>
-#include <cmath>
 
 #include "mutate/bug_helpers.h"
 
@@ -9,19 +8,6 @@ namespace shardproof::mutate {
 namespace {
 
 // ---- scaling ----
-
-// The loss divided by the number of microbatches or ranks: a scalar over a constant, in the forward
-// or in the backward pass.
-bool isNormaliser(const PlanGraph& g, NodeRef r, bool backward) {
-  const Json& n = g.node(r);
-  if (opOf(n) != (backward ? "div_backward" : "div") || !isNumber(attributeOf(n, "scalar")) ||
-      !n.contains("mb"))
-    return false;
-  if (!backward && g.afterBackward(r)) return false;
-  std::int64_t elements = 1;
-  for (const std::int64_t size : g.shape(r.program, result(n, 0))) elements *= size;
-  return elements == 1 && std::abs(numberOf(attributeOf(n, "scalar"))) != 1;
-}
 
 std::int64_t dataRanks(const PlanGraph& g) {
   std::int64_t ranks = 1;
@@ -32,27 +18,6 @@ std::int64_t dataRanks(const PlanGraph& g) {
 bool divides(const PlanGraph& g, NodeRef r, std::int64_t factor) {
   const Json& scalar = attributeOf(g.node(r), "scalar");
   return factor > 1 && scalar.is_number_integer() && scalar.get<std::int64_t>() % factor == 0;
-}
-
-void scaleScalar(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t factor,
-                 std::int64_t divisor) {
-  for (const NodeRef ref : graph.copies(site)) {
-    Json& value = editor.touch(editor.hold(ref))["attrs"]["scalar"];
-    value = scaled(value, factor, divisor);
-  }
-}
-
-// The normaliser's counterpart in the backward pass.
-std::optional<NodeRef> backwardOf(const PlanGraph& graph, NodeRef ref) {
-  for (const NodeRef r : graph.readers(ref.program, operand(graph.node(ref), 0)))
-    if (isNormaliser(graph, r, true) && graph.node(r).at("mb") == graph.node(ref).at("mb"))
-      return r;
-  return std::nullopt;
-}
-
-void scaleBothPasses(const PlanGraph& graph, NodeRef site, Editor& editor, std::int64_t divisor) {
-  scaleScalar(graph, site, editor, 1, divisor);
-  if (const auto r = backwardOf(graph, site)) scaleScalar(graph, *r, editor, 1, divisor);
 }
 
 // A reduction of gradients over the axes that the batch is cut over.

@@ -12,8 +12,8 @@ namespace shardproof::mutate {
 const std::vector<Bug>& bugs() {
   static const std::vector<Bug> all = [] {
     std::vector<Bug> list;
-    for (const auto& part :
-         {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(), optimizerBugs()})
+    for (const auto& part : {communicationBugs(), pipelineBugs(), operatorBugs(), gradientBugs(),
+                             expertBugs(), optimizerBugs()})
       list.insert(list.end(), part.begin(), part.end());
     return list;
   }();

@@ -270,10 +270,14 @@ std::vector<Bug> operatorBugs() {
                   isAnyOf(opOf(g.node(r)), {"embedding", "embedding_backward", "one_hot"});
          });
        },
-       [](const PlanGraph& g, NodeRef site, Json&, Editor& editor) {
+       [](const PlanGraph& g, NodeRef site, Json& plan, Editor& editor) {
+         std::vector<std::string> axes;
+         for (const std::string& axis : stepAxes(g.node(site)))
+           if (!g.at(site.program, axis)) axes.push_back(axis);
+         const int program = splitOffLast(plan, site.program, axes);
          for (const NodeRef ref : g.copies(site)) {
            if (ref.program != site.program) continue;
-           Json& attrs = editor.touch(editor.hold(ref))["attrs"];
+           Json& attrs = editor.touch(editor.hold({program, ref.node}))["attrs"];
            for (const char* end : {"start", "stop"})
              attrs[end] = attrs[end].get<std::int64_t>() + 1;
          }

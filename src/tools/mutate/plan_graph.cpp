@@ -64,6 +64,13 @@ const Json& attributeOf(const Json& node, const char* name) {
   return it == attrs->end() ? null : *it;
 }
 
+std::vector<std::string> stepAxes(const Json& node) {
+  std::vector<std::string> axes;
+  if (const auto step = node.find("step"); step != node.end())
+    for (const auto& [axis, by] : step->items()) axes.push_back(axis);
+  return axes;
+}
+
 bool isCommunication(const Json& node) { return node.contains("comm"); }
 const std::string& commOf(const Json& node) {
   return node.at("comm").get_ref<const std::string&>();

@@ -31,6 +31,7 @@ std::string pointerTo(NodeRef ref);
 // Fields of nodes. Absent attributes are null.
 const std::string& opOf(const Json& node);
 const Json& attributeOf(const Json& node, const char* name);
+std::vector<std::string> stepAxes(const Json& node);  // along which attributes move
 bool isCommunication(const Json& node);
 const std::string& commOf(const Json& node);  // of a communication
 bool isCollective(const Json& node);          // all members take and give: no broadcast, send, recv

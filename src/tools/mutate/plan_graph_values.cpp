@@ -51,6 +51,7 @@ void PlanGraph::propagate() {
               q != p && this->node({q, n}).value("attrs", Json()) != node.value("attrs", Json()))
             for (const auto& [axis, c] : in(p).at)
               if (this->at(q, axis) != c) varies |= axisBit(axis);
+        for (const std::string& axis : stepAxes(node)) varies |= axisBit(axis);
         if (opOf(node) == "all_reduce" || opOf(node) == "all_gather") varies &= ~groupMask({p, n});
         if (opOf(node) == "reduce_scatter" || opOf(node) == "all_to_all" ||
             opOf(node) == "collective_permute")
@@ -107,7 +108,7 @@ void PlanGraph::numberValues() {
       const bool passes = isIdentity(opOf(node)) || opOf(node) == "multiref";
       std::string key = opOf(node);
       if (opOf(node) == "recv") key += " " + commOf(node);
-      for (const char* field : {"attrs", "group", "group_at"})
+      for (const char* field : {"attrs", "step", "group", "group_at"})
         if (node.contains(field))
           key += " " + Json(node.at(field)).dump(-1, ' ', false, Json::error_handler_t::replace);
       for (const Json& operand : node.at("in")) key += " " + of(operand);

@@ -302,9 +302,7 @@ class DeepSeek(nn.Module):
                 scores = logits.sigmoid()
                 choice = scores.detach() + bias
                 best = choice.unflatten(-1, (self.groups, -1)).sort(-1).values[..., -2:].sum(-1)
-            allowed = torch.zeros_like(best).scatter(
-                -1, best.topk(self.active_groups).indices, 1
-            )
+            allowed = torch.zeros_like(best).scatter(-1, best.topk(self.active_groups).indices, 1)
             allowed = allowed.repeat_interleave(choice.shape[-1] // self.groups, -1).bool()
             chosen = choice.masked_fill(~allowed, -math.inf).topk(self.active).indices
             mask = torch.zeros_like(choice).scatter(-1, chosen, 1)
@@ -322,9 +320,7 @@ class DeepSeek(nn.Module):
 
         def forward(self, x, factors):
             y = torch.zeros_like(x)
-            for expert, (gate, up, down) in enumerate(
-                zip(self.w1, self.w3, self.w2, strict=True)
-            ):
+            for expert, (gate, up, down) in enumerate(zip(self.w1, self.w3, self.w2, strict=True)):
                 hidden = F.silu(x @ gate.T) * (x @ up.T)
                 y = y + factors[..., expert, None] * (hidden @ down.T)
             return y

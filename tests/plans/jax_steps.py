@@ -111,6 +111,12 @@ def mapped(mesh, complete=True):
     return step
 
 
+def printing(w, x):
+    h = jnp.tanh(x @ w)
+    jax.debug.print("mean {mean}", mean=h.mean())
+    return h.sum(0)
+
+
 def unused(w, other, x):
     return (x @ w).sum()
 
@@ -158,6 +164,7 @@ RIGHT = {
         (shape(X, on(EXPLICIT, None, "tp")), shape(X, on(EXPLICIT, "dp", "tp"))),
         {},
     ),
+    "jax.debug.print": (None, printing, placed(AUTO), {}),
     "a mesh without devices": (None, constrained(ABSTRACT), placed(ABSTRACT), {}),
     "shard_map": (None, mapped(AUTO), (shape(W), shape(X)), {"single": columns}),
     "shard_map, jitted": (
@@ -179,6 +186,9 @@ RIGHT = {
         {},
     ),
 }
+
+# Broken copies that compute the same: only the mean that is printed is another number.
+HARMLESS = {("jax.debug.print", "dropped 0")}
 
 TWO = (shape(W), shape(X))
 THREE = (shape(W), shape(W), shape(X))
@@ -203,8 +213,8 @@ def verify(mesh, step, arguments, options):
         return sp.verify(step, *arguments, **options)
 
 
-def broken(folder):
-    """How many broken copies of the plan there are, and the exit codes other than 10 and 2."""
+def broken(folder, step=""):
+    """How many broken copies of the plan there are, and those that were not refuted."""
     with gzip.open(os.path.join(folder, "plan.hlo.gz"), "rt") as file:
         text = file.read()
     path, others, count = os.path.join(folder, "broken.hlo"), [], 0
@@ -217,7 +227,7 @@ def broken(folder):
         command = [PROGRAM, "verify", "-j", "1", "--model", model, "--plan", path]
         done = subprocess.run(command, capture_output=True, text=True)
         count += 1
-        if done.returncode != 10:
+        if done.returncode != (0 if (step, name) in HARMLESS else 10):
             others.append(f"{name}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return count, others
 
@@ -353,7 +363,7 @@ def main():
                 continue
             if not report.equivalent:
                 problems.append(f"{name}: expected equivalent, found\n{report}")
-            count, others = broken(folder)
+            count, others = broken(folder, name)
             problems += [f"{name}, {other}" for other in others]
             if count == 0:
                 problems.append(f"{name}: there is no broken copy")

@@ -158,6 +158,24 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
   expect(model("constant(0)\n  ROOT", "constant(nan)\n  ROOT"), "m.hlo: line 32, column 8");
 }
 
+// A call of the host without results, such as jax.debug.print, computes nothing.
+TEST(HloDocuments, CallsWithoutResultsAreListed) {
+  const std::string print =
+      "%said = () custom-call(%once), custom_call_target=\"xla_ffi_python_cpu_callback\", "
+      "custom_call_has_side_effect=true\n  ";
+  const std::string plan = replaced(kPlan, "%twice =", print + "%twice =");
+  const Documents documents = documentsOf(kModel, "m.hlo", plan, "p.hlo", "m.json", {});
+  ASSERT_EQ(documents.assumptions.size(), 1u);
+  EXPECT_EQ(documents.assumptions[0].name, "host-callbacks");
+  EXPECT_EQ(documents.assumptions[0].kind, AssumptionClass::kCheckable);
+  EXPECT_NE(documents.assumptions[0].text.find("is not compared: p.hlo:19"), std::string::npos);
+  EXPECT_EQ(readProblemText(documents.model, documents.plan)->model.outputs.size(), 1u);
+  // With a result it is a function that has an effect.
+  EXPECT_NE(
+      errorOf(kModel, replaced(plan, "%said = ()", "%said = f32[]")).find("has a side effect"),
+      std::string::npos);
+}
+
 // A program before partitioning is the model that it stands for: shardings are marks.
 TEST(HloDocuments, ShardingsOfTheModelAreMarks) {
   const std::string marked = replaced(

@@ -103,7 +103,7 @@ class Builder {
     documents.plan += programsJson(*mesh_, ranks_, wantedLocally_);
     documents.plan += "],\n\"lineage\": [\n" + lineage + "\n]";
     documents.model = modelText(wanted);
-    integerAssumptions(documents);
+    listAssumptions(documents);
     if (!shared_.unknowns.empty())
       documents.assumptions.push_back(
           {"arbitrary-numbers", AssumptionClass::kHarmless,
@@ -117,7 +117,7 @@ class Builder {
   }
 
  private:
-  void integerAssumptions(Documents& documents) const {
+  void listAssumptions(Documents& documents) const {
     for (const auto& [k, range] : shared_.ranges) {
       const bool bounds = shared_.outOfBounds.contains(k) && !shared_.outOfBounds.at(k).empty(),
                  none = shared_.noValue.contains(k) && !shared_.noValue.at(k).empty();
@@ -136,20 +136,28 @@ class Builder {
         documents.assumptions.push_back(
             {"looked-up-numbers", AssumptionClass::kCheckable, what + "a number" + these});
     }
-    if (shared_.mayOverflow.empty()) return;
+    if (!shared_.mayOverflow.empty())
+      documents.assumptions.push_back({"integer-overflow", AssumptionClass::kRisk,
+                                       "the integers that are computed in " +
+                                           places(shared_.mayOverflow) + " fit their types"});
+    if (!shared_.hostCalls.empty())
+      documents.assumptions.push_back(
+          {"host-callbacks", AssumptionClass::kCheckable,
+           "calls of the host without results change nothing that is computed; what they are given "
+           "is not compared: " +
+               places(shared_.hostCalls)});
+  }
+
+  static std::string places(const std::set<std::pair<std::string, std::size_t>>& lines) {
     constexpr std::size_t kMostShown = 8;
-    std::string places;
+    std::string text;
     std::size_t shown = 0;
-    for (const auto& [file, line] : shared_.mayOverflow) {
-      if (shown++ == kMostShown) {
-        places += " and " + std::to_string(shared_.mayOverflow.size() - kMostShown) + " more";
-        break;
-      }
-      places += (places.empty() ? "" : ", ") + file + ":" + std::to_string(line);
+    for (const auto& [file, line] : lines) {
+      if (shown++ == kMostShown)
+        return text + " and " + std::to_string(lines.size() - kMostShown) + " more";
+      text += (text.empty() ? "" : ", ") + file + ":" + std::to_string(line);
     }
-    documents.assumptions.push_back(
-        {"integer-overflow", AssumptionClass::kRisk,
-         "the integers that are computed in " + places + " fit their types"});
+    return text;
   }
 
   void lowerModel() {
@@ -157,6 +165,7 @@ class Builder {
       shared_.rangesChanged = false;
       shared_.unknowns.clear();
       shared_.mayOverflow.clear();
+      shared_.hostCalls.clear();
       model_ = std::make_unique<Lowering>(modelModule_, modelFile_, shared_, Devices{}, nullptr);
       model_->run();
       shared_.updateRanges();

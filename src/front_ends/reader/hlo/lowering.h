@@ -64,6 +64,8 @@ struct Shared {
   std::set<std::size_t> outdated;  // parameters of which more was observed than their ranges show
   // FILE:LINE of arithmetic on integers of which it is not known that the result fits its type.
   std::set<std::pair<std::string, std::size_t>> mayOverflow;
+  // FILE:LINE of calls of the host that have no results.
+  std::set<std::pair<std::string, std::size_t>> hostCalls;
   // Sizes of the model's parameters that are keys of random generators.
   std::map<std::size_t, Sizes> keys;
   // Tensors of numbers that are no rationals, each an unknown of the model.

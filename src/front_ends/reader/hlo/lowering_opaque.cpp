@@ -146,6 +146,11 @@ std::optional<Value> Lowering::lowerOpaque(const Frame& frame, const Instruction
       if (!(x.shape == i.shape)) unsupported(i, target + " changes " + toText(x.shape));
       return x;
     }
+    // It may print or write what it is given. Nothing is computed of it.
+    if (i.shape.tuple && i.shape.elements.empty()) {
+      shared_.hostCalls.insert({file_, i.place.line});
+      return tupleValue(i.shape, {});
+    }
     if (const Attribute* effect = i.attribute("custom_call_has_side_effect");
         effect != nullptr && effect->value != "false")
       unsupported(i, target + " has a side effect, expected a function of its operands");

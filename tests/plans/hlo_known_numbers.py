@@ -330,6 +330,25 @@ CASES["a number made an integer of eight bits"] = (
     "  %t = s8[4,8] convert(%x)\n  ROOT %y = f32[4,8] convert(%t)\n",
     {REFUSED},
 )
+
+
+def held(low, high, of, to):
+    """y = the whole part of x between two bounds, as an integer of a type."""
+    return (
+        f"  %low = f32[] constant({low})\n  %high = f32[] constant({high})\n"
+        f"  %held = f32[4,8] clamp(%low, %{of}, %high)\n"
+        f"  %t = {to}[4,8] convert(%held)\n  ROOT %y = f32[4,8] convert(%t)\n"
+    )
+
+
+# Bounds show that it fits: quantised numbers.
+for name, plan, codes in (
+    ("an integer of eight bits, clamped", held(-127, 127, "x", "s8"), {EQUIVALENT}),
+    ("an integer of eight bits, clamped elsewhere", held(-1, 127, "x", "s8"), {NOT_EQUIVALENT}),
+    ("an integer of eight bits, clamped too far", held(-127, 128, "x", "s8"), {REFUSED}),
+    ("an integer of four bits, clamped", held(-127, 127, "x", "s4"), {REFUSED}),
+):
+    CASES[name] = (held(-127, 127, "x", "s32"), plan, codes)
 for bits in (8, 16):
     CASES[f"places in {bits} bits"] = (
         NUMBERS + "  ROOT %y = f32[4,8] multiply(%x, %nb)\n",

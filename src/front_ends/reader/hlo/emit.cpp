@@ -140,8 +140,13 @@ std::string Lowering::extremum(bool maximum, const std::string& x, const std::st
   one.insert(one.begin(), 1);
   const Known a = graph.tensor(x).known, b = graph.tensor(y).known;
   const std::string both = cat({view(x, one), view(y, one)}, 0);
+  const GraphTensor first = graph.tensor(x), second = graph.tensor(y);
   std::string z = graph.emit(maximum ? "amax" : "amin", {both}, {{"dim", "0"}}, sizes);
-  graph.tensor(z).known = maximum ? std::max(a, b) : weaker(a, b);
+  GraphTensor& made = graph.tensor(z);
+  made.known = maximum ? std::max(a, b) : weaker(a, b);
+  const auto chosen = [&](double k, double l) { return maximum ? std::max(k, l) : std::min(k, l); };
+  made.least = chosen(first.least, second.least);
+  made.greatest = chosen(first.greatest, second.greatest);
   return z;
 }
 

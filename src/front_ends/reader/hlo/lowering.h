@@ -355,7 +355,7 @@ class Lowering {
                                         const std::string& direction, const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
-  void refuseNarrow(const Instruction& i, const std::string& type) const;
+  void refuseNarrow(const Instruction& i, const Value& x, const std::string& type);
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
   // --- lowering_bits.cpp: bits of what is known ---

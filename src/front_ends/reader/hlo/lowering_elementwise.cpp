@@ -187,8 +187,12 @@ std::optional<Value> Lowering::elementwiseIndex(const std::string& opcode,
   return indexValue(shape, {first->base, std::move(labels), std::move(*pieces)});
 }
 
-void Lowering::refuseNarrow(const Instruction& i, const std::string& type) const {
-  if (const int bits = integerType(type)->bits; bits < kFewestBits)
+void Lowering::refuseNarrow(const Instruction& i, const Value& x, const std::string& type) {
+  const int bits = integerType(type)->bits;
+  if (bits >= kFewestBits) return;
+  const auto [least, end] = typeRange(*integerType(type));
+  const GraphTensor& t = graph.tensor(node(x));
+  if (t.least < static_cast<double>(least) || t.greatest > static_cast<double>(end - 1))
     unsupported(
         i, "a number made an integer of " + std::to_string(bits) + " bits, which it may not fit");
 }
@@ -199,7 +203,7 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
   const bool toInteger = integerType(to).has_value();
   if (isFloat(from) && toInteger) {
     if (isUnsigned(to)) unsupported(i, "a number made an unsigned integer by cutting it off");
-    refuseNarrow(i, to);
+    refuseNarrow(i, x, to);
     return nodeValue(shape, graph.emit("trunc", {node(x)}, {}, shape.sizes));
   }
   if (to == "pred" && from != "pred") {
@@ -220,7 +224,7 @@ Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& 
     const auto own = typeRange(*integerType(from));
     if (isUnsigned(to) && !isUnsigned(from))
       unsupported(i, "an integer made unsigned that may be negative");
-    if (own.first < least || end < own.second) refuseNarrow(i, to);
+    if (own.first < least || end < own.second) refuseNarrow(i, x, to);
   }
   if (x.isIndex() && isFloat(to)) return nodeValue(shape, node(x));
   Value same = x;

@@ -344,7 +344,7 @@ def held(low, high, of, to):
 # Bounds show that it fits: quantised numbers.
 for name, plan, codes in (
     ("an integer of eight bits, clamped", held(-127, 127, "x", "s8"), {EQUIVALENT}),
-    ("an integer of eight bits, clamped elsewhere", held(-1, 127, "x", "s8"), {NOT_EQUIVALENT}),
+    ("an integer of eight bits, clamped elsewhere", held(1, 127, "x", "s8"), {NOT_EQUIVALENT}),
     ("an integer of eight bits, clamped too far", held(-127, 128, "x", "s8"), {REFUSED}),
     ("an integer of four bits, clamped", held(-127, 127, "x", "s4"), {REFUSED}),
 ):

@@ -347,9 +347,19 @@ def check_complete():
     from shardproof.jax import partitioned
 
     lowered = jax.jit(constrained(AUTO), in_shardings=(COLUMNS, ROWS)).lower(*TWO)
-    early = partitioned.text_of_module(lowered.compiler_ir("stablehlo"))
-    if early != partitioned.text_of_lowered(lowered):
+    module, callback = lowered.compiler_ir("stablehlo"), partitioned._callback
+    if callback() is None:
+        yield "the compilation is not ended early"
+    early = partitioned.text_of_module(module)
+    partitioned._callback = lambda: None
+    complete = partitioned.text_of_module(module), partitioned.text_of_lowered(lowered)
+    partitioned._callback = callback
+    if complete != (early, early):
         yield "a compilation that is ended early has another text"
+    # Other compilations go on.
+    with partitioned._ending("another", callback()):
+        if jax.jit(lambda x: x + 1).lower(1).compile()(1) != 2:
+            yield "another module is not compiled"
 
 
 def main():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..program import ProgramError
+from .modules import hlo_classes
 
 _BYTECODE = b"ML\xefR"
 _PORTABLE = b"StableHLO_v"  # what wrote the bytecode, in its first bytes
@@ -90,7 +91,7 @@ def _exported(content: bytes) -> Any:
 
 def _converted(text: str) -> Any:
     """HLO before partitioning. Its number of devices is stated, or follows from its meshes."""
-    from jaxlib import _hlo, _jax
+    from jaxlib import _jax
     from jaxlib.mlir import ir
 
     header = text[: text.index("\n")] if "\n" in text else text
@@ -100,7 +101,7 @@ def _converted(text: str) -> Any:
         raise ProgramError(
             f"found {found[1]}, expected a program from before partitioning, without shard_map"
         )
-    parsed = _hlo.hlo_module_from_text(text)
+    parsed = hlo_classes().hlo_module_from_text(text)
     module = _module(_jax.mlir.hlo_to_stablehlo(parsed.as_serialized_hlo_module_proto()))
     stated = re.search(r"\bnum_partitions=(\d+)", header)
     if stated:

@@ -12,6 +12,18 @@ from typing import Any
 from ..program import ProgramError
 
 
+def hlo_classes() -> Any:
+    """jaxlib's module of HLO; older versions have one for all."""
+    try:
+        from jaxlib import _hlo
+
+        return _hlo
+    except ImportError:
+        from jaxlib import _jax
+
+        return _jax
+
+
 def bytecode(module: Any) -> bytes:
     written = io.BytesIO()
     module.operation.write_bytecode(written)
@@ -48,8 +60,9 @@ def devices_of(module: Any) -> int:
         if operation.operation.name == "sdy.mesh":
             counts.append(_devices_of_mesh(str(operation.operation.attributes["mesh"])))
     # The same as text, in modules that were HLO.
-    front = attributes.get("mhlo.frontend_attributes", "")
-    counts += [_devices_of_mesh(m) for m in re.findall(r"#sdy\.mesh<[^>]*>", str(front))]
+    if "mhlo.frontend_attributes" in attributes:
+        front = str(attributes["mhlo.frontend_attributes"])
+        counts += [_devices_of_mesh(m) for m in re.findall(r"#sdy\.mesh<[^>]*>", front)]
     return max(counts)
 
 

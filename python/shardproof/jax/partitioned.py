@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..program import ProgramError
@@ -69,7 +69,7 @@ _numbers = itertools.count()
 
 
 class _Stop(Exception):
-    """Ends a compilation."""
+    """Ends a compilation. XLA's error has its name in the text."""
 
 
 def text_of_module(module: Any) -> str:
@@ -106,19 +106,18 @@ def text_of_module(module: Any) -> str:
     # The partitioner chooses where nothing is stated, as it does for jit.
     build.allow_spmd_sharding_propagation_to_parameters = [not a for a in arguments]
     build.allow_spmd_sharding_propagation_to_output = [not r for r in results]
+    callback = _callback()
     with tempfile.TemporaryDirectory(prefix="shardproof-") as folder:
-        options.env_option_overrides = list(
-            {
-                **_OPTIONS,
-                "xla_dump_to": folder,
-                "xla_disable_hlo_passes": ",".join(_LATER_PASSES),
-            }.items()
-        )
+        overrides: dict[str, Any] = {**_OPTIONS, "xla_dump_to": folder}
+        if callback is not None:  # nothing is generated of what these passes leave
+            overrides["xla_disable_hlo_passes"] = ",".join(_LATER_PASSES)
+        options.env_option_overrides = list(overrides.items())
 
         def compile_it() -> None:
-            client.compile_and_load(copy, on, options)
+            with _ending(name, callback):
+                client.compile_and_load(copy, on, options)
 
-        text = _text_written(folder, compile_it, name)
+        text = _text_written(folder, compile_it)
     return re.sub(r"\AHloModule \S*?(?=,|\s)", f"HloModule {old}", text)
 
 
@@ -130,12 +129,11 @@ def text_of_lowered(lowered: Any) -> str:
         )
 
 
-def _text_written(folder: str, compile_it: Any, name: str | None = None) -> str:
-    """What XLA writes to `folder` while it compiles; name: of the module, to end that early."""
+def _text_written(folder: str, compile_it: Callable[[], Any]) -> str:
+    """What XLA writes to `folder` while it compiles."""
     failure: Exception | None = None
     try:
-        with _ending(name) if name is not None else contextlib.nullcontext():
-            compile_it()
+        compile_it()
     except Exception as error:  # also _Stop, which XLA turns into an error of its own
         failure = error
     pattern = os.path.join(glob.escape(folder), f"*.after_{_PASS}.*.txt")
@@ -150,15 +148,40 @@ def _text_written(folder: str, compile_it: Any, name: str | None = None) -> str:
         return file.read()
 
 
-@contextlib.contextmanager
-def _ending(name: str) -> Iterator[None]:
-    """Compilations of the module of this name end before code is generated."""
+@functools.lru_cache(maxsize=1)
+def _callback() -> Any:
+    """JAX's module of callbacks before code is generated, of version 0.10.2 and later.
+
+    None where it does not end a small compilation: without it a program whose passes are switched
+    off would reach the code generator, which aborts the process.
+    """
     try:
         from jax.extend import xla
+        from jax.interpreters.mlir import make_ir_context
+        from jaxlib import xla_client
+        from jaxlib.mlir import ir
 
-        register = xla.register_hlo_module_transformation
-        clear = xla.clear_hlo_module_transformation
+        with make_ir_context():
+            module = ir.Module.parse(
+                "module @shardproof_small { func.func public @main(%x: tensor<f32>) -> tensor<f32> "
+                "{ return %x : tensor<f32> } }"
+            )
+            client = _client(1)
+            on = xla_client.DeviceList(tuple(client.devices()))
+            try:
+                with _ending("shardproof_small", xla):
+                    client.compile_and_load(module, on, xla_client.CompileOptions())
+            except Exception as error:
+                return xla if _Stop.__name__ in str(error) else None
     except (ImportError, AttributeError):
+        pass
+    return None
+
+
+@contextlib.contextmanager
+def _ending(name: str, callback: Any) -> Iterator[None]:
+    """Compilations of the module of this name end before code is generated."""
+    if callback is None:
         yield
         return
     wanted = name.encode()
@@ -168,14 +191,14 @@ def _ending(name: str) -> Iterator[None]:
             raise _Stop
 
     with _lock:
-        register(stop, name="shardproof", platforms="cpu")
+        callback.register_hlo_module_transformation(stop, name="shardproof", platforms="cpu")
         try:
             yield
         finally:
-            clear("shardproof", platforms="cpu")
+            callback.clear_hlo_module_transformation("shardproof", platforms="cpu")
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def _client(devices: int) -> Any:
     from jaxlib import xla_client
 

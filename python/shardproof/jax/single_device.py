@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any
 
 from ..program import ProgramError
-from .modules import bytecode, copy_of, devices_of, place_of, target_of
+from .modules import bytecode, copy_of, devices_of, hlo_classes, place_of, target_of
 
 # Operations that return their operand, whatever sharding they state.
 _IDENTITIES = frozenset({"sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier"})
@@ -163,12 +163,12 @@ def _drops(name: str) -> bool:
 
 def text_of_single(single: SingleDevice) -> str:
     """The program as HLO text, which XLA reads of it without compiling."""
-    from jaxlib import _hlo, _jax
+    from jaxlib import _jax
 
     computation = _jax.mlir.mlir_module_to_xla_computation(
         bytecode(single.module), use_tuple_args=False, return_tuple=False
     )
-    options = _hlo.HloPrintOptions()
+    options = hlo_classes().HloPrintOptions()
     options.print_large_constants = True
     options.print_metadata = True
     return str(computation.get_hlo_module().to_string(options))

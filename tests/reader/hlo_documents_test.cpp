@@ -126,6 +126,8 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
   };
   expect(plan("tanh(%rows)", "fft(%rows)"),
          "p.hlo: line 18, column 3: instruction 'once', opcode 'fft': not supported");
+  expect(plan("tanh(%rows)", "fft(%rows), metadata={source_file=\"a.py\" source_line=7}"),
+         "opcode 'fft': not supported (from a.py:7)");
   expect(plan("%once = f32[2,4]", "%once = f32[2,5]"), "its shape is f32[2,5]");
   expect(plan("dynamic-slice(%ids, %from)", "dynamic-slice(%ids, %ids)"),
          "a position that is no single number");

@@ -143,8 +143,11 @@ def verify(
     """
     with tempfile.TemporaryDirectory(prefix="shardproof-") as temporary:
         made = _capture(step, shapes, directory or temporary, in_shardings, out_shardings, single)
-        data, done = run_verify(made.plan, made.model, arguments, program)
         # The folder is gone when the report is read.
+        try:
+            data, done = run_verify(made.plan, made.model, arguments, program)
+        except ProgramError as error:
+            raise ProgramError(str(error).replace(temporary + os.sep, "")) from error
         text = done.stdout.replace(temporary + os.sep, "")
     return Report(
         _VERDICTS[done.returncode],

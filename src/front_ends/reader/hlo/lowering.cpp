@@ -34,7 +34,10 @@ Lowering::Lowering(const Module& module, std::string file, Shared& shared, Devic
 }
 
 void Lowering::unsupported(const Instruction& i, const std::string& what) const {
-  failAt(file_, i.place, "instruction '" + i.name + "', opcode '" + i.opcode + "': " + what);
+  const std::string source = parseMetadata(module_, i, file_).source;
+  failAt(file_, i.place,
+         "instruction '" + i.name + "', opcode '" + i.opcode + "': " + what +
+             (source.empty() ? "" : " (from " + source + ")"));
 }
 
 const Value& Lowering::operand(const Frame& frame, const Instruction& i, std::size_t k) const {

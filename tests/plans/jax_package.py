@@ -7,7 +7,6 @@ SHARDPROOF_JAX_PYTHON, or the one that scripts/setup_jax put beside the program.
 """
 
 import os
-import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -109,16 +108,16 @@ def main():
         assert sorted(os.listdir(directory)) == sorted(map(os.path.basename, (model, plan)))
     try:
         shardproof.jax.verify(
-            lambda v: jax.lax.real(jax.lax.complex(v, v)),
+            lambda v: jnp.fft.fft(v).real,
             x,
             in_shardings=(placed("dp"),),
             out_shardings=placed("dp"),
             program=program,
         )
     except shardproof.jax.ShardproofError as error:
-        assert re.search(r"not supported \(from \S*jax_package.py:\d+\)", str(error)), error
+        assert "not supported" in str(error), error
     else:
-        raise SystemExit("complex numbers were accepted")
+        raise SystemExit("a Fourier transform was accepted")
     print("jax", jax.__version__, "to the verdict")
 
 

@@ -117,6 +117,10 @@ def printing(w, x):
     return h.sum(0)
 
 
+def scaled_rows(w, x):  # rows of other devices are below 0 or beyond the last one
+    return x.at[1::3].multiply(w) + x.at[1::3].add(w)
+
+
 def unused(w, other, x):
     return (x @ w).sum()
 
@@ -164,6 +168,12 @@ RIGHT = {
         (shape(X, on(EXPLICIT, None, "tp")), shape(X, on(EXPLICIT, "dp", "tp"))),
         {},
     ),
+    "rows that are multiplied": (
+        None,
+        scaled_rows,
+        (shape((5, 32)), shape((16, 32), on(AUTO, ("dp", "tp")))),
+        {},
+    ),
     "jax.debug.print": (None, printing, placed(AUTO), {}),
     "a mesh without devices": (None, constrained(ABSTRACT), placed(ABSTRACT), {}),
     "shard_map": (None, mapped(AUTO), (shape(W), shape(X)), {"single": columns}),
@@ -187,6 +197,7 @@ RIGHT = {
     ),
 }
 
+EDITS = ("dropped", "tanh", "squared", "transposed", "position")
 # Broken copies that compute the same: sums over dp and tp of the mean that is printed.
 HARMLESS = {("jax.debug.print", "dropped 0"), ("jax.debug.print", "dropped 1")}
 
@@ -219,7 +230,7 @@ def broken(folder, step=""):
         text = file.read()
     path, others, count = os.path.join(folder, "broken.hlo"), [], 0
     for name, edited in edits(text):
-        if not name.startswith(("dropped", "tanh", "squared", "transposed")):
+        if not name.startswith(EDITS):
             continue
         with open(path, "w") as file:
             file.write(edited)

@@ -424,6 +424,8 @@ class Lowering {
   std::optional<Value> lowerKnownScatter(const Frame& frame, const Instruction& i);
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
+  Value scattered(const Frame& frame, const Instruction& i, const Value& target,
+                  const Value& updates, bool replaces);
   Value indexValueOf(const Value& known);  // of a table
 
   // --- lowering_order.cpp: topk, sort, the greatest and its place ---

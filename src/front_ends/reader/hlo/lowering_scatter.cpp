@@ -20,7 +20,7 @@ std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instr
   const Computation& region = called(i, "to_apply");
   const Instruction& root = region.instructions[region.root];
   const bool replaces = root.opcode == "parameter" && root.literal == "1";
-  if (!replaces && binaryRegion(i, region) != "add") unsupported(i, "a scatter that does not add");
+  if (!replaces && binaryRegion(i, region) != "add") return std::nullopt;
   Shape window = x.shape;
   std::size_t next = 0;
   for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -46,16 +46,33 @@ std::optional<Value> Lowering::lowerKnownScatter(const Frame& frame, const Instr
   return updateValue(x, placed, *start, 0);
 }
 
-// Rows of `updates` added to the rows of the operand that the indices name; those out of bounds are
-// left out.
 Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   if (i.operands.size() != 3) unsupported(i, "several operands, expected one");
   const Computation& region = called(i, "to_apply");
   const Instruction& root = region.instructions[region.root];
   const bool replaces = root.opcode == "parameter" && root.literal == "1";
-  if (!replaces && binaryRegion(i, region) != "add")
-    unsupported(i, "a scatter that neither adds nor replaces");
+  const std::string combined = replaces ? "" : binaryRegion(i, region);
   const Value &target = operand(frame, i, 0), &updates = operand(frame, i, 2);
+  if (combined == "multiply" && isFloat(i.shape.type)) {
+    // Each element is multiplied by one update at most: by 1 plus what is added of update - 1.
+    const Attribute* unique = i.attribute("unique_indices");
+    if (unique == nullptr || unique->value != "true")
+      unsupported(i, "a scatter that multiplies at indices that may be equal");
+    const Value less = nodeValue(updates.shape, scalarOp("add", node(updates), Rational(-1)));
+    const Value ones =
+        tableValue(target.shape, uniformTable(target.shape.sizes, shared_.scalars.rational(1)));
+    const Value factor = scattered(frame, i, ones, less, false);
+    return nodeValue(i.shape, binary("mul", node(target), node(factor), i.shape.sizes));
+  }
+  if (!replaces && combined != "add")
+    unsupported(i, "a scatter that neither adds, multiplies nor replaces");
+  return scattered(frame, i, target, updates, replaces);
+}
+
+// Rows of `updates` added to the rows of the target that the indices name; those out of bounds are
+// left out.
+Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value& target,
+                          const Value& updates, bool replaces) {
   const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
   const Sizes window = dims(i, "update_window_dims");
   const Coordinates coordinates =
@@ -63,8 +80,15 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
                     "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims");
   const Sizes &map = coordinates.map, &inserted = coordinates.collapsed,
               &batching = coordinates.batching, &indexBatching = coordinates.indexBatching;
-  const bool simple = !replaces && map.size() == 1 && inserted == map &&
-                      (coordinates.values[0].isIndex() || coordinates.values[0].isTable());
+  // Known indices below 0, of a device whose rows begin elsewhere, are compared one by one.
+  const Value& named = coordinates.values.empty() ? target : coordinates.values[0];
+  const bool counted =
+      named.isTable() &&
+      std::none_of(named.table->values.begin(), named.table->values.end(), [&](const auto& v) {
+        return shared_.scalars.isRational(v) && shared_.scalars.value(v).sign() < 0;
+      });
+  const bool simple =
+      !replaces && map.size() == 1 && inserted == map && (named.isIndex() || counted);
   if (!simple) return computedScatter(i, target, updates, coordinates, window, replaces);
   expectShape(i, sizes);
   const std::size_t axis = at(map[0]);

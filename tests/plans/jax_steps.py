@@ -183,6 +183,12 @@ RIGHT = {
         (shape(W), shape(X)),
         {"single": jax.jit(columns)},
     ),
+    "shard_map, a lowered single": (
+        None,
+        mapped(AUTO),
+        (shape(W), shape(X)),
+        {"single": jax.jit(columns).lower(shape(W), shape(X))},
+    ),
     "one mesh of one device": (
         None,
         mapped(AUTO),
@@ -294,6 +300,11 @@ def write_files(folder):
     return [os.path.join(folder, name) for name in contents], exported
 
 
+def mapped_third(w, other, x):
+    body = jax.shard_map(lambda w: w * 2, mesh=AUTO, in_specs=P("dp"), out_specs=P("dp"))
+    return (body(w) + x[:1, :1]).sum()
+
+
 def check_files():
     """Problems with programs in files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -332,6 +343,30 @@ def check_files():
             except sp.ShardproofError as error:
                 if not re.search(expected, str(error)):
                     yield f"{content[:40]!r}: expected {expected}, found {error}"
+        # Each drops another argument of the same shape.
+        dropping = {
+            name: jax.export.export(jax.jit(function), platforms=["cpu"])(*THREE)
+            for name, function in (
+                ("step", mapped_third),
+                ("single", lambda w, other, x: (w + other).sum()),
+            )
+        }
+        single = os.path.join(folder, "single.exported")
+        with open(single, "wb") as file:
+            file.write(dropping["single"].serialize())
+        for one in (dropping["single"], single):
+            try:
+                report = sp.verify(dropping["step"], single=one, program=PROGRAM)
+                yield f"exported with dropped arguments: {report.verdict}"
+            except sp.ShardproofError as error:
+                if "keep_unused=True" not in str(error):
+                    yield f"exported with dropped arguments: {error}"
+        try:
+            report = sp.verify(lambda w, other, x: mapped_third(w, w, x), *THREE, single=single)
+            yield f"a file with dropped arguments: {report.verdict}"
+        except sp.ShardproofError as error:
+            if "single.exported: found 2 parameters" not in str(error):
+                yield f"a file with dropped arguments: {error}"
         yield from check_command(paths[0], os.path.join(folder, "wrong"))
 
 

@@ -77,12 +77,15 @@ def _capture(
     out_shardings: Any,
     single: Any,
 ) -> _Programs:
-    from .lowered import lower, without_shardings
+    from .lowered import has_arguments, lower, without_shardings
     from .partitioned import text_of_lowered, text_of_module
     from .single_device import single_device, text_of_single
 
     plan = lower(step, shapes, in_shardings, out_shardings, single is not None)
-    model = plan if single is None else lower(single, without_shardings(shapes), None, None, True)
+    model = plan
+    if single is not None:
+        given = () if has_arguments(single) else without_shardings(shapes)
+        model = lower(single, given, None, None, True)
     one = single_device(model.module)
     # Before the partitioner, which takes longer: what is refused is refused at once.
     text = text_of_single(one)

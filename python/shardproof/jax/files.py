@@ -27,24 +27,39 @@ def is_written(step: Any) -> bool:
     return isinstance(step, (str, os.PathLike)) or hasattr(step, "mlir_module_serialized")
 
 
-def module_of(step: Any) -> Any:
-    """The module of a path or of an `Exported`. Raises ProgramError for another content."""
+def module_of(step: Any, same_parameters: bool) -> Any:
+    """The module of a path or of an `Exported`. Raises ProgramError for another content.
+
+    same_parameters: another program has to have the same ones, so none may have been dropped. Only
+    what jax.export made shows that.
+    """
     if not isinstance(step, (str, os.PathLike)):
-        return _parsed(bytes(step.mlir_module_serialized), "the exported program")
+        if same_parameters:
+            _check_parameters(step)
+        return _parsed(bytes(step.mlir_module_serialized), "the exported program", False)
     try:
         content = Path(step).read_bytes()
     except OSError as error:
         raise ProgramError(f"{os.fspath(step)}: {error.strerror}") from error
-    return _parsed(content, os.fspath(step))
+    return _parsed(content, os.fspath(step), same_parameters)
 
 
-def _parsed(content: bytes, name: str) -> Any:
+def _check_parameters(exported: Any) -> None:
+    found, expected = len(exported.module_kept_var_idx), len(exported.in_avals)
+    if found != expected:
+        raise ProgramError(
+            f"found {found} parameters in an exported function of {expected} arguments: those that "
+            "it does not use are dropped; jit it with keep_unused=True"
+        )
+
+
+def _parsed(content: bytes, name: str, same_parameters: bool) -> Any:
     try:
         if content.startswith(_BYTECODE):
             return _parsed_bytecode(content)
         text = _text(content)
         if text is None:
-            return _exported(content)
+            return _exported(content, same_parameters)
         if re.match(r"\s*(//[^\n]*\n\s*)*HloModule\b", text):
             return _converted(text)
         return _module(text)
@@ -82,10 +97,12 @@ def _parsed_bytecode(content: bytes) -> Any:
         return _jax.mlir.deserialize_portable_artifact(content)
 
 
-def _exported(content: bytes) -> Any:
+def _exported(content: bytes, same_parameters: bool) -> Any:
     import jax.export
 
     exported = jax.export.deserialize(bytearray(content))
+    if same_parameters:
+        _check_parameters(exported)
     return _parsed_bytecode(bytes(exported.mlir_module_serialized))
 
 

@@ -28,6 +28,11 @@ def is_lowered(step: Any) -> bool:
     return callable(getattr(step, "compiler_ir", None)) and hasattr(step, "args_info")
 
 
+def has_arguments(step: Any) -> bool:
+    """Whether `step` has its arguments already: what was lowered, exported or written."""
+    return is_written(step) or is_lowered(step)
+
+
 def lower(
     step: Any,
     arguments: Sequence[Any],
@@ -47,11 +52,11 @@ def lower(
         for name, value in (("in_shardings", in_shardings), ("out_shardings", out_shardings))
         if value is not None
     }
-    if is_written(step) or is_lowered(step):
+    if has_arguments(step):
         if arguments or stated:
             raise ProgramError("found arguments or shardings beside a program that has its own")
         if is_written(step):
-            return Lowered(module_of(step), "cpu")
+            return Lowered(module_of(step, same_parameters), "cpu")
         made = _of(step)
     elif is_jitted(step):
         if stated:

@@ -169,6 +169,17 @@ else:
             head=HEAD.replace("    opt.zero_grad()\n", update),
         )
 
+    def test_that_are_updated_in_the_step(self):
+        update = """
+    for s, p in zip(shadow, model.parameters()): s.lerp_(p.detach(), 1 - DECAY)
+    opt.step()
+"""
+        self.pair(
+            "pass",
+            "shadow = [p.detach().clone() for p in model.parameters()]",
+            head=HEAD.replace("    opt.step()\n", update),
+        )
+
     def test_a_loop_of_one_step(self):
         """The script ends, and its variables have what it leaves."""
         self.pair(

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ... import progress
-from ...program import verify_files
+from ...program import ProgramError, verify_files
 from ...report import Defect, Report
 from ..distributed.mesh import Mesh, RankClasses
 from ..export.agreement import (
@@ -1053,7 +1053,10 @@ def _only_gradients(report: Report, c: Capture) -> str:
     with tempfile.TemporaryDirectory() as folder:
         _, plan = without.write(Path(folder) / "step")
         quick = ["--confirm", "off", "--diagnose", "off", "--timeout", str(_SECONDS_WITHOUT)]
-        other = verify_files(plan, arguments=quick)
+        try:
+            other = verify_files(plan, arguments=quick)
+        except ProgramError:
+            return ""
     return only_gradients(report) if other.verdict in ("EQUIVALENT", "CONDITIONAL") else ""
 
 

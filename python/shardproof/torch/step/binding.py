@@ -219,6 +219,14 @@ class Binding:
             if name not in self._same or t is not found[self._same[name]]
         }
 
+    def parameters_now(self) -> list[torch.Tensor]:
+        """The parameters, and what stands in their places now, where something does."""
+        try:
+            held = list(self.held().values())
+        except Gone:
+            held = []
+        return [*self.parameters.values(), *held]
+
     def gathered(self) -> list[torch.Tensor]:
         """Whole parameters as FSDP2 has them."""
         return [p for root, _ in self._kept for p in private.gathered_parameters(root)]

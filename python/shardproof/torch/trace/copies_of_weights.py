@@ -7,7 +7,7 @@ No module and no optimizer has such a tensor, so it is found by the script's var
 script begins its next step. A tensor is compared if
 
 * it was there at an earlier look, and has changed since;
-* it was computed of a value that a parameter had after a step;
+* it was computed of a value that a parameter had after a step, or of nothing but parameters;
 * it has a parameter's shape; or it is another whole tensor (a vector of all weights) that was
   updated in place, or computed of what it held.
 
@@ -28,7 +28,7 @@ import gc
 import hashlib
 import json
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,8 @@ class _Held:
 class Copies:
     """Those of one side.
 
-    read: what a tensor holds. held: the parameters now, by name. updated: those that are compared.
+    read: what a tensor holds. parameters: those of models that were taken in, and what stands in
+    their places now. updated: those that are compared.
     arrangements: of those that are inputs and no parameter's value as it is, how they are made of
     parameters. begun, later: those that only a further step shows.
     """
@@ -62,10 +63,10 @@ class Copies:
         self,
         g: Graph,
         read: Callable[[torch.Tensor], Value],
-        held: Callable[[], Mapping[str, torch.Tensor]],
+        parameters: Callable[[], Sequence[torch.Tensor]],
         same: Callable[[Value, Value], bool],
     ) -> None:
-        self.g, self.read, self.held, self.same = g, read, held, same
+        self.g, self.read, self.parameters, self.same = g, read, parameters, same
         self.ended = False  # the script has no next step
         self.watching = False  # a script's rest is recorded
         self._script = Variables()
@@ -122,7 +123,7 @@ class Copies:
     def stepped(self) -> None:
         """Optimizers have stepped."""
         if self.watching:
-            self._weights.update(_names(self.read(unwrapped(t)) for t in self.held().values()))
+            self._weights.update(_names(self.read(unwrapped(t)) for t in self.parameters()))
 
     def look(self) -> None:
         """A further step is about to end."""
@@ -173,7 +174,7 @@ class Copies:
         return {n: v for n, v in values.items() if isinstance(v, Named) and v.name in of_weights}
 
     def _variables(self, left: Mapping[str, Any] | None = None) -> list[tuple[str, torch.Tensor]]:
-        shapes = {tuple(p.shape) for p in self.held().values()}
+        shapes = {tuple(p.shape) for p in self.parameters()}
         return self._script.tensors(
             lambda t: (
                 t.dtype.is_floating_point
@@ -191,10 +192,9 @@ class Copies:
         if not self._now:
             return {}
         known = {private.storage_key(unwrapped(t)) for t in others}
-        held = self.held()
-        self._weights.update(_names(self.read(unwrapped(t)) for t in held.values()))
-        shapes = {tuple(p.shape) for p in held.values()}
-        least = min((p.numel() for p in held.values()), default=0)
+        self.stepped()
+        shapes = {tuple(p.shape) for p in self.parameters()}
+        least = min((p.numel() for p in self.parameters()), default=0)
         of_weights = descendants(self.g, self._weights)
         of_first = descendants(self.g, self._first_weights)
         found: dict[str, torch.Tensor] = {}
@@ -205,7 +205,9 @@ class Copies:
             now = self.read(unwrapped(t))
             earlier = self._earlier.get(path)
             has_shape = tuple(t.shape) in shapes
-            if not isinstance(now, Named) or now.name not in of_weights:
+            if not isinstance(now, Named) or not (
+                now.name in of_weights or self._of_parameters_only(now.name)
+            ):
                 if earlier and has_shape and self._is_averaged(now, of_first):
                     self.later.append(path)
                 continue
@@ -222,6 +224,28 @@ class Copies:
                 found[path] = t
         self.updated = list(found)
         return found
+
+    def _of_parameters_only(self, name: str) -> bool:
+        """Whether a value is computed of parameters, and of nothing else but copies of them and
+        constants.
+        """
+        inputs = {f"{path} before" for path in self._inputs}
+        todo, seen, uses = [name], {name}, False
+        while todo:
+            at = todo.pop()
+            node = self.g.producer(at)
+            if node is None:
+                kind = self.g.tensors[at].get("kind")
+                if kind not in ("parameter", "constant") and at not in inputs:
+                    return False
+                uses = uses or kind == "parameter"
+            elif at in self._weights:
+                uses = True
+            else:
+                new = [x for x in node["in"] if x is not None and x not in seen]
+                seen.update(new)
+                todo += new
+        return uses
 
     def _one_path_each(self) -> list[tuple[str, torch.Tensor]]:
         """Of each tensor the path by which it was known before, if there is one."""

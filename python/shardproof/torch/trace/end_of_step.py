@@ -107,7 +107,7 @@ class EndOfStep:
         self.spread: set[str] = set()
         self.settings: dict[str, float] = {}
         self.settings_in_step: dict[str, float] = {}
-        self.copies = Copies(self.recorder.g, self.recorder.read, self._held, same)
+        self.copies = Copies(self.recorder.g, self.recorder.read, self.binding.parameters_now, same)
         self.made: dict[str, torch.Tensor] = {}  # of models that nothing uses
         self.steps = 1  # of each optimizer of a script
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step

@@ -73,6 +73,7 @@ class Copies:
         self._earlier: dict[str, list[_Held]] = {}
         self._inputs: set[str] = set()
         self._weights: set[str] = set()  # names of what parameters held after a step
+        self._last: set[str] = set()  # after the last one
         self._first_weights: set[str] = set()  # of what they held when models were taken in
         self._now: list[tuple[str, torch.Tensor]] = []
         # others that something holds, and what is in them
@@ -121,9 +122,20 @@ class Copies:
         self._earlier[path] = [_Held(self.read(unwrapped(t)), private.storage_key(unwrapped(t)))]
 
     def stepped(self) -> None:
-        """Optimizers have stepped."""
+        """An optimizer has stepped."""
         if self.watching:
-            self._weights.update(_names(self.read(unwrapped(t)) for t in self.parameters()))
+            self._weights.update(self._new_weights())
+
+    def all_stepped(self) -> None:
+        """All optimizers have, and what is computed of parameters from here on is no activation."""
+        if self.watching:
+            self._last.update(self._new_weights())
+            self._weights.update(self._last)
+
+    def _new_weights(self) -> set[str]:
+        """Names of what parameters hold, without those that hold what the step began with."""
+        names = _names(self.read(unwrapped(t)) for t in self.parameters())
+        return {name for name in names if self.g.producer(name) is not None}
 
     def look(self) -> None:
         """A further step is about to end."""
@@ -145,12 +157,12 @@ class Copies:
         """
         if not self.watching:
             return
-        self.stepped()
+        self.all_stepped()
         self.ended = left is not None
         self._now = self._variables(left)
         named = [*others, *(t for _, t in self._now)]
         known = {private.storage_key(unwrapped(t)) for t in named}
-        of_weights = descendants(self.g, self._weights)
+        of_weights = descendants(self.g, self._last)
         gc.collect()
         self._living = [
             (t, v)
@@ -166,12 +178,15 @@ class Copies:
         self._living = [(t, v) for t, v in self._living if _is_held(t, ignored)]
 
     def of_weights(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Value]:
-        """Those that hold what was computed of weights after a step."""
+        """Those that hold what was computed of parameters."""
         if not self.watching or not self._weights:
             return {}
-        of_weights = descendants(self.g, self._weights)
         values = {name: self.read(unwrapped(t)) for name, t in tensors.items()}
-        return {n: v for n, v in values.items() if isinstance(v, Named) and v.name in of_weights}
+        return {
+            n: v
+            for n, v in values.items()
+            if isinstance(v, Named) and self._of_parameters_only(v.name)
+        }
 
     def _variables(self, left: Mapping[str, Any] | None = None) -> list[tuple[str, torch.Tensor]]:
         shapes = {tuple(p.shape) for p in self.parameters()}
@@ -192,10 +207,10 @@ class Copies:
         if not self._now:
             return {}
         known = {private.storage_key(unwrapped(t)) for t in others}
-        self.stepped()
+        self.all_stepped()
         shapes = {tuple(p.shape) for p in self.parameters()}
         least = min((p.numel() for p in self.parameters()), default=0)
-        of_weights = descendants(self.g, self._weights)
+        of_weights = descendants(self.g, self._last)
         of_first = descendants(self.g, self._first_weights)
         found: dict[str, torch.Tensor] = {}
         for path, t in self._one_path_each():
@@ -226,14 +241,16 @@ class Copies:
         return found
 
     def _of_parameters_only(self, name: str) -> bool:
-        """Whether a value is computed of parameters, and of nothing else but copies of them and
-        constants.
+        """Whether a value is computed of parameters, and of nothing else but copies of them, their
+        first values, and constants.
         """
         inputs = {f"{path} before" for path in self._inputs}
         todo, seen, uses = [name], {name}, False
         while todo:
             at = todo.pop()
             node = self.g.producer(at)
+            if at in self._first_weights:
+                continue
             if node is None:
                 kind = self.g.tensors[at].get("kind")
                 if kind not in ("parameter", "constant") and at not in inputs:

@@ -122,7 +122,7 @@ class EndOfStep:
         the script does with them before its next step.
         """
         self.recorder.in_rest = True
-        self.copies.stepped()
+        self.copies.all_stepped()
         self.settings_in_step = _numbers(self.binding.of_optimizers())
         for t in [
             *self.binding.parameters.values(),

@@ -36,6 +36,7 @@ void Builder::recompute(Layer& layer) {
     for (std::string& name : node.in)
       if (const auto it = renamed.find(name); it != renamed.end()) name = it->second;
     for (std::string& name : node.out) {
+      if (name.empty()) continue;
       Tensor copy = program(layer.chunk).tensors.at(name);
       copy.name += ".again";
       renamed[name] = copy.name;

@@ -87,9 +87,10 @@ class Builder {
                 const std::vector<Attribute>& attributes, const Result& result) {
     return apply(op, in, attributes, std::vector<Result>{result}).front();
   }
-  // An operator without gradient.
+  // An operator without gradient; the result is the `place`th, and the only one.
   ValueId applyFixed(const std::string& op, const std::vector<ValueId>& in,
-                     const std::vector<Attribute>& attributes, const Result& result);
+                     const std::vector<Attribute>& attributes, const Result& result,
+                     std::size_t place = 0);
   // The loss: `op` averages over everything, in the model over the whole batch and in the plan over
   // a microbatch. The cross entropy of logits that are cut over tp becomes Megatron-LM's: maximum,
   // sum of exponentials and the label's logit are all-reduced. Of several losses each counts

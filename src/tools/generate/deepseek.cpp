@@ -143,27 +143,61 @@ class DeepSeek : Blocks {
                     {name, {shape[0] * shape[1], shape[2]}, {.batch = 0}});
   }
 
+  // Of all tokens of a rank: each one's experts and their weights; `chosen` is 1 where a slot has
+  // an expert.
+  struct Routing {
+    ValueId scores = -1, indices = -1, chosen = -1, weights = -1;
+  };
+
+  // The choice is made by `moe_gate`, which has no gradient. That of the router comes through the
+  // scores of the chosen experts.
+  Routing route(ValueId x, const std::string& name) {
+    const ValueId tokens = flattened(x, name + ".tokens");
+    const std::int64_t n = b_.shape(tokens)[0], k = o_.activeExperts;
+    const Layout rows{.batch = 0};
+    const ValueId w = b_.parameter(name + ".weight", {o_.experts, o_.dim}, {});
+    Routing r;
+    r.scores = b_.apply("linear", {tokens, w}, {}, {name + ".logits", {n, o_.experts}, rows});
+    r.scores = o_.sigmoidScores
+                   ? like("sigmoid", {r.scores}, name + ".scores")
+                   : like("softmax", {r.scores}, name + ".scores", {attribute("dim", -1)});
+    std::vector<ValueId> operands{tokens, w};
+    // An input: it is changed between steps by the experts' load.
+    if (o_.sigmoidScores) operands.push_back(b_.input(name + ".bias", {o_.experts}, "", {}));
+    r.indices =
+        b_.applyFixed("moe_gate", operands,
+                      {attributeText("score_func", o_.sigmoidScores ? "sigmoid" : "softmax"),
+                       attribute("n_groups", o_.expertGroups),
+                       attribute("topk_groups", o_.activeGroups), attribute("topk", k)},
+                      {name + ".indices", {n, k}, rows, "int64"}, 1);
+    r.chosen = b_.applyFixed("one_hot", {r.indices},
+                             {attribute("start", 0), attribute("stop", o_.experts)},
+                             {name + ".chosen", {n, k, o_.experts}, rows});
+    r.weights = b_.apply("einsum", {r.chosen, r.scores}, {attributeText("equation", "nke,ne->nk")},
+                         {name + ".chosen_scores", {n, k}, rows});
+    if (o_.sigmoidScores) r.weights = shares(r.weights, name + ".shares");
+    if (o_.routingScale != "1")
+      r.weights =
+          like("mul", {r.weights}, name + ".weights", {attributeNumber("scalar", o_.routingScale)});
+    return r;
+  }
+
+  // Divided by their sum over the last of two dimensions.
+  ValueId shares(ValueId x, const std::string& name) {
+    const ValueId sum = b_.apply("sum", {x}, {attribute("dim", 1), attributeFlag("keepdim", true)},
+                                 {name + ".sum", {b_.shape(x)[0], 1}, b_.layout(x)});
+    return like("div", {x, sum}, name);
+  }
+
   // Shared and routed experts; partial over tp. Every tp rank does the same routing, so its
   // gradient is whole; that of the weights is added up over tp before it.
   ValueId mixture(ValueId x, const std::string& name) {
     const ValueId entered = b_.enterTp(x), whole = b_.gatherSequence(x);
-    const std::int64_t tokens = o_.batch * o_.sequence;
-    const std::string gate = name + ".gate";
-    const ValueId router = b_.parameter(gate + ".weight", {o_.experts, o_.dim}, {});
-    std::vector<ValueId> operands{flattened(whole, gate + ".tokens"), router};
-    // Without gradient: it is changed between steps by the experts' load.
-    if (o_.sigmoidScores) operands.push_back(b_.input(gate + ".bias", {o_.experts}, "", {}));
-    const Shape slots{tokens, o_.activeExperts};
-    const std::vector<ValueId> routed = b_.apply(
-        "moe_gate", operands,
-        {attributeText("score_func", o_.sigmoidScores ? "sigmoid" : "softmax"),
-         attribute("n_groups", o_.expertGroups), attribute("topk_groups", o_.activeGroups),
-         attribute("topk", o_.activeExperts), attributeNumber("route_scale", o_.routingScale)},
-        std::vector<Result>{{gate + ".weights", slots, {.batch = 0}},
-                            {gate + ".indices", slots, {.batch = 0}, "int64"}});
-    b_.markGradient(routed[0]);
-    ValueId y = experts(b_.enterEp(flattened(entered, name + ".tokens")), b_.enterEp(routed[1]),
-                        b_.enterEp(b_.enterTp(routed[0])), name + ".experts");
+    const Routing routing = route(whole, name + ".gate");
+    b_.markGradient(routing.weights);
+    ValueId y =
+        experts(b_.enterEp(flattened(entered, name + ".tokens")), b_.enterEp(routing.indices),
+                b_.enterEp(b_.enterTp(routing.weights)), name + ".experts");
     Layout partial{.batch = 0, .sumTp = true};
     y = b_.apply("view", {b_.reduceOverEp(y)}, {attributeShape("size")},
                  {name + ".routed", b_.shape(x), partial});
@@ -172,7 +206,7 @@ class DeepSeek : Blocks {
       const ValueId product = gatedColumns(entered, shared, o_.sharedExperts * o_.expertHidden);
       y = like("add", {y, partialRows(product, shared + ".w2", o_.dim)}, name + ".mixed");
     }
-    if (o_.balanceLoss != "0") balance(whole, router, routed[1], name);
+    if (o_.balanceLoss != "0") balance(routing, name + ".balance");
     return y;
   }
 
@@ -203,32 +237,21 @@ class DeepSeek : Blocks {
   // of what each expert has on average, P_i the mean of its scores, which sum up to 1. (arXiv
   // 2405.04434, section 2.2.3, arXiv 2412.19437, section 2.1.2: equations 17 to 20.) f has no
   // gradient.
-  void balance(ValueId x, ValueId router, ValueId indices, const std::string& name) {
-    const std::string own = name + ".balance";
-    const Shape all{o_.batch, o_.sequence, o_.experts}, each{o_.batch, o_.experts};
+  void balance(const Routing& routing, const std::string& own) {
+    const Shape each{o_.batch, o_.experts};
     const Layout rows{.batch = 0};
-    ValueId scores = b_.apply("linear", {x, router}, {}, {own + ".logits", all, rows});
-    if (o_.sigmoidScores) {
-      scores = like("sigmoid", {scores}, own + ".affinities");
-      const ValueId sum =
-          b_.apply("sum", {scores}, {attribute("dim", 2), attributeFlag("keepdim", true)},
-                   {own + ".affinities.sum", {o_.batch, o_.sequence, 1}, rows});
-      scores = like("div", {scores, sum}, own + ".scores");
-    } else {
-      scores = like("softmax", {scores}, own + ".scores", {attribute("dim", -1)});
-    }
-    const ValueId mean =
-        b_.apply("mean", {scores}, {attribute("dim", 1)}, {own + ".mean_scores", each, rows});
-    const Shape slots{o_.batch, o_.sequence, o_.activeExperts};
-    const ValueId slot = b_.apply("view", {indices}, {attributeShape("size")},
-                                  {own + ".indices", slots, rows, "int64"});
-    const ValueId chosen =
-        b_.apply("one_hot", {slot}, {attribute("start", 0), attribute("stop", o_.experts)},
-                 {own + ".chosen", {o_.batch, o_.sequence, o_.activeExperts, o_.experts}, rows});
-    const ValueId counts =
-        b_.apply("sum", {chosen}, {attribute("dim", 2)}, {own + ".counts", all, rows});
-    ValueId load =
-        b_.apply("mean", {counts}, {attribute("dim", 1)}, {own + ".mean_counts", each, rows});
+    const auto meanOverTokens = [&](ValueId x, const std::string& name) {
+      const ValueId sequences =
+          b_.apply("view", {x}, {attributeShape("size")},
+                   {name + ".sequences", {o_.batch, o_.sequence, o_.experts}, rows});
+      return b_.apply("mean", {sequences}, {attribute("dim", 1)}, {name + ".mean", each, rows});
+    };
+    const ValueId scores =
+        o_.sigmoidScores ? shares(routing.scores, own + ".scores") : routing.scores;
+    const ValueId mean = meanOverTokens(scores, own + ".scores");
+    const ValueId counts = b_.apply("sum", {routing.chosen}, {attribute("dim", 1)},
+                                    {own + ".counts", b_.shape(routing.scores), rows});
+    ValueId load = meanOverTokens(counts, own + ".counts");
     load = like("mul", {load}, own + ".load.scaled", {attribute("scalar", o_.experts)});
     load = like("div", {load}, own + ".load", {attribute("scalar", o_.activeExperts)});
     const ValueId products = like("mul", {mean, load}, own + ".products");

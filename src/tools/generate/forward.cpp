@@ -149,26 +149,32 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
 }
 
 ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& in,
-                            const std::vector<Attribute>& attributes, const Result& result) {
+                            const std::vector<Attribute>& attributes, const Result& result,
+                            std::size_t place) {
   // Every stage makes its own; the model has it once.
+  const auto at = [&](const std::string& name) {
+    std::vector<std::string> out(place);  // absent
+    out.push_back(name);
+    return out;
+  };
   const bool first = out_.tensors.find(result.name) == nullptr;
   std::vector<std::string> logicalIn, localIn;
   for (const ValueId v : in) {
-    logicalIn.push_back(at(v).logical);
-    localIn.push_back(at(v).local);
+    logicalIn.push_back(values_[static_cast<std::size_t>(v)].logical);
+    localIn.push_back(values_[static_cast<std::size_t>(v)].local);
   }
   std::string local = result.name;
   if (program(chunk_).tensors.find(local) != nullptr) local += ".chunk" + std::to_string(chunk_);
   if (first) {
-    declareLogical(result.name, result.shape);
-    model(op, logicalIn, {result.name}, logicalAttributes(attributes, result.shape, options_),
+    out_.tensors.add({.name = result.name, .shape = result.shape, .dtype = result.dtype});
+    model(op, logicalIn, at(result.name), logicalAttributes(attributes, result.shape, options_),
           location_);
   }
-  declareLocal(chunk_, local, result.name, result.shape, result.layout, true);
+  declareLocal(chunk_, local, result.name, result.shape, result.layout, true).dtype = result.dtype;
   forwardNodes(chunk_).push_back(
       {.op = op,
        .in = localIn,
-       .out = {local},
+       .out = at(local),
        .attributes = withShape(attributes, localShape(result.shape, result.layout)),
        .location = location_});
   cutPoint(chunk_, local, false);
@@ -176,7 +182,8 @@ ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& i
                    .local = local,
                    .shape = result.shape,
                    .layout = result.layout,
-                   .chunk = chunk_});
+                   .chunk = chunk_,
+                   .dtype = result.dtype});
 }
 
 void Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,

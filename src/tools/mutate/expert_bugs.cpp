@@ -12,18 +12,21 @@ bool appliesExperts(const Json& node) {
   return isAnyOf(opOf(node), {"moe_experts", "moe_experts_backward"});
 }
 
-// The tensor is this result of an `op`, or reaches it through sums and collectives only.
-bool comesFrom(const PlanGraph& graph, int program, const std::string& tensor, const char* op,
-               std::initializer_list<std::size_t> results, int depth = 0) {
+// The tensor is one of these results of a wanted `op`, or a sum of such, through collectives.
+bool comesFrom(
+    const PlanGraph& graph, int program, const std::string& tensor, const char* op,
+    std::initializer_list<std::size_t> results,
+    const std::function<bool(const Json&)>& wanted = [](const Json&) { return true; },
+    int depth = 0) {
   for (const NodeRef p : graph.producers(program, tensor)) {
     const Json& n = graph.node(p);
     if (opOf(n) == op)
-      return std::any_of(results.begin(), results.end(),
-                         [&](std::size_t i) { return result(n, i) == stem(tensor); });
+      return wanted(n) && std::any_of(results.begin(), results.end(),
+                                      [&](std::size_t i) { return result(n, i) == stem(tensor); });
     const bool passes = opOf(n) == "add" || isIdentity(opOf(n)) || isCollective(n);
     if (!passes || depth > 64) return false;
     for (std::size_t i = 0; i < n.at("in").size(); ++i)
-      if (comesFrom(graph, program, operand(n, i), op, results, depth + 1)) return true;
+      if (comesFrom(graph, program, operand(n, i), op, results, wanted, depth + 1)) return true;
   }
   return false;
 }
@@ -35,8 +38,15 @@ bool isExpertGradient(const PlanGraph& graph, int program, const std::string& te
 bool isChoiceGradient(const PlanGraph& graph, int program, const std::string& tensor) {
   return comesFrom(graph, program, tensor, "moe_experts_backward", {2});
 }
+// Of the router's weights, which the choice reads, too.
 bool isRouterGradient(const PlanGraph& graph, int program, const std::string& tensor) {
-  return comesFrom(graph, program, tensor, "moe_gate_backward", {1});
+  if (comesFrom(graph, program, tensor, "moe_gate_backward", {1})) return true;
+  std::set<std::string> routers;
+  for (int n = 0; n < graph.nodes(program); ++n)
+    if (const Json& node = graph.node({program, n}); opOf(node) == "moe_gate")
+      routers.insert(operand(node, 1));
+  return comesFrom(graph, program, tensor, "linear_backward", {1},
+                   [&](const Json& n) { return routers.contains(operand(n, 2)); });
 }
 
 // Axes along which the ranks of a program's stage hold different experts.

@@ -31,6 +31,12 @@ TINY = {
     "llama3": (
         *shlex.split("--layers 2 --dim 8 --hidden 16 --heads 2 --kv-heads 2 --seq 4 --vocab 16"),
     ),
+    "deepseek-v3": (
+        *shlex.split("--size 671B --layers 1 --dense-layers 0 --dim 4 --heads 2 --seq 2 --vocab 8"),
+        *shlex.split("--experts 4 --active-experts 2 --expert-groups 2 --active-groups 1"),
+        *shlex.split("--expert-hidden 2 --query-rank 2 --kv-rank 2 --nope-dim 2 --rope-dim 2"),
+        *shlex.split("--value-dim 2 --balance-loss 0.01"),
+    ),
 }
 
 

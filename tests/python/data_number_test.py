@@ -244,7 +244,6 @@ class Tensors(RecorderTest):
             "fmax": lambda n, count: torch.fmax(torch.full((8,), n), torch.ones(8)),
             "zeros filled": lambda n, count: torch.zeros(8).fill_(n) > 0.5,
             "isclose": lambda n, count: torch.isclose(torch.ones(8), torch.full((8,), n)),
-            "list": lambda n, count: torch.isnan(torch.tensor([n] * 8)),
             "item": lambda n, count: torch.isnan(_item_set(n)),
             "where": lambda n, count: torch.where(torch.full((8,), n) > 0.5, 1.0, 2.0),
             "clamp": lambda n, count: torch.ones(8).clamp(max=n),
@@ -268,7 +267,7 @@ class Tensors(RecorderTest):
         """Numbers that depend on data are the tensors that they stand for.
 
         `loss / count.item()`, a norm in a step size, max and min of such numbers, torch.tensor of
-        one.
+        one and of nested lists of them.
         """
 
         def step(world, reduced=True):
@@ -296,6 +295,7 @@ class Tensors(RecorderTest):
                 model.bias.mul_(
                     min(1.0, 3 / math.sqrt(model.bias.norm().item())) - torch.tensor(max(norm, 2.0))
                 )
+                model.bias.add_(torch.tensor([[norm, 1], [2.0, norm]]).sum(1).sum())
 
         sp.assert_equivalent(step, mesh=MESH)
         self.assertEqual(

@@ -18,13 +18,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..compat.refusals import fail
-from .data_number import DataNumber, with_numbers
+from .data_number import DataNumber, holds_one, with_numbers
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device reports; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 # whose first argument may be the number of a GPU (nn.Module.to calls the second)
 _TO = frozenset({torch.Tensor.to, torch._C._nn._parse_to})
+_MAKE_TENSORS = frozenset({torch.tensor, torch.as_tensor})
 
 
 def _is_cuda(x: Any) -> bool:
@@ -135,6 +136,8 @@ class OnCPU(TorchFunctionMode):
                 break
             if kind is DataNumber or kind is list and x and type(x[0]) is DataNumber:
                 return with_numbers(func, args, kwargs or {})
+        if func in _MAKE_TENSORS and args and type(args[0]) in (list, tuple) and holds_one(args):
+            return with_numbers(func, args, kwargs or {})
         if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
             return made
         if not kwargs and not on_cuda:

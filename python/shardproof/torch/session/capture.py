@@ -717,7 +717,10 @@ def _begun(
         )
         for label, rank in uncompared.items()
     ]
-    not_compared += missing_copies + shown_later((single, *sides), initial_state.one_step)
+    not_compared += missing_copies + shown_later(
+        (single, *sides),
+        initial_state.one_step or ("--steps asks for no more" if single.exact_steps else ""),
+    )
     not_compared += _other_results(single, sides, model)
     for a, stretches in rank_classes.items():
         within = (

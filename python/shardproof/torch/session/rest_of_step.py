@@ -126,13 +126,15 @@ class OptimizerSteps:
 class Steps(OptimizerSteps):
     """The same, and the script goes on to its next step."""
 
-    def __init__(self, world: World, wanted: int) -> None:
-        super().__init__(world, wanted)
+    def __init__(self, world: World, wanted: int | None) -> None:
+        """wanted: so many steps of each optimizer; None: one, or two if the second shows more."""
+        super().__init__(world, wanted or 1)
         state = self.side.initial_state
         self.wanted += state.more_steps
         self.side.end.steps = self.wanted
+        self.side.end.exact_steps = wanted is not None
         self.in_rest = False  # all have stepped, and the script goes on
-        self.asked = False  # for a batch
+        self.begun = False  # a step: it has asked for a batch or called a model
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
@@ -145,7 +147,7 @@ class Steps(OptimizerSteps):
         def clearing(parameters: Callable[[Any], Any], original: Any) -> Any:
             @functools.wraps(original)
             def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
-                if self.asked:
+                if self.begun:
                     self.side.end.clears(parameters(owner))
                 return original(owner, *args, **kwargs)
 
@@ -165,7 +167,7 @@ class Steps(OptimizerSteps):
             handle.remove()
 
     def _asks(self) -> None:
-        self.asked = True
+        self.begun = True
         self._end("it asks for its next batch")
 
     def _begins(self) -> None:
@@ -183,7 +185,8 @@ class Steps(OptimizerSteps):
         self.side.end.stepped()
 
     def _called(self, module: Any, args: Any) -> None:
-        if self.in_rest and any(True for _ in module.parameters()):
+        if any(True for _ in module.parameters()):
+            self.begun = True
             self._end("it calls a model again")
 
     def _end(self, how: str) -> None:
@@ -248,7 +251,8 @@ def check_one_step(sides: Sequence[Recording]) -> None:
     """Raises OneMoreStep where that may show something."""
     for side in sides:
         state = side.initial_state
-        if side.shown_later and side.steps == 1 and not state.one_step:
+        asked = state.one_step or side.exact_steps
+        if side.shown_later and side.steps == 1 and not asked:
             raise OneMoreStep(" and ".join(side.shown_later))
 
 

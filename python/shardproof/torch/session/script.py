@@ -83,10 +83,14 @@ class _Prints:
 
 
 def script_step(
-    path: str, arguments: list[str], steps: int = 1, devices: int = 1, quiet: bool = False
+    path: str,
+    arguments: list[str],
+    steps: int | None = None,
+    devices: int = 1,
+    quiet: bool = False,
 ) -> Step:
     """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
-    steps. devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it
+    steps (None: one, or two where the second shows what the first leaves). devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it
     prints is left out.
     """
     prints = _Prints(quiet)
@@ -199,9 +203,9 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         type=int,
-        default=1,
         metavar="N",
-        help="look at so many steps of each optimizer, as one program (default: 1)",
+        help="look at so many steps of each optimizer, as one program (default: one, or two where "
+        "the second shows what the first leaves)",
     )
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="so many processes record ranks"
@@ -291,7 +295,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         parser.error(
             f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}"
         )
-    if options.steps < 1:
+    if options.steps is not None and options.steps < 1:
         parser.error("--steps: at least 1")
     if options.capture and (options.accept or options.allow_uncompared):
         parser.error(

@@ -110,6 +110,7 @@ class EndOfStep:
         self.copies = Copies(self.recorder.g, self.recorder.read, self.binding.parameters_now, same)
         self.made: dict[str, torch.Tensor] = {}  # of models that nothing uses
         self.steps = 1  # of each optimizer of a script
+        self.exact_steps = False  # that many were asked for
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
         self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
         # what a script's step leaves that only its next step shows: what it is, and names
@@ -134,7 +135,8 @@ class EndOfStep:
                 self._gradients.append((t, t.grad, now))
 
     def clears(self, parameters: Iterable[torch.Tensor]) -> None:
-        """A script clears these gradients after it has asked for a batch."""
+        """A script clears these gradients after it has asked for a batch or called a model, so
+        each of its steps does."""
         self._cleared.update(id(p) for p in parameters if p.grad is None)
 
     def ends(self, left: Mapping[str, Any]) -> None:

@@ -322,6 +322,7 @@ def _recorded(
         copy_arrangements=dict(side.end.copies.arrangements),
         gone_states=frozenset(side.end.gone_states),
         steps=side.end.steps,
+        exact_steps=side.end.exact_steps,
         shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,

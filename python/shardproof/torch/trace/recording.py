@@ -167,6 +167,7 @@ class Recording:
     # of optimizers, that a script has dropped after its step
     gone_states: frozenset[str] = frozenset()
     steps: int = 1  # of each optimizer of a script
+    exact_steps: bool = False  # the user asked for that many
     # what only the next step of a script shows, and names (end_of_step.py)
     shown_later: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # numbers of optimizers, by name: at the end, and before what follows a script's step

@@ -90,8 +90,10 @@ def script_step(
     quiet: bool = False,
 ) -> Step:
     """The script as a step: it runs as __main__ until each of its optimizers has made `steps`
-    steps (None: one, or two where the second shows what the first leaves). devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it
-    prints is left out.
+    steps (None: one, or two where the second shows what the first leaves).
+
+    devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it prints
+    is left out.
     """
     prints = _Prints(quiet)
 

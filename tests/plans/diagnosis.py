@@ -29,7 +29,8 @@ PLANS = (
     else dict.fromkeys(table.GENERATED)
 )
 # What is found must not depend on how fast this machine is just now.
-AMPLE_TIME = ("--timeout", 600, "--diagnose", 120)
+AMPLE_RUN = ("--timeout", 500)
+AMPLE_TIME = (*AMPLE_RUN, "--diagnose", 120)
 # A bug that several changes at once would have to fix.
 WITHOUT_MEND = {("scattered_before_tied", "gpt, tied")}
 # Tried in the largest plan: without a reduction, over a wrong axis, a factor.
@@ -115,8 +116,7 @@ def refuted_in(runner, model, plan, bug):
     """Refuted, whatever is said of the cause."""
     scratch = runner.path("scratch")
     scratch.mkdir()
-    options = ("--timeout", 600)
-    m = table.Measurement(runner.program, model, plan, bug, 1, scratch, options)
+    m = table.Measurement(runner.program, model, plan, bug, 1, scratch, AMPLE_RUN)
     if not m.ok or m.code != NOT_EQUIVALENT:
         raise Failure(f"not refuted: exit {getattr(m, 'code', None)}")
 

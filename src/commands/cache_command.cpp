@@ -11,7 +11,7 @@
 #include "cache/cache_file.h"
 #include "certificate/reprove.h"
 #include "commands/interrupt.h"
-#include "commands/memory_limit.h"
+#include "commands/memory_limits.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
 #include "report/exit_codes.h"
@@ -162,13 +162,7 @@ void addCacheCommand(CLI::App& app, std::function<int()>& run) {
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");
-  verify
-      ->add_option("--memory", arguments->reprove.pool.memoryMegabytes,
-                   "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))
-      ->capture_default_str()
-      ->type_name("MB");
-  addMemoryLimit(verify);
+  addMemoryLimits(verify, arguments->reprove.pool.memoryMegabytes);
 }
 
 }  // namespace shardproof

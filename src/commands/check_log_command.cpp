@@ -16,7 +16,7 @@
 #include "chain/conditions.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
-#include "commands/memory_limit.h"
+#include "commands/memory_limits.h"
 #include "commands/progress.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
@@ -231,13 +231,7 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");
-  command
-      ->add_option("--memory", arguments->options.pool.memoryMegabytes,
-                   "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))
-      ->capture_default_str()
-      ->type_name("MB");
-  addMemoryLimit(command);
+  addMemoryLimits(command, arguments->options.pool.memoryMegabytes);
   command->add_flag("-q,--quiet", arguments->quiet, "Print one line only");
   command->footer(kCheckLogExitCodes);
   command->callback([arguments, &run] { run = [arguments] { return runCheckLog(*arguments); }; });

@@ -20,7 +20,7 @@
 #include "commands/condition_options.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
-#include "commands/memory_limit.h"
+#include "commands/memory_limits.h"
 #include "commands/out_of_memory.h"
 #include "commands/progress.h"
 #include "commands/report_options.h"
@@ -363,11 +363,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");
-  command->add_option("--memory", options.memoryMegabytes, "Memory that a worker may use, in MB")
-      ->check(CLI::Range(16, 100'000'000))
-      ->capture_default_str()
-      ->type_name("MB");
-  addMemoryLimit(command);
+  addMemoryLimits(command, options.memoryMegabytes);
   command
       ->add_option("--checker", checker,
                    "auto: normal forms first, Z3 for what they leave; z3: everything goes to Z3")

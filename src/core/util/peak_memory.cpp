@@ -3,18 +3,14 @@
 
 #include <sys/resource.h>
 
-#include <fstream>
-#include <string>
+#include "util/field_of_file.h"
 
 namespace shardproof {
 
 std::size_t peakMemoryBytes() {
   constexpr std::size_t kKilobyte = 1024;
-  std::ifstream status("/proc/self/status");
-  for (std::string field; status >> field; std::getline(status, field)) {
-    std::size_t kilobytes = 0;
-    if (field == "VmHWM:" && status >> kilobytes) return kilobytes * kKilobyte;
-  }
+  if (const auto kilobytes = fieldOfFile("/proc/self/status", "VmHWM:"))
+    return *kilobytes * kKilobyte;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::size_t>(usage.ru_maxrss) * kKilobyte;

@@ -8,7 +8,8 @@
 #include <fstream>
 #include <numeric>
 #include <sstream>
-#include <string_view>
+
+#include "util/field_of_file.h"
 
 namespace shardproof {
 namespace {
@@ -20,16 +21,6 @@ constexpr int kExactShare = 20;  // exact looks take at most one part in so many
 std::atomic<std::size_t> totalLimit = kNoMemoryLimit;
 
 std::string directoryOf(pid_t pid) { return "/proc/" + std::to_string(pid); }
-
-// The number after `field`, in the file's unit; nothing where there is no such line.
-std::optional<std::size_t> numberAfter(const std::string& path, std::string_view field) {
-  std::ifstream file(path);
-  for (std::string name; file >> name; std::getline(file, name)) {
-    std::size_t number = 0;
-    if (name == field && file >> number) return number;
-  }
-  return std::nullopt;
-}
 
 // The number that is all of a file; nothing for "max".
 std::optional<std::size_t> numberIn(const std::string& path) {
@@ -48,7 +39,7 @@ std::size_t anonymousBytes(pid_t pid) {
 
 // A page that n processes share is an n-th of a page here.
 std::optional<std::size_t> proportionalBytes(pid_t pid) {
-  const auto kilobytes = numberAfter(directoryOf(pid) + "/smaps_rollup", "Pss:");
+  const auto kilobytes = fieldOfFile(directoryOf(pid) + "/smaps_rollup", "Pss:");
   return kilobytes ? std::optional(*kilobytes * kKilobyte) : std::nullopt;
 }
 
@@ -66,7 +57,7 @@ std::optional<std::size_t> roomIn(const std::string& directory, const GroupFiles
   if (!most || !used) return std::nullopt;
   // Pages of files that nobody uses are given back when memory is wanted.
   const std::size_t cached =
-      numberAfter(directory + "/" + files.statistics, files.cached).value_or(0);
+      fieldOfFile(directory + "/" + files.statistics, files.cached).value_or(0);
   const std::size_t taken = *used - std::min(*used, cached);
   return *most - std::min(*most, taken);
 }
@@ -102,7 +93,7 @@ std::optional<std::size_t> controlGroupBytes(const std::string& memberships,
 }
 
 std::optional<std::size_t> freeMemoryBytes() {
-  std::optional<std::size_t> least = numberAfter("/proc/meminfo", "MemAvailable:");
+  std::optional<std::size_t> least = fieldOfFile("/proc/meminfo", "MemAvailable:");
   if (least) *least *= kKilobyte;
   std::ostringstream memberships;
   memberships << std::ifstream("/proc/self/cgroup").rdbuf();

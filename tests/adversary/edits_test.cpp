@@ -4,12 +4,14 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "adversary/edits.h"
 #include "adversary/run.h"
 #include "adversary/shrink.h"
 #include "adversary/stretches.h"
 #include "executor/interpret.h"
+#include "generate/generate.h"
 #include "ir/attribute_steps.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
@@ -170,6 +172,19 @@ TEST(Shrink, TimeIsKept) {
   const Case after = shrink(
       before, [](const Case&) { return true; }, 0);
   EXPECT_EQ(after.plan, before.plan);
+}
+
+// Every architecture that `generate` knows, with options that go together.
+TEST(Architectures, AreAllDrawn) {
+  std::set<std::string> drawn;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    Random random("architectures", 1, i);
+    const Case made = architectures(random);
+    EXPECT_TRUE(reads(made)) << i;
+    drawn.insert(made.model["name"].get<std::string>());
+  }
+  const std::vector<std::string> all = generate::architectures();
+  EXPECT_EQ(drawn, std::set<std::string>(all.begin(), all.end()));
 }
 
 // Smaller in every measure, as far as it is let.

@@ -71,7 +71,8 @@ std::vector<std::string> architectures();
 // The sizes that `--size` knows for an architecture, the default first.
 std::vector<std::string> presetsOf(const std::string& architecture);
 
-// Fills in the preset and checks that everything fits together. Throws OptionError.
+// Fills in the preset and checks that everything fits together. Throws OptionError. Its result is
+// not asked for again: sizes that a preset filled in may be ones that a user cannot choose.
 Options complete(Options options);
 
 }  // namespace shardproof::generate

@@ -1,15 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generated architectures (src/tools/generate): whole training steps of small sizes, with every
 // option, some axes large. What goes wrong in them is put there by the edits.
+#include <stdexcept>
+#include <string>
+
 #include "adversary/case.h"
 #include "generate/generate.h"
 
 namespace shardproof::adversary {
 namespace {
 
+// Far more than are needed: most draws fit together.
+constexpr int kDraws = 1000;
+
+// Experts, their groups and the ranks that hold them.
+void drawExperts(generate::Options& o, Random& random) {
+  o.size = random.pick({"16B", "236B", "671B"});
+  o.hidden = random.pick({4, 8});
+  o.denseLayers = random.between(0, o.layers);
+  o.experts = random.pick({2, 4});
+  o.expertGroups = random.pick({1, 1, 2});
+  o.activeGroups = random.between(1, o.expertGroups);
+  o.activeExperts = random.between(1, 2);
+  o.sharedExperts = random.between(0, 1);
+  o.expertHidden = random.pick({2, 4});
+  o.queryRank = random.pick({0, 4});
+  o.kvRank = o.noPositionDim = o.valueDim = 2;
+  o.rotaryDim = 2;
+  o.ep = random.pick({1, 2});
+  if (o.tp > 1) o.expertTp = random.pick<std::int64_t>({1, o.tp});
+  o.balanceLoss = random.pick({"0", "0.01"});
+  o.mtp = random.chance(20) ? 1 : 0;
+}
+
 generate::Options randomArchitecture(Random& random) {
   generate::Options o;
-  o.architecture = random.pick({"mlp", "mlp", "gpt", "llama3"});
+  o.architecture = random.pick({"mlp", "mlp", "gpt", "llama3", "deepseek-v3"});
   const bool transformer = o.architecture != "mlp";
   o.layers = random.between(1, 2);
   o.dp = random.pick({1, 2, 2, 4});
@@ -32,6 +58,7 @@ generate::Options randomArchitecture(Random& random) {
     o.vocabularyParallel = o.tp > 1 && random.chance(40);
     o.dropout = o.architecture == "gpt" ? random.pick({"0", "0.1"}) : "0";
     o.recompute = random.chance(20);
+    if (o.architecture == "deepseek-v3") drawExperts(o, random);
   }
   if (o.dp > 1 && random.chance(40)) o.zero = static_cast<int>(random.pick({1, 2, 3}));
   o.optimizer = random.pick({"sgd", "adamw"});
@@ -44,14 +71,17 @@ generate::Options randomArchitecture(Random& random) {
 }  // namespace
 
 Case architectures(Random& random) {
-  for (;;) {
+  std::string refused;
+  for (int draw = 0; draw < kDraws; ++draw) {
     try {
-      const generate::Files files =
-          generate::generate(generate::complete(randomArchitecture(random)), "m.model.json");
+      const generate::Files files = generate::generate(randomArchitecture(random), "m.model.json");
       return {Json::parse(files.model), Json::parse(files.plan), {}};
-    } catch (const generate::OptionError&) {  // options that do not go together: others
+    } catch (const generate::OptionError& error) {  // options that do not go together: others
+      refused = error.what();
     }
   }
+  throw std::logic_error("no options of " + std::to_string(kDraws) +
+                         " go together; the last: " + refused);
 }
 
 }  // namespace shardproof::adversary

@@ -123,6 +123,21 @@ def verify_files(
     return report_of(raw, done.stdout)
 
 
+def execute_files(plan: str | os.PathLike[str], arguments: Sequence[str] = ()) -> None:
+    """Runs `shardproof run` on a plan and the model that it names.
+
+    arguments: further options. Raises ProgramError if the files cannot be read, the program fails,
+    or the plan is not executed.
+    """
+    command = [find_program(), "run", "--plan", os.fspath(plan), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode not in (0, 5, 10):
+        raise ProgramError(
+            f"shardproof run ended with exit code {done.returncode}: "
+            f"{(done.stderr or done.stdout).strip()}"
+        )
+
+
 def report_of(raw: dict[str, Any], text: str) -> Report:
     """The JSON report as an object."""
     defects = [

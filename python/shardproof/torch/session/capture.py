@@ -50,6 +50,7 @@ from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_gradients, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .ranks_apart import problem, ranks_apart, same_problem
+from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
 from .rest_of_step import (
     OneMoreStep,
     check_copies,
@@ -90,6 +91,8 @@ class Capture:
     mistake: str = ""  # a common one that it makes, if it is wrong (mistakes.py)
     # what is wrong where the step is
     suspected: Hazard | None = None
+    decides: bool = False  # its code depends on numbers of data
+    real: RealRun = dataclasses.field(default_factory=RealRun)  # the step with numbers
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
@@ -301,6 +304,7 @@ def capture(
     strict: bool = False,
     steps: int | None = None,
     batch: Mapping[str, str] | None = None,
+    numbers: bool = False,
 ) -> Capture:
     """Records a step (`step(world)`) as one device and on a mesh.
 
@@ -311,12 +315,13 @@ def capture(
     threads of the caller. steps: of a function that yields each step's result, how many are
     recorded (None: all). batch: mesh axis -> "concat", where the batches that its ranks read from
     DataLoaders are parts of the single device's, one after another, or "same", where each is all of
-    it; of other axes, what is read decides.
+    it; of other axes, what is read decides. numbers: the step also runs with numbers, on gloo
+    processes, where it is small enough (real_run.py).
 
     Raises CaptureError for what cannot be captured; exceptions of the step pass through.
     """
     return _captured_with(
-        _Labels(), {}, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch
+        _Labels(), {}, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch, numbers
     )
 
 
@@ -331,6 +336,7 @@ def _captured_with(
     strict: bool,
     steps: int | None,
     batch: Mapping[str, str] | None,
+    numbers: bool,
 ) -> Capture:
     if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
@@ -350,6 +356,7 @@ def _captured_with(
                 without_rest=less.get("without_rest", ""),
                 one_step=less.get("one_step", ""),
             ),
+            numbers,
         )
 
 
@@ -393,6 +400,7 @@ def _capture(
     strict: bool,
     labels: _Labels,
     initial_state: InitialState,
+    numbers: bool,
 ) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
@@ -420,14 +428,30 @@ def _capture(
             initial_state,
         )
         try:
-            return captured(labels)
+            made = captured(labels)
         except Hazard:
             raise
         except CaptureError:
             less = labels.less(Names.PROGRAM)
             if less is None:
                 raise
-        return captured(less)
+            made = captured(less)
+        if numbers:
+            made.real = _with_numbers(made, steps[-1], where, isolated)
+        return made
+
+
+def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorder) -> RealRun:
+    because = obstacle(step, c.model, c.decides, where.world)
+    if because:
+        return RealRun(because=because)
+    progress.phase("running the step with numbers")
+    start = time.monotonic()
+    try:
+        found = isolated.run(MOST_SECONDS)
+    except Overrun as e:
+        return RealRun(because=str(e))
+    return real_run(found, SINGLE, time.monotonic() - start)
 
 
 def _captured(
@@ -762,6 +786,7 @@ def _begun(
         bool(initial_state.more_steps),
         likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
+        any(side.facts.gave_numbers or side.decisions for side in (single, *sides)),
     )
 
 
@@ -940,6 +965,7 @@ def verify(
     allow_uncompared: Sequence[str] = (),
     steps: int | None = None,
     batch: Mapping[str, str] | None = None,
+    numbers: bool | None = None,
 ) -> Report:
     """Whether the step on the mesh computes what it computes on one device.
 
@@ -948,7 +974,8 @@ def verify(
     result, how many are verified as one program (None: all). keep: prefix of files to leave behind.
     arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
     that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
-    that.
+    that. numbers: small steps also run with numbers, which have to be those of the recording
+    (docs/pytorch.md; None: unless $SHARDPROOF_NUMBERS is 0).
 
     Raises CaptureError, and ProgramError as verify_files does.
     """
@@ -977,10 +1004,11 @@ def verify(
                 strict,
                 steps,
                 batch,
+                wanted_by(os.environ) if numbers is None else numbers,
             )
         except Hazard as e:
             return _hazardous(e), None
-        report = _judged(c, keep, [*accepted, *arguments], words)
+        report = _judged(c, keep, [*accepted, *arguments], words, where)
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
             return _hazardous(c.suspected), None
         return report, c
@@ -1014,15 +1042,22 @@ def verify(
 
 
 def _judged(
-    c: Capture, keep: str | os.PathLike[str] | None, arguments: Sequence[str], words: Wording
+    c: Capture,
+    keep: str | os.PathLike[str] | None,
+    arguments: Sequence[str],
+    words: Wording,
+    mesh: Mesh,
 ) -> Report:
     """The report of `shardproof verify` on the two files, in the words of what was called."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
         report = verify_files(plan, arguments=arguments)
+        if c.real != RealRun():
+            report.numbers = compare(c.real, plan, c.model, c.plan, c.constants, c.names, mesh)
     words.put(report, arguments)
     report = _without_arguments(report, c)
+    _heed_numbers(report)
     mistake = ""
     if report.verdict == "NOT EQUIVALENT":
         mistake = only_printed(report) or _only_gradients(report, c) or c.mistake
@@ -1034,6 +1069,21 @@ def _judged(
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds
     return report
+
+
+def _heed_numbers(report: Report) -> None:
+    """A recording that is not what PyTorch computes proves nothing of the step."""
+    numbers = report.numbers
+    if numbers is None or not numbers.differs:
+        return
+    if report.verdict not in ("EQUIVALENT", "CONDITIONAL"):
+        return
+    report.verdict = "UNDECIDED"
+    report.reason = (
+        f"the recording is not what PyTorch computes ({numbers.differs}): a fault of shardproof, "
+        "or the step depends on something that is not recorded (time, files, earlier runs)"
+    )
+    report.text = f"UNDECIDED: {report.reason}\n\nOf the recording: {report.text}"
 
 
 def _only_gradients(report: Report, c: Capture) -> str:

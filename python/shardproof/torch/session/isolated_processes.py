@@ -30,6 +30,7 @@ from ..terms.labels import Ignorable
 from ..trace.initial_state import InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Recording, Step
+from .real_run import NOT_ENDED, Ran, run_rank
 
 SINGLE = -1  # instead of a rank: the single device
 # that a recording takes beyond ten times of what the same step took in this process
@@ -51,6 +52,13 @@ class Request:
     initial_state: InitialState = InitialState()
     ignorable: Ignorable = dataclasses.field(default_factory=dict)
     decided: tuple[bool, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRequest:
+    """All ranks run at once, and the single device for itself, with numbers. seconds: at most."""
+
+    seconds: float
 
 
 class Failed(Exception):
@@ -157,6 +165,32 @@ class IsolatedRecorder:
         self._submitted = []
         return found
 
+    def run(self, seconds: float) -> dict[int, Ran | str]:
+        """What each rank and the single device have after the step with numbers (real_run.py), or
+        why not.
+
+        Raises Overrun.
+        """
+        if not self._pid:
+            raise Overrun("the process that records ranks apart has ended")
+        try:
+            self._ours.send(RunRequest(seconds))
+            if not self._ours.poll(2 * seconds + MOST_SECONDS):
+                raise Overrun("running the step with numbers did not end")
+            ranks: list[int] = self._ours.recv()
+        except (Overrun, EOFError, OSError) as e:
+            self._submitted = [SINGLE]  # nobody waits for it
+            self._end()
+            raise Overrun(str(e)) from None
+        found: dict[int, Ran | str] = {}
+        for rank in ranks:
+            try:
+                with open(f"{self.folder}/run {rank}", "rb") as f:
+                    found[rank] = pickle.load(f)
+            except (OSError, EOFError, pickle.UnpicklingError):
+                found[rank] = f"{NOT_ENDED} within {seconds:.0f} s, or another rank failed"
+        return found
+
 
 def _raised(kind: str, text: str, peer: int = -1) -> Exception:
     return (
@@ -181,9 +215,13 @@ class _Server:
         signal.signal(signal.SIGTERM, self._stop)
         while True:
             try:
-                requests, jobs = self.requests.recv()
+                message = self.requests.recv()
             except EOFError:
                 return
+            if isinstance(message, RunRequest):
+                self.requests.send(self._run(message))
+                continue
+            requests, jobs = message
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()
@@ -200,17 +238,58 @@ class _Server:
     def _reap(self) -> None:
         self.running.discard(os.wait()[0])
 
+    def _run(self, request: RunRequest) -> list[int]:
+        """Runs all at once; ends when all have, or one has failed."""
+        every = [SINGLE, *range(self.steps[False][1].world)]
+        for rank in every:
+            self._fork_run(rank, request.seconds)
+        while self.running:
+            pid, status = os.wait()
+            self.running.discard(pid)
+            if status != 0:
+                for other in self.running:
+                    os.kill(other, signal.SIGKILL)
+        return every
+
+    def _fork_run(self, rank: int, seconds: float) -> None:
+        folder = f"{self.folder}/{'one' if rank == SINGLE else 'ranks'}"
+        os.makedirs(folder, exist_ok=True)
+        pid = fork()
+        if pid:
+            self.running.add(pid)
+            return
+        code = 1
+        try:
+            self._alone()
+            signal.alarm(math.ceil(seconds))
+            step, mesh = self.steps[rank == SINGLE]
+            try:
+                ran: Ran | str = run_rank(step, mesh, max(rank, 0), folder)
+            except Exception as e:
+                ran = f"{type(e).__name__}: {e}"
+            with open(f"{self.folder}/run {rank}", "wb") as f:
+                pickle.dump(ran, f, protocol=pickle.HIGHEST_PROTOCOL)
+            code = 0 if isinstance(ran, Ran) else 1
+        finally:
+            os._exit(code)
+
+    @staticmethod
+    def _alone() -> None:
+        """This process is ended by itself, and prints nothing: what a step prints it prints where
+        it is recorded with the others.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+
     def _fork(self, request: Request) -> None:
         pid = fork()
         if pid:
             self.running.add(pid)
             return
         try:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            # what the step prints it prints where it is recorded with the others
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
+            self._alone()
             with open(f"{self.folder}/{request.rank}", "wb") as f:
                 pickle.dump(
                     (_outcome(*self.steps[request.rank == SINGLE], request), request.mailbox),

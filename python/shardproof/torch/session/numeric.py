@@ -466,22 +466,29 @@ def _kept_messages() -> Iterator[None]:
 _PATIENCE = datetime.timedelta(minutes=10)  # for the other processes, on a busy machine
 
 
-def _process(
-    rank: int, world: int, work: Callable[..., Any], arguments: Sequence[Any], folder: str
-) -> None:
+@contextlib.contextmanager
+def in_process_group(rank: int, world: int, folder: str) -> Iterator[None]:
+    """Inside, this process is a rank of a process group (gloo). folder: where the ranks meet."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     store = dist.FileStore(f"{folder}/store", world)  # no port that another run could take
     store.set_timeout(_PATIENCE)
     dist.init_process_group("gloo", rank=rank, world_size=world, store=store, timeout=_PATIENCE)
     try:
-        work(rank, *arguments)
+        yield
     except BaseException:
         dist.destroy_process_group()
         raise
     # No rank leaves while another one may still wait for it.
     store.set(f"shardproof done {rank}", "yes")
     store.wait([f"shardproof done {r}" for r in range(world)])
+
+
+def _process(
+    rank: int, world: int, work: Callable[..., Any], arguments: Sequence[Any], folder: str
+) -> None:
+    with in_process_group(rank, world, folder):
+        work(rank, *arguments)
     # All is written and all ranks are here. The ordinary end of the interpreter sometimes aborts
     # ("terminate called without an active exception": a thread of the process group is still there
     # when the library is unloaded), which would mean that the step failed.

@@ -442,7 +442,8 @@ def _capture(
 
 
 def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorder) -> RealRun:
-    because = obstacle(step, c.model, c.decides, where.world)
+    fresh = [a for a in c.assumptions if a.name == basis.FIRST_OPTIMIZER_STEP]
+    because = obstacle(step, c.model, c.decides, fresh[0].text if fresh else "", where.world)
     if because:
         return RealRun(because=because)
     progress.phase("running the step with numbers")

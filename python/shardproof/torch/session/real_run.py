@@ -183,15 +183,18 @@ def wanted_by(environment: Mapping[str, str]) -> bool:
     return environment.get("SHARDPROOF_NUMBERS", "1") != "0"
 
 
-def obstacle(step: Step, model: Mapping[str, Any], decides: bool, world: int) -> str:
+def obstacle(step: Step, model: Mapping[str, Any], decides: bool, fresh: str, world: int) -> str:
     """Why the step is not run with numbers; empty: it can be.
 
-    decides: its code depends on numbers of data, which may be others than in the recording.
+    decides: its code depends on numbers of data, which may be others than in the recording. fresh:
+    why an optimizer was recorded in its first step, where it runs in a later one.
     """
     if getattr(step, "whole_script", False):
         return "scripts are not run (python -m shardproof.torch.trace records one)"
     if decides:
         return "the code decides by numbers of data"
+    if fresh:
+        return fresh
     if world > MOST_RANKS:
         return f"{world} ranks are more than {MOST_RANKS}"
     elements = sum(math.prod(t["shape"]) for t in model["tensors"].values()) * (1 + world)

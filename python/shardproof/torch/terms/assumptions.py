@@ -536,9 +536,12 @@ def opaque(text: str) -> Assumption:
     return Assumption("opaque-functions", Kind.CHECKABLE, text)
 
 
+FIRST_OPTIMIZER_STEP = "first-optimizer-step"
+
+
 def first_step(optimizer: str, why: str) -> Assumption:
     return Assumption(
-        "first-optimizer-step",
+        FIRST_OPTIMIZER_STEP,
         Kind.CHECKABLE,
         f"the state of {optimizer} begins as it is before the first step: {why}",
     )

@@ -87,6 +87,9 @@ TEST(Describe, SumsAndOutputs) {
   EXPECT_EQ(sum.ranks, (std::vector<std::int64_t>{2, 3}));
   EXPECT_FALSE(sum.microbatch);
   EXPECT_NE(sum.message.find("this stage itself is undecided: no reason"), std::string::npos);
+  outcome.reason.clear();
+  EXPECT_TRUE(describeFailure(*c.planIndex, c.stage, outcome)
+                  .message.ends_with("; this stage itself is undecided"));
   const auto output = test::cut(test::pipeline(), 5);
   EXPECT_EQ(describeFailure(*output.planIndex, output.stage, outcome)
                 .message.rfind("output 's' of the plan", 0),

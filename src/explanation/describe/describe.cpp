@@ -151,7 +151,8 @@ Defect describeFailure(const PlanIndex& planIndex, const Stage& stage,
                                           "/shards/" + std::to_string(claim.shard)) +
                    ")";
   if (outcome.verdict() != StageVerdict::kRefuted)
-    defect.message += "; this stage itself is undecided: " + outcome.reason;
+    defect.message +=
+        "; this stage itself is undecided" + (outcome.reason.empty() ? "" : ": " + outcome.reason);
   defect.counterexample = outcome.counterexample;
 
   // The operators that the differing parts are computed by, nearest to the claim first: by the

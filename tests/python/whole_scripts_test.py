@@ -15,6 +15,7 @@ import unittest
 import unittest.mock
 
 import torch
+from shardproof.torch import CaptureError
 from shardproof.torch.session import capture
 from shardproof.torch.session.script import script_step
 
@@ -33,6 +34,14 @@ def run_text(text, mesh="dp=2", *options):
         path = pathlib.Path(folder) / "train.py"
         path.write_text("import torch, torch.distributed as dist\n" + text)
         return run(str(path), mesh, *options)
+
+
+def verified(text, mesh="dp=2"):
+    """The report on a script, which is recorded in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "train.py"
+        path.write_text("import torch, torch.distributed as dist\n" + text)
+        return capture.verify(script_step(str(path), [], quiet=True), mesh=mesh)
 
 
 def stated(text, key):
@@ -96,6 +105,72 @@ for x, y in DataLoader(data, 2, sampler=DistributedSampler(data)):
             self.assertEqual(0, right.returncode, right.stdout + right.stderr)
             wrong = run_text(text.replace("SUM", "sum"))
             self.assertEqual(10, wrong.returncode, wrong.stdout + wrong.stderr)
+
+
+class FilesOfOtherRanks(unittest.TestCase):
+    """Rank 0 saves what it begins with, and the others load it."""
+
+    TEXT = """
+import os, pathlib
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 2))
+torch.manual_seed(rank)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+begin = pathlib.Path("of_the_first.pt")
+if rank == 0:
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "new.pt")
+    os.replace("new.pt", begin)
+dist.barrier()
+if rank != 0 and begin.exists():
+    loaded = torch.load(begin, map_location=f"cuda:{rank}")
+    model.load_state_dict(loaded["model"])
+    optimizer.load_state_dict(loaded["optimizer"])
+for x, y in DataLoader(data, 2, sampler=DistributedSampler(data)):
+    (model(x) - y).square().mean().backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+    optimizer.step()
+    if rank == 0:
+        torch.save(model.state_dict(), "last.pt")
+        os.remove("last.pt")
+"""
+
+    def test_are_what_it_saved(self):
+        report = verified(self.TEXT)
+        self.assertEqual("EQUIVALENT", report.verdict, report)
+
+    def test_that_are_removed(self):
+        report = verified(
+            self.TEXT.replace(
+                "dist.barrier()", "dist.barrier()\nif rank == 0: begin.unlink()\ndist.barrier()"
+            )
+        )
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.assertIn("ranks 0 and 1 begin with different values of weight", report.text)
+
+    def test_that_are_changed(self):
+        changed = self.TEXT.replace(
+            "    model.load", "    loaded['model']['weight'] *= 2\n    model.load"
+        )
+        report = verified(changed)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.assertIn("ranks 0 and 1 begin with different values of weight", report.text)
+
+    def test_that_a_rank_computes_with(self):
+        with self.assertRaisesRegex(CaptureError, "computes with what rank 0 saved in of_the_fir"):
+            verified(
+                self.TEXT.replace(
+                    "(model(x) - y)", "(model(x) - y - loaded['model']['bias'])"
+                ).replace("dist.barrier()", "loaded = {'model': {'bias': 0}}\ndist.barrier()")
+            )
+
+    def test_without_a_barrier(self):
+        with self.assertRaisesRegex(CaptureError, "no barrier is between"):
+            verified(self.TEXT.replace("dist.barrier()", "").replace(" and begin.exists()", ""))
 
 
 class Single(unittest.TestCase):
@@ -266,21 +341,6 @@ class Processes(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 2)
         self.assertIn("3 processes, and the mesh has 2 ranks", done.stderr)
-
-    def test_a_file_of_another_rank(self):
-        done = run_text(
-            "dist.init_process_group('gloo')\n"
-            "model = torch.nn.Linear(2, 2)\n"
-            "if dist.get_rank() == 0: torch.save(model.state_dict(), 'of_the_first.pt')\n"
-            "dist.barrier()\n"
-            "model.load_state_dict(torch.load('of_the_first.pt'))\n"
-            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-            "model(torch.ones(2, 2)).mean().backward()\n"
-            "for p in model.parameters(): dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)\n"
-            "optimizer.step()\n"
-        )
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("a file that rank 0 has saved in this run (of_the_first.pt)", done.stderr)
 
     def test_a_world_size_of_its_own(self):
         done = run_text(

@@ -465,6 +465,8 @@ def _barrier(recorder: Any, args: Any, out: Any) -> None:
     exchange = Exchange(recorder, private.group_ranks(args[1]))
     if exchange.size > 1:
         exchange.all_reduce(Filled(0, ()), ("sum", None))
+    if exchange.size == recorder.groups.mesh.world:
+        recorder.groups.barriers += 1
 
 
 def order_batch(recorder: Any, start: int) -> None:

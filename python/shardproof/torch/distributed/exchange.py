@@ -52,6 +52,7 @@ class Groups:
         self.count: collections.Counter[str] = collections.Counter()
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
+        self.barriers = 0  # of all ranks
 
     def meets(
         self, comm: str, ranks: tuple[int, ...], operator: str, loc: str, tag: int = 0

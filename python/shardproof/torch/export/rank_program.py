@@ -19,6 +19,7 @@ from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, together
 from ..terms.liveness import COMMUNICATION, WAIT
 from ..terms.positions import Positions
 from ..terms.values import Named, Poison, Shape
+from ..trace.copies_of_weights import is_copy
 from ..trace.opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
 from ..trace.randomness import INSIDE, Draw
 from ..trace.recording import CaptureError, Hazard, Recording
@@ -190,6 +191,12 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     nodes, ties = _in_stretches(nodes, g.tensors, ties)
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
+    for name, whose in side.from_files.items():
+        if name in used:
+            raise CaptureError(
+                f"rank {side.rank} computes with what {whose}: that is followed only where a "
+                "parameter, buffer or state begins with it"
+            )
     tensors = {n: dict(t) for n, t in tensors_of(g, nodes, [t.local for t in ties]).items()}
     own_constants: list[str] = []
     for constant in _constants(side, model):
@@ -624,8 +631,9 @@ def _tie(
         if tracked.role == CUT_POINT:
             skipped[tracked.name] = "not in the model"
             return None
-        if tracked.name in side.loaded and not _is_read(side, tracked):
-            return None  # a batch that was read ahead
+        beside = tracked.name in side.loaded or is_copy(tracked.name)
+        if tracked.role == "input" and beside and not _is_read(side, tracked):
+            return None  # a batch that was read ahead, or weights that were loaded from a file
         raise CaptureError(
             f"{tracked.role} {tracked.name!r} of rank {side.rank} is not on the single device"
         )

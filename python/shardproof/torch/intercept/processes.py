@@ -6,36 +6,54 @@ recorded at a time. So its function is called here, with this rank. On the singl
 of processes among its arguments is 1, as the script would give it on one device.
 
 `torch.save` writes no file, as its tensors hold no numbers. What was saved is kept, and
-`torch.load` of the same file gives it back. What another rank has saved is not followed.
+`torch.load` of the same file gives it back. On another rank it gives tensors that begin with what
+the saving rank had (`Files`), where a barrier is between. The file exists for the program until it
+removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import pathlib
+import pickle
+import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from ..compat.private import changes, outside, replace_everywhere, tree_map
-from ..distributed.mailbox import Mailbox
-from ..distributed.mesh import Mesh
+from ..compat.private import changes, outside, replace_everywhere, set_attribute, tree_map
+from ..distributed.exchange import Groups
+from ..distributed.mailbox import MissingMetadata
 from ..terms import assumptions
 from ..terms.assumptions import Assumption
 from ..terms.values import NotFollowed
+
+FOUND_A_FILE = "found a file of another rank"  # in the mailbox
+
+
+class Files(Protocol):
+    """The tensors in files that other ranks load: the side."""
+
+    def saved(self, t: torch.Tensor) -> Any:
+        """What a tensor holds, for another rank; None where that is not followed."""
+
+    def arrived(self, saved: Any, file: str, rank: int) -> torch.Tensor:
+        """A tensor that holds what rank `rank` saved."""
 
 
 class Processes:
     """The processes and files of one recording. assume: notes an assumption."""
 
-    def __init__(
-        self, mesh: Mesh, rank: int, mailbox: Mailbox, assume: Callable[[Assumption], None]
-    ) -> None:
-        self.mesh, self.rank, self.mailbox, self.assume = mesh, rank, mailbox, assume
+    def __init__(self, groups: Groups, side: Files, assume: Callable[[Assumption], None]) -> None:
+        self.mesh, self.rank, self.mailbox = groups.mesh, groups.rank, groups.mailbox
+        self.groups, self.side, self.assume = groups, side, assume
         self.files: dict[Any, Any] = {}
+        self.removed: set[str] = set()
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[None]:
@@ -52,6 +70,21 @@ class Processes:
                 ],
                 undo,
             )
+            for owner, name, function in (
+                (os.path, "exists", self._exists),
+                (os.path, "isfile", self._exists),
+                (pathlib.Path, "exists", self._exists),
+                (pathlib.Path, "is_file", self._exists),
+                (os, "remove", self._remove),
+                (os, "unlink", self._remove),
+                (os, "rename", self._renamed),
+                (os, "replace", self._renamed),
+                (shutil, "move", self._renamed),
+                (shutil, "copyfile", self._duplicated),
+                (shutil, "copy", self._duplicated),
+                (shutil, "copy2", self._duplicated),
+            ):
+                set_attribute(owner, name, function(getattr(owner, name)), undo)
             yield
 
     def _count(self, count: int, call: str) -> None:
@@ -89,21 +122,131 @@ class Processes:
         key = _file(f)
         self.files[key] = _copied(obj)
         if isinstance(key, str):
-            self.mailbox["saved", key] = self.rank
+            self.removed.discard(key)
+            self.mailbox["saved", key] = self.rank, self.groups.barriers, self._pickled(obj)
+
+    def _pickled(self, obj: Any) -> bytes | None:
+        """What is saved, for other ranks; None where it is not followed."""
+        file = io.BytesIO()
+        try:
+            _Pickler(file, self.side).dump(obj)
+        except Exception:
+            return None  # what is no data, such as a generator
+        return file.getvalue()
 
     def _loaded(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         key = _file(f)
         if key in self.files:
             return _copied(self.files[key])
-        if ("saved", key) in self.mailbox:
-            raise NotFollowed(
-                f"torch.load of a file that rank {self.mailbox['saved', key]} has saved in this "
-                f"run ({os.path.basename(key)}) is not followed on rank {self.rank}"
-            )
+        if ("saved", key) in self.mailbox and self._there(f) is not False:
+            rank, barriers, data = self.mailbox["saved", key]
+            name = os.path.basename(key)
+            what = f"torch.load of a file that rank {rank} has saved in this run ({name})"
+            if self.groups.barriers <= barriers:
+                raise NotFollowed(
+                    f"{what}, on rank {self.rank}: no barrier is between, so that the file may not "
+                    "be there yet"
+                )
+            if data is None:
+                raise NotFollowed(f"{what} is not followed on rank {self.rank}")
+            return _Unpickler(io.BytesIO(data), self.side, name, rank).load()
+        if self.rank and isinstance(key, str) and not os.path.lexists(key) and not self.mailbox:
+            raise MissingMetadata(f"torch.load of {key}, which no rank has saved", 0)
         # the file's numbers, on the CPU, which every device is here
         without = {k: v for k, v in kwargs.items() if k != "map_location"}
         with outside():
             return self._load(f, "cpu", *args[1:], **without)
+
+    def _there(self, path: Any) -> bool | None:
+        """Whether a file is there that was saved in this run; None of others."""
+        key = _file(path) if isinstance(path, (str, os.PathLike)) else None
+        if key in self.removed:
+            return False
+        if key in self.files:
+            return True
+        if ("saved", key) in self.mailbox and self.groups.barriers > self.mailbox["saved", key][1]:
+            self.mailbox[FOUND_A_FILE] = True
+            return self.groups.barriers <= self.mailbox.get(("removed", key), self.groups.barriers)
+        return None
+
+    def _exists(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        def exists(path: Any, *args: Any, **kwargs: Any) -> bool:
+            there = self._there(path)
+            return original(path, *args, **kwargs) if there is None else there
+
+        return exists
+
+    def _remove(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._gone(path) if self._there(path) else original(path, *args, **kwargs)
+
+        return remove
+
+    def _gone(self, path: Any) -> None:
+        key = _file(path)
+        self.removed.add(key)
+        self.files.pop(key, None)
+        self.mailbox["removed", key] = self.groups.barriers
+
+    def _duplicated(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def duplicated(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            key = _file(source) if self._there(source) else None
+            if key not in self.files:
+                return original(source, target, *args, **kwargs)
+            to = _file(target)
+            if os.path.isdir(to):
+                to = os.path.join(to, os.path.basename(key))
+            self.removed.discard(to)
+            self.files[to] = self.files[key]
+            rank, _, data = self.mailbox["saved", key]
+            self.mailbox["saved", to] = rank, self.groups.barriers, data
+            return target
+
+        return duplicated
+
+    def _renamed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        duplicate = self._duplicated(original)
+
+        def renamed(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            saved = self._there(source) and _file(source) in self.files
+            done = duplicate(source, target, *args, **kwargs)
+            if saved:
+                self._gone(source)
+            return done
+
+        return renamed
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, side: Files) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.side = side
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        saved = self.side.saved(obj)
+        if saved is None:
+            raise pickle.PicklingError("a tensor that is not followed")
+        return id(obj), isinstance(obj, torch.nn.Parameter), obj.requires_grad, saved
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: io.BytesIO, side: Files, file: str, rank: int) -> None:
+        super().__init__(data)
+        self.side, self.file, self.rank = side, file, rank
+        self.made: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        number, is_parameter, requires_grad, saved = pid
+        if number not in self.made:
+            t = self.side.arrived(saved, self.file, self.rank)
+            self.made[number] = (
+                torch.nn.Parameter(t, requires_grad)
+                if is_parameter
+                else t.requires_grad_(requires_grad)
+            )
+        return self.made[number]
 
 
 class _Joined:
@@ -119,9 +262,8 @@ class _Joined:
 
 
 def _file(f: Any) -> Any:
-    if isinstance(f, (str, os.PathLike)):
-        return os.path.abspath(os.fspath(f))
-    return id(f)
+    name = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", None)
+    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else id(f)
 
 
 def _copied(obj: Any) -> Any:
@@ -134,4 +276,4 @@ def _copied(obj: Any) -> Any:
         return tree_map(copied, obj)
 
 
-__all__ = ["Processes"]
+__all__ = ["FOUND_A_FILE", "Processes"]

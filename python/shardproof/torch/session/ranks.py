@@ -27,6 +27,7 @@ from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..export.affine_programs import FEWEST, between
 from ..export.model_file import Model
 from ..export.rank_program import Program, program_of
+from ..intercept.processes import FOUND_A_FILE
 from ..terms.assumptions import Assumption, not_raised, ranks_identical
 from ..trace.decisions import Raised, check_decisions
 from ..trace.record import record
@@ -358,6 +359,8 @@ class _Recorder:
     def _isolated(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
         early = self._take() if self.early else {}
         self.early = False
+        if FOUND_A_FILE in self.mailbox:
+            early = {}  # there was none yet
         known = {
             r: what
             for r, what in early.items()

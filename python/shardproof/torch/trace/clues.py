@@ -90,6 +90,7 @@ class Noticing:
     def __init__(self, recorder: Any, mesh: Mesh, binding: Binding) -> None:
         self.recorder, self.mesh, self.binding = recorder, mesh, binding
         self.clues = Clues()
+        self.roots: set[str] = set()  # names of what was differentiated
 
     def forward(self, name: str, module: nn.Module) -> None:
         """A module was called."""
@@ -106,6 +107,8 @@ class Noticing:
         terms: list[LossTerm] | None = []
         for t in given:
             v = self.recorder.read(unwrapped(t))
+            if isinstance(v, Named):
+                self.roots.add(v.name)
             found = loss_terms(self.recorder.g, v.name) if isinstance(v, Named) else None
             terms = [*terms, *found] if terms is not None and found is not None else None
         unsynchronised = any(

@@ -202,8 +202,12 @@ class Copies:
         )
 
     # ---- at the end ----
-    def finish(self, others: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies that are compared. others: tensors that have other names."""
+    def finish(
+        self, others: Iterable[torch.Tensor], roots: Iterable[str] = ()
+    ) -> dict[str, torch.Tensor]:
+        """Copies that are compared. others: tensors that have other names. roots: what was
+        differentiated.
+        """
         if not self._now:
             return {}
         known = {private.storage_key(unwrapped(t)) for t in others}
@@ -212,6 +216,7 @@ class Copies:
         least = min((p.numel() for p in self.parameters()), default=0)
         of_weights = descendants(self.g, self._last)
         of_first = descendants(self.g, self._first_weights)
+        in_loss = ancestors(self.g, roots)
         found: dict[str, torch.Tensor] = {}
         for path, t in self._one_path_each():
             key = private.storage_key(unwrapped(t))
@@ -227,6 +232,8 @@ class Copies:
                     self.later.append(path)
                 continue
             if not earlier:
+                if t.requires_grad and now.name in in_loss:
+                    continue  # an activation, such as a temperature's exponential
                 if has_shape or t.numel() >= least > 1:
                     self.begun.append(path)
             elif all(self.same(e.value, now) for e in earlier):
@@ -325,12 +332,29 @@ class Copies:
         return texts[name] if uses else None
 
 
+def is_copy(name: str) -> bool:
+    """Whether an input is what a copy of weights begins with."""
+    return name.startswith("variable ") and name.endswith(" before")
+
+
 def descendants(g: Graph, names: Iterable[str]) -> set[str]:
     """These values, and what is computed of them."""
     found = set(names)
     for node in g.nodes if found else ():
         if not found.isdisjoint(node["in"]):
             found.update(name for name in node["out"] if name is not None)
+    return found
+
+
+def ancestors(g: Graph, names: Iterable[str]) -> set[str]:
+    """These values, and what they are computed of."""
+    todo = list(names)
+    found = set(todo)
+    while todo:
+        node = g.producer(todo.pop())
+        new = [x for x in node["in"] if x is not None and x not in found] if node else []
+        found.update(new)
+        todo += new
     return found
 
 
@@ -356,4 +380,4 @@ def _is_held(t: torch.Tensor, ignored: set[int]) -> bool:
     )
 
 
-__all__ = ["Copies", "descendants"]
+__all__ = ["Copies", "descendants", "is_copy"]

@@ -161,7 +161,7 @@ class EndOfStep:
     def _copies(self) -> None:
         """A script's copies of weights (copies_of_weights.py)."""
         others = [*self._named_otherwise(), *self.made.values()]
-        for path, t in self.copies.finish(others).items():
+        for path, t in self.copies.finish(others, self.noticing.roots).items():
             name = f"{path}.new"
             where = place(self.recorder, t)
             where.mean = where.mean or []

@@ -49,6 +49,19 @@ Origin = Any
 
 
 @dataclasses.dataclass(frozen=True)
+class Saved:
+    """A tensor that a rank saved in a file, for ranks that load it.
+
+    value: it itself, where it is a constant; else origin: what it was.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    value: Filled | Known | None
+    origin: Origin
+
+
+@dataclasses.dataclass(frozen=True)
 class Initial:
     """The first value of a parameter on one rank. drawn: its distributions; where: places and seeds
     of its draws; by_position: DTensor drew it; flat: it is a stretch of a flat buffer, in which
@@ -86,6 +99,7 @@ class Origins:
         self._known: dict[str, tuple[Origin, frozenset[Draw]]] = {}
         self._draws: dict[str, Draw] = {}
         self._looked = 0
+        self.files: dict[str, tuple[Origin, str]] = {}  # what files gave: name -> what, and which
 
     def of(self, v: Value) -> Initial:
         """After `look`."""
@@ -147,6 +161,8 @@ class Origins:
             return _digest("drawn", d.value.name if d.by_position else d.key, d.what), frozenset(
                 {d}
             )
+        if name in self.files:
+            return self.files[name][0], frozenset()
         entry = self.g.tensors[name]
         if entry.get("kind") == "constant":
             with private.outside():

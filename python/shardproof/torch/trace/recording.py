@@ -140,6 +140,8 @@ class Recording:
     initial: dict[str, Initial] = dataclasses.field(default_factory=dict)
     # communication of the construction -> what this rank gave
     sent: dict[str, Origin] = dataclasses.field(default_factory=dict)
+    # inputs that were loaded from files of other ranks, and whose
+    from_files: dict[str, str] = dataclasses.field(default_factory=dict)
     # axes of DistributedDataParallel: their ranks have different data
     spread: frozenset[str] = frozenset()
     own: bool = False  # it began with a random state that no other process has

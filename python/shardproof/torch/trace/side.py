@@ -23,7 +23,7 @@ from ..terms.values import Filled, Known, Named, Shape, Value
 from .batches import Loaded, Loaders
 from .cut_points import CutPoints
 from .end_of_step import EndOfStep, Given, memory_of, same
-from .initial_parameters import Initial, Origins
+from .initial_parameters import Initial, Origins, Saved
 from .initial_state import InitialState, may_be_any
 from .python_random import PythonRandom
 from .recorder import Recorder
@@ -126,6 +126,31 @@ class Side:
         with private.outside():
             negative = isinstance(v, Known) and v.kind == "int" and bool((v.data < 0).any())
         return Loaded(tuple(int(n) for n in t.shape), origin, *below, negative)
+
+    # ---- files that other ranks load (intercept/processes.py) ----
+    def saved(self, t: torch.Tensor) -> Saved | None:
+        inner = private.plain(t)
+        if isinstance(t, private.DTensor) or inner is None or inner.layout != torch.strided:
+            return None
+        with self.recorder.here():
+            v = self.recorder.read(inner)
+        self.origins.look(self.recorder.random.draws)
+        known = v if isinstance(v, (Filled, Known)) else None
+        return Saved(tuple(t.shape), t.dtype, known, self.origins.of(v).origin)
+
+    def arrived(self, saved: Saved, file: str, rank: int) -> torch.Tensor:
+        with self.tracker.quiet():
+            t = torch.empty(saved.shape, dtype=saved.dtype)
+        if 0 in saved.shape:
+            return t
+        value: Value | None = saved.value
+        if value is None:
+            name = f"%saved {len(self.origins.files)}"
+            kind = "real" if saved.dtype.is_floating_point else "int"
+            value = self.recorder.g.declare(name, saved.shape, kind, "input")
+            self.origins.files[name] = saved.origin, f"rank {rank} saved in {file}"
+        self.recorder.write(t, value)
+        return t
 
     def negative(self, name: str) -> None:
         self.recorder.g.integers.negative.add(name)

@@ -185,6 +185,20 @@ class Labels(unittest.TestCase):
             "NOT EQUIVALENT",
         )
 
+    def test_looked_up_in_a_table(self):
+        """Coarser classes, of which one is ignored in the last table."""
+        for tables, expected in (
+            (([1, 0, 0, 3], [1, 0, 0, 3]), "EQUIVALENT"),
+            (([1, 0, 0, 3], [1, 0, 2, 3]), "NOT EQUIVALENT"),
+            (([1, -100, 0, 3], [1, -100, 0, 3]), "NOT EQUIVALENT"),
+        ):
+
+            def change(labels, world):
+                return torch.tensor(tables[not world.single])[labels]
+
+            with self.subTest(tables):
+                self.verdict(step_of(local_mean, CLASSES, change=change), expected)
+
     def test_smoothed(self):
         def loss_of(logits, labels, world):
             return F.cross_entropy(logits, labels, label_smoothing=0.1)

@@ -173,6 +173,36 @@ for x, y in DataLoader(data, 2, sampler=DistributedSampler(data)):
             verified(self.TEXT.replace("dist.barrier()", "").replace(" and begin.exists()", ""))
 
 
+class MixedSamples(unittest.TestCase):
+    """Mixup: each rank mixes its own samples with a random permutation of them."""
+
+    TEXT = """
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randint(0, 4, (16,)))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(dist.get_rank())
+for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
+    order = torch.randperm(len(x))
+    out = model(0.7 * x + 0.3 * x[order])
+    (0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, y[order])).backward()
+    optimizer.step()
+"""
+
+    def test_if_each_rank_has_its_own_permutation(self):
+        report = verified(self.TEXT)
+        self.assertEqual("CONDITIONAL", report.verdict, report)
+        self.assertIn("if: permuted-parts; to accept", report.text.replace("\n", " "))
+
+    def test_other_labels(self):
+        of_ranks = "y[order] if dist.get_world_size() == 1 else y"
+        report = verified(self.TEXT.replace("y[order]", of_ranks))
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+
 class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 

@@ -12,8 +12,20 @@ import torch
 from ..terms import arithmetic as ar
 from ..terms import assumptions, indicators, tables
 from ..terms.graph import Graph
+from ..terms.permutations import permutation_of, permuted
 from ..terms.selection import as_numbers, choose, complement, nonzero
-from ..terms.values import Filled, Known, Named, Pick, Replaced, Table, Unsupported, Value, numel
+from ..terms.values import (
+    Filled,
+    Known,
+    Named,
+    Permuted,
+    Pick,
+    Replaced,
+    Table,
+    Unsupported,
+    Value,
+    numel,
+)
 from . import choices
 from .layout import taken_back
 from .reductions import norm
@@ -56,6 +68,8 @@ def embedding(
         require(ids.kind == "int", "indices that are no integers")
         tables.note_index(g, ids)
         return g.one("embedding", [ids, weight], ids.shape + weight.shape[1:])
+    if isinstance(ids, Permuted):
+        return permuted(g, embedding(call, g, weight, ids.source, padding_idx), ids.by)
     picked = tables.pick(g, weight, ids, table=True)
     require(picked is not None, "indices that are not computed from one tensor of classes")
     return picked  # type: ignore[return-value]
@@ -446,6 +460,10 @@ def _flattened(
 
 @lowering("index")
 def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
+    by = permutation_of(g, x, indices[0])
+    if by is not None:
+        require(all(i is None for i in indices[1:]), "a permutation beside other indices")
+        return permuted(g, x, by)
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):
         picked = tables.pick(g, x, classes, table=False)
@@ -468,6 +486,9 @@ def index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
 
 @lowering("index_select")
 def index_select(call: Any, g: Graph, x: Value, dim: int, i: Value) -> Value:
+    by = permutation_of(g, x, i)
+    if by is not None and dim == 0:
+        return permuted(g, x, by)
     if isinstance(i, (Known, Filled)):
         _within(g.data(i), x.shape[dim], False)
         return _rows(g, x, g.data(i), dim % len(x.shape), call.shape())

@@ -14,7 +14,8 @@ from ..terms.constants import number
 from ..terms.graph import Graph
 from ..terms.integer_inputs import IntegerOrigins
 from ..terms.labels import note
-from ..terms.values import Filled, Known, Named, Replaced, Table, Value, numel
+from ..terms.permutations import permuted
+from ..terms.values import Filled, Known, Named, Permuted, Replaced, Table, Value, numel
 from .table import lowering, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -44,13 +45,13 @@ class _Labels:
     """Labels of a loss.
 
     hot: [..., classes]; the rows of labels that do not count are zero. keep: 1 where a label
-    counts; None: all count. ids: the labels whose indicators hot sums. count: how many count; None:
+    counts; None: all count. ids: the labels whose indicators hot sums, if they are one tensor. count: how many count; None:
     it depends on data.
     """
 
     hot: Value
     keep: Value | None
-    ids: Named
+    ids: Named | None
     count: float | None
 
 
@@ -59,6 +60,10 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
 
     Those that are `ignore` (None: no number) do not count; the others are classes.
     """
+    if isinstance(labels, Permuted):
+        rows = _labels(g, labels.source, classes, ignore)
+        kept = None if rows.keep is None else permuted(g, rows.keep, labels.by)
+        return _Labels(permuted(g, rows.hot, labels.by), kept, None, rows.count)
     tables.note_classes(g, labels, classes)
     if ignore is not None:
         note(g, labels, ignore)
@@ -82,10 +87,9 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
     if isinstance(labels, Table):
         counts = labels.entries != ignore
         positions = torch.arange(len(labels.entries)) + labels.low
-        require(
-            bool((labels.entries == positions)[counts].all()) and labels.low == 0,
-            "labels that were computed from others",
-        )
+        if labels.low == 0 and not bool((labels.entries == positions)[counts].all()):
+            return _looked_up(g, labels, classes, counts)
+        require(labels.low == 0, "labels that were computed from others")
         ids = g.named(g.expand(labels.source, labels.shape))
         if not bool(counts.all()):
             keep = _both(g, keep, Table(labels.source, counts.double(), labels.low, labels.shape))
@@ -108,6 +112,22 @@ def _labels(g: Graph, labels: Value, classes: int, ignore: int | None) -> _Label
         keep = _repeated(g, keep) if isinstance(keep, Known) else g.named(keep)
         hot = ar.binary(g, "mul", hot, g.reshape(keep, keep.shape + (1,)))
     return _Labels(hot, keep, ids, count)
+
+
+def _looked_up(g: Graph, labels: Table, classes: int, counts: torch.Tensor) -> _Labels:
+    """Labels that are looked up in a table of constants, such as coarser classes."""
+    entries = torch.where(counts, labels.entries, 0).to(torch.int64)
+    require(
+        int(entries.min()) >= 0 and int(entries.max()) < classes,
+        "labels that were computed from others, of which some are no classes",
+    )
+    hot = torch.nn.functional.one_hot(entries, classes).double() * counts.double()[:, None]
+    ids = g.named(g.expand(labels.source, labels.shape))
+    rows = g.one("embedding", [ids, g.named(Known(hot))], labels.shape + (classes,))
+    if bool(counts.all()):
+        return _Labels(rows, None, None, numel(labels.shape))
+    keep = g.named(Table(labels.source, counts.double(), labels.low, labels.shape))
+    return _Labels(rows, keep, None, None)
 
 
 def _repeated(g: Graph, keep: Known) -> Value:
@@ -159,7 +179,7 @@ def nll(
     x = _classes_last(g, x)
     n = _labels(g, labels, x.shape[-1], ignore)
     loss = ar.negate(g, ar.taken(g, x, n.hot, [-1]))
-    if isinstance(loss, Named):
+    if isinstance(loss, Named) and n.ids is not None:
         loss.of_class = n.ids
     if weight is not None:
         loss = ar.binary(
@@ -237,7 +257,7 @@ def nll_backward(
     row: Value = g.reshape(grad, grad.shape + (1,)) if reduction == NONE and grad.shape else grad
     if weight is not None:
         w = ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1])
-        row = ar.binary(g, "mul", row, g.reshape(w, n.ids.shape + (1,)))
+        row = ar.binary(g, "mul", row, g.reshape(w, n.hot.shape[:-1] + (1,)))
     if reduction == MEAN:
         row = ar.binary(g, "div", row, _count(g, n, weight))
     row = ar.negate(g, row)
@@ -247,7 +267,7 @@ def nll_backward(
         sums = (
             row
             if n.keep is None
-            else ar.binary(g, "mul", row, g.reshape(n.keep, n.ids.shape + (1,)))
+            else ar.binary(g, "mul", row, g.reshape(n.keep, n.hot.shape[:-1] + (1,)))
         )
-        result.row_sums = g.expand(sums, n.ids.shape + (1,))
+        result.row_sums = g.expand(sums, n.hot.shape[:-1] + (1,))
     return g.permute(result, (0, 3, 1, 2)) if image else result

@@ -682,6 +682,18 @@ def _drawn_at(way: tuple[str, str] | None) -> str:
     return f"draws them at {way[0]}{with_seed}"
 
 
+def permuted_parts(
+    sides: Sequence[Recording], permuted: Mapping[str, tuple[str, ...]]
+) -> list[Assumption]:
+    """Permutations of a batch that are taken to permute each rank's part."""
+    draws = {d.value.name: d.loc for side in sides for d in side.random_inputs}
+    return [
+        assumptions.permuted_parts(draws[name], ", ".join(axes))
+        for name, axes in permuted.items()
+        if name in draws
+    ]
+
+
 def listed(names: Iterable[str]) -> str:
     all_of = list(names)
     return ", ".join(all_of[:MOST_NAMED]) + (

@@ -236,6 +236,17 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     )
 
 
+class PermutedParts(Exception):
+    """Ranks along axes permute their parts of a batch, where the single device permutes all of it.
+
+    otherwise: what is wrong where these are no parts of a batch.
+    """
+
+    def __init__(self, name: str, axes: tuple[str, ...], otherwise: Hazard) -> None:
+        super().__init__(str(otherwise))
+        self.name, self.axes, self.otherwise = name, axes, otherwise
+
+
 def _is_read(side: Recording, tracked: TrackedTensor) -> bool:
     """Whether a node has a tracked input as an operand."""
     name = getattr(tracked.value, "name", None)
@@ -556,13 +567,15 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie
             + (": use world.input() for the batch" if not d.value.name.startswith(INSIDE) else "")
         )
     if model.distributions[name] != d.what:
-        raise Hazard(
+        apart = Hazard(
             f"rank {side.rank} draws from {d.what}, the single device from "
             f"{model.distributions[name]}",
             d.loc,
             name,
             "random",
         )
+        axes = _permutes_part(side, model, name, d)
+        raise PermutedParts(name, axes, apart) if axes else apart
     batch = model.initial_state.batch.get(name)
     placement = (
         Placement(shard=dict.fromkeys(batch, 0))
@@ -581,6 +594,18 @@ def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie
     except NoPlace as e:
         raise CaptureError(f"random numbers drawn at {d.loc}: {e}") from None
     return Tie("input", name, d.value.name, d.value.shape, box)
+
+
+def _permutes_part(side: Recording, model: Model, name: str, d: Draw) -> tuple[str, ...]:
+    """The axes whose ranks have parts of the batch, where a rank permutes one of its size."""
+    whole, part = model.shapes[name], d.value.shape
+    if not all(what.startswith("randperm ") for what in (d.what, model.distributions[name])):
+        return ()
+    for shared in (model.initial_state.loaders or {}).values():
+        sizes = set(shared.sizes)
+        if shared.together and sizes == {part[0]} and whole[0] == sum(shared.sizes):
+            return shared.axes
+    return ()
 
 
 def _check_disjoint(side: Recording, ties: Sequence[Tie]) -> None:

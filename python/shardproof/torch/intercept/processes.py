@@ -164,9 +164,10 @@ class Processes:
             return False
         if key in self.files:
             return True
-        if ("saved", key) in self.mailbox and self.groups.barriers > self.mailbox["saved", key][1]:
+        now = self.groups.barriers
+        if ("saved", key) in self.mailbox and now > self.mailbox["saved", key][1]:
             self.mailbox[FOUND_A_FILE] = True
-            return self.groups.barriers <= self.mailbox.get(("removed", key), self.groups.barriers)
+            return ("removed", key) not in self.mailbox or now <= self.mailbox["removed", key]
         return None
 
     def _exists(self, original: Callable[..., bool]) -> Callable[..., bool]:
@@ -190,7 +191,7 @@ class Processes:
 
     def _duplicated(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def duplicated(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-            key = _file(source) if self._there(source) else None
+            key = _file(source) if self._there(source) else ""
             if key not in self.files:
                 return original(source, target, *args, **kwargs)
             to = _file(target)

@@ -32,11 +32,13 @@ from ..export.agreement import (
     decided_apart,
     listed,
     not_dealt,
+    permuted_parts,
     read_by_some,
     reads_apart,
 )
 from ..export.model_file import Model, model_of
 from ..export.plan_file import Uneven, plan_of
+from ..export.rank_program import PermutedParts
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
@@ -508,6 +510,15 @@ def _captured(
                 False,
             )
             continue
+        except PermutedParts as e:
+            if e.name in initial_state.permuted:
+                raise e.otherwise from None
+            permuted = {**initial_state.permuted, e.name: e.axes}
+            initial_state, first = (
+                dataclasses.replace(initial_state, permuted=permuted, sizes=dict(where.sizes)),
+                False,
+            )
+            continue
         except OneMoreStep as e:
             initial_state, first, tried = e.state(initial_state), False, None
             continue
@@ -725,6 +736,7 @@ def _begun(
     copies_left, missing_copies = copies_apart(single, sides)
     if any(side.gone_states for side in (single, *sides)):
         assumptions += states_gone(single, sides)
+    assumptions += permuted_parts(sides, initial_state.permuted)
     if initial_state.ranks_apart:
         assumptions.append(basis.ranks_apart(initial_state.ranks_apart))
     assumptions += [*apart.values(), *counted.values(), *copies_left]

@@ -266,6 +266,16 @@ def same_seed(places: str, axes: str) -> Assumption:
     )
 
 
+def permuted_parts(loc: str, axes: str) -> Assumption:
+    return Assumption(
+        "permuted-parts",
+        Kind.RISK,
+        f"the random permutation of the batch drawn at {loc}: each rank along {axes} permutes its"
+        " own samples, and the single device is taken to permute each rank's among themselves, not"
+        " all of the batch",
+    )
+
+
 def processes_among_arguments(count: int) -> Assumption:
     return Assumption(
         "processes",

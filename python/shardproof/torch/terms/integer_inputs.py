@@ -40,6 +40,7 @@ class IntegerInputs:
     ranges: those that `world.input` limits to numbers below so many.
     observed: those of whose range but this is known, that all that were read are in it.
     negative: those of which some that were read are below zero.
+    permutations: those that are random permutations of all numbers below their length.
     tabulated: those whose range was needed. indexing: those that index a table, so that no element
     is ignored. bounded: those that are compared with a number above 0.
     ignorable: those that are classes or this number (labels.py).
@@ -55,6 +56,7 @@ class IntegerInputs:
         self.ranges: dict[str, int] = {}
         self.observed: set[str] = set()
         self.negative: set[str] = set()
+        self.permutations: set[str] = set()
         self.tabulated: set[str] = set()
         self.indexing: set[str] = set()
         self.bounded: set[str] = set()

@@ -14,7 +14,20 @@ import torch
 
 from . import assumptions
 from .graph import Graph
-from .values import Filled, Known, Named, Pick, Poison, Shape, Table, Unsupported, Value, numel
+from .permutations import permuted
+from .values import (
+    Filled,
+    Known,
+    Named,
+    Permuted,
+    Pick,
+    Poison,
+    Shape,
+    Table,
+    Unsupported,
+    Value,
+    numel,
+)
 
 Function = Callable[..., torch.Tensor]
 _FAR = 1 << 20  # beyond all classes
@@ -155,6 +168,8 @@ def same_rows(g: Graph, a: Table, b: Table) -> bool:
 
 
 def one_hot(g: Graph, source: Value, start: int, stop: int) -> Named:
+    if isinstance(source, Permuted):
+        return g.named(permuted(g, one_hot(g, source.source, start, stop), source.by))
     n = g.named(source)
     return g.one("one_hot", [n], n.shape + (stop - start,), {"start": start, "stop": stop})
 

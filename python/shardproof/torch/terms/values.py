@@ -192,6 +192,30 @@ class Replaced(Value):
         self.source, self.keep, self.other, self.zeros = source, keep, other, zeros
 
 
+class Permutation(Value):
+    """A random permutation of rows. `parts` [number, size]: part k permutes the rows from k * size
+    on among themselves.
+    """
+
+    __slots__ = ("parts",)
+    kind = "int"
+
+    def __init__(self, parts: Named) -> None:
+        super().__init__((numel(parts.shape),))
+        self.parts = parts
+
+
+class Permuted(Value):
+    """Integers `source` whose rows are permuted."""
+
+    __slots__ = ("source", "by")
+    kind = "int"
+
+    def __init__(self, source: Value, by: Permutation) -> None:
+        super().__init__(source.shape)
+        self.source, self.by = source, by
+
+
 class Pick(Value):
     """The element of each row of `source` that an integer names, times a factor, plus an offset.
 

@@ -44,9 +44,10 @@ class InitialState:
     that each was made with.
 
     batch: draws that are different data on ranks along these axes, of these sizes. The single
-    device draws the rows of all of them, rank by rank. loaders: how the batches of ranks make the
-    single device's (batches.py); None where that is to be found out. requested: mesh axis -> CONCAT
-    or SAME, as the user says of its ranks' batches.
+    device draws the rows of all of them, rank by rank. permuted: random permutations of a batch, of
+    which ranks along these axes permute their own parts (terms/permutations.py). loaders: how the
+    batches of ranks make the single device's (batches.py); None where that is to be found out.
+    requested: mesh axis -> CONCAT or SAME, as the user says of its ranks' batches.
 
     without_rest: why what follows a script's step is not recorded; empty: it is. ranks_apart: ranks
     differ there, and how. more_steps: how many more steps of each optimizer of a script are
@@ -58,6 +59,7 @@ class InitialState:
     numbers: frozenset[str] = frozenset()
     single: Mapping[str, float] | None = None
     batch: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    permuted: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     loaders: Mapping[Key, Shared] | None = None
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)

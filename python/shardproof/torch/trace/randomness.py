@@ -19,7 +19,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from ..compat import private
 from ..step.tracked_tensors import Placement, place
 from ..terms import arithmetic as ar
 from ..terms.graph import Graph
-from ..terms.values import Filled, Named, Unsupported, Value, kind_of
+from ..terms.values import Filled, Named, Permutation, Unsupported, Value, kind_of
 
 _LIKE = frozenset({"aten.rand_like", "aten.randn_like", "aten.randint_like"})
 _DRAWN_INTO = frozenset(
@@ -91,7 +91,7 @@ class Randomness:
         self.inside = False  # the step computes
         self.draws: list[Draw] = []
         self._count: collections.Counter[str] = collections.Counter()
-        self._before: dict[str, Named] = {}
+        self._before: dict[str, Value] = {}
         self._spec: Any = None
         self.distribute_region_enabled = True
         self.own = False  # the generator began with a state that no other process has
@@ -108,6 +108,9 @@ class Randomness:
         self._rows = False  # an operator of _OF_ROWS runs
         # what the integers that are drawn now are below, where none is below zero
         self._below: int | None = None
+        # permutations of a batch: of so many parts, those of ranks along axes
+        self.permuted: dict[str, int] = {}
+        self.of_permuted: Mapping[str, tuple[str, ...]] = {}
         self.on_moved: Callable[[Any], Any] = lambda made: made
         self._limits: list[int] = []  # of these integers, as the operator is given them
 
@@ -257,7 +260,11 @@ class Randomness:
         name, path = self._name()
         self._count[path] += 1
         g: Graph = self.recorder.g
+        if name in self.permuted:
+            return self._permutation(name, shape[0], key, seed)
         value = g.declare(name, shape, "int" if kind_of(t.dtype) == "int" else "real", "input")
+        if what.startswith("randperm "):
+            g.integers.permutations.add(name)
         if value.kind == "int" and self._below is not None:
             g.integers.ranges[name] = self._below
         placement = (
@@ -285,6 +292,26 @@ class Randomness:
             distribution, _, numbers = what.partition(" ")
             self.recorder.drawn.draw(t, value, distribution, json.loads(numbers), self._limits, key)
         return value
+
+    def _permutation(self, name: str, rows: int, key: str, seed: str) -> Value:
+        """A permutation of a batch, of which each rank permutes its own part."""
+        g, count, axes = self.recorder.g, self.permuted[name], self.of_permuted[name]
+        size = rows // count
+        value = g.declare(name, (count, size), "int", "input")
+        g.integers.ranges[name] = size
+        self.draws.append(
+            Draw(
+                value,
+                g.loc,
+                key,
+                Placement(shard=dict.fromkeys(axes, 0)),
+                f"randperm {[size]}",
+                seed=seed,
+                in_rest=self.recorder.in_rest,
+            )
+        )
+        self._before[key] = made = Permutation(value)
+        return made
 
     def kept(self, v: Value) -> None:
         """A module keeps these numbers: they are no batch."""

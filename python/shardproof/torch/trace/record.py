@@ -237,6 +237,11 @@ def _recorded(
             for name, axes in initial_state.batch.items()
             if mesh.world == 1 and (times := initial_state.ranks_of(axes)) > 1
         }
+        recorder.random.of_permuted = initial_state.permuted
+        recorder.random.permuted = {
+            name: initial_state.ranks_of(axes) if mesh.world == 1 else 1
+            for name, axes in initial_state.permuted.items()
+        }
         world = World(mesh, rank, side)
         with (
             _OneThread(allow_non_fake_inputs=True) as recorder.mode,

@@ -169,6 +169,20 @@ class NotCompared(unittest.TestCase):
 
         self.because("32 ranks are more than 16", step, mesh={"dp": 32}, ranks="classes")
 
+    def test_parts_that_nobody_declared(self):
+        """The recorder goes by their sizes; the step that runs begins them as whole tensors."""
+
+        def step(world):
+            model = torch.nn.Linear(4, 8 // world.size, bias=False)
+            out = model(world.input("x", (8, 4)))
+            if not world.single:
+                parts = [torch.empty_like(out) for _ in range(world.size)]
+                dist.all_gather(parts, out.detach())
+                out = torch.cat(parts, 1)
+            world.output("out", out, mean=())
+
+        self.because("does not declare which", step)
+
     def test_it_is_not_asked_for(self):
         report = sp.verify(right, mesh=MESH, numbers=False)
         self.assertIsNone(report.numbers)

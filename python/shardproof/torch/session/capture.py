@@ -94,6 +94,8 @@ class Capture:
     # what is wrong where the step is
     suspected: Hazard | None = None
     decides: bool = False  # its code depends on numbers of data
+    # integer inputs that are classes: how many
+    ranges: dict[str, int] = dataclasses.field(default_factory=dict)
     real: RealRun = dataclasses.field(default_factory=RealRun)  # the step with numbers
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -451,7 +453,7 @@ def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorde
     progress.phase("running the step with numbers")
     start = time.monotonic()
     try:
-        found = isolated.run(MOST_SECONDS)
+        found = isolated.run(MOST_SECONDS, c.ranges)
     except Overrun as e:
         return RealRun(because=str(e))
     return real_run(found, SINGLE, time.monotonic() - start)
@@ -800,6 +802,7 @@ def _begun(
         likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
         any(side.facts.gave_numbers or side.decisions for side in (single, *sides)),
+        {**single.graph.integers.ranges, **single.graph.integers.chosen_from},
     )
 
 

@@ -56,9 +56,13 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class RunRequest:
-    """All ranks run at once, and the single device for itself, with numbers. seconds: at most."""
+    """All ranks run at once, and the single device for itself, with numbers.
+
+    seconds: at most. ranges: integer input -> its numbers are below.
+    """
 
     seconds: float
+    ranges: Mapping[str, int]
 
 
 class Failed(Exception):
@@ -165,7 +169,7 @@ class IsolatedRecorder:
         self._submitted = []
         return found
 
-    def run(self, seconds: float) -> dict[int, Ran | str]:
+    def run(self, seconds: float, ranges: Mapping[str, int]) -> dict[int, Ran | str]:
         """What each rank and the single device have after the step with numbers (real_run.py), or
         why not.
 
@@ -174,7 +178,7 @@ class IsolatedRecorder:
         if not self._pid:
             raise Overrun("the process that records ranks apart has ended")
         try:
-            self._ours.send(RunRequest(seconds))
+            self._ours.send(RunRequest(seconds, ranges))
             if not self._ours.poll(2 * seconds + MOST_SECONDS):
                 raise Overrun("running the step with numbers did not end")
             ranks: list[int] = self._ours.recv()
@@ -242,7 +246,7 @@ class _Server:
         """Runs all at once; ends when all have, or one has failed."""
         every = [SINGLE, *range(self.steps[False][1].world)]
         for rank in every:
-            self._fork_run(rank, request.seconds)
+            self._fork_run(rank, request)
         while self.running:
             pid, status = os.wait()
             self.running.discard(pid)
@@ -251,7 +255,7 @@ class _Server:
                     os.kill(other, signal.SIGKILL)
         return every
 
-    def _fork_run(self, rank: int, seconds: float) -> None:
+    def _fork_run(self, rank: int, request: RunRequest) -> None:
         folder = f"{self.folder}/{'one' if rank == SINGLE else 'ranks'}"
         os.makedirs(folder, exist_ok=True)
         pid = fork()
@@ -261,10 +265,10 @@ class _Server:
         code = 1
         try:
             self._alone()
-            signal.alarm(math.ceil(seconds))
+            signal.alarm(math.ceil(request.seconds))
             step, mesh = self.steps[rank == SINGLE]
             try:
-                ran: Ran | str = run_rank(step, mesh, max(rank, 0), folder)
+                ran: Ran | str = run_rank(step, mesh, max(rank, 0), folder, request.ranges)
             except Exception as e:
                 ran = f"{type(e).__name__}: {e}"
             with open(f"{self.folder}/run {rank}", "wb") as f:

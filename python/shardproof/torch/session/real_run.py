@@ -54,10 +54,12 @@ _TOLERANCES = {
 class _Local(Numbers):
     """Keeps what this rank holds, without communication of its own."""
 
-    def __init__(self, mesh: Mesh, rank: int) -> None:
+    def __init__(self, mesh: Mesh, rank: int, ranges: Mapping[str, int]) -> None:
         super().__init__(mesh, rank)
+        self.ranges = ranges
         self.given: dict[str, torch.Tensor] = {}  # input of the model -> what this rank has of it
         self.shares: dict[str, int] = {}
+        self.undeclared: set[str] = set()  # parameters that begin as whole ones
 
     def _note(self, name: str, t: torch.Tensor) -> None:
         self.given[name] = _copy(t)
@@ -71,7 +73,7 @@ class _Local(Numbers):
         box: list[tuple[int, int]],
         high: int | None,
     ) -> torch.Tensor:
-        t = super().input(name, shape, dtype, shard, box, high)
+        t = super().input(name, shape, dtype, shard, box, high or self.ranges.get(name))
         self._note(name, t)
         return t
 
@@ -79,6 +81,9 @@ class _Local(Numbers):
         super().bound(parameters)
         for name, p in parameters.items():
             self._note(name, p)
+            declared = isinstance(p, private.DTensor) or self.binding.shard_of(name)
+            if not declared and name not in self.binding.stretches:
+                self.undeclared.add(name)
 
     def buffers(self, buffers: dict[str, tuple[torch.Tensor, bool]]) -> None:
         super().buffers(buffers)
@@ -142,20 +147,24 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Ran:
-    """What one process had: inputs of the model, results at the end, and by how many ranks a result
-    is divided to be a mean.
+    """What one process had: inputs of the model, results at the end, by how many ranks a result is
+    divided to be a mean, and parameters of which it was not told that they are parts.
     """
 
     given: dict[str, np.ndarray[Any, Any]]
     results: dict[str, np.ndarray[Any, Any]]
     shares: dict[str, int]
+    undeclared: set[str]
     dtypes: set[torch.dtype]
 
 
-def run_rank(step: Step, mesh: Mesh, rank: int, folder: str) -> Ran:
-    """The step of this rank, with numbers. folder: where the ranks meet."""
+def run_rank(step: Step, mesh: Mesh, rank: int, folder: str, ranges: Mapping[str, int]) -> Ran:
+    """The step of this rank, with numbers.
+
+    folder: where the ranks meet. ranges: integer input -> its numbers are below.
+    """
     with in_process_group(rank, mesh.world, folder):
-        side = _Local(mesh, rank)
+        side = _Local(mesh, rank, ranges)
         with side.listening():
             side.finish(each(step(World(mesh, rank, side)), side.keep))
     return Ran(
@@ -166,6 +175,7 @@ def run_rank(step: Step, mesh: Mesh, rank: int, folder: str) -> Ran:
             if not name.startswith((KEPT, IF_ALL))
         },
         side.shares,
+        side.undeclared,
         {t.dtype for t in (*side.given.values(), *side.results.values()) if t.is_floating_point()},
     )
 
@@ -242,6 +252,13 @@ def compare(
     start = time.monotonic()
     if run.single is None:
         return Agreement(because=run.because)
+    for rank, ran in enumerate(run.ranks):
+        for name in sorted(ran.undeclared & run.single.given.keys()):
+            if ran.given[name].shape != run.single.given[name].shape:
+                return Agreement(
+                    because=f"rank {rank} has a part of {name}, and the step does not declare "
+                    "which (world.parameters(model, shard=...))"
+                )
     inputs = {name: _array(t) for name, t in constants.items()}
     inputs.update(run.single.given)
     wanted = {n: t for n, t in model["tensors"].items() if t.get("kind") in ("input", "parameter")}

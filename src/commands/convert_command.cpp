@@ -7,7 +7,9 @@
 #include <system_error>
 
 #include "commands/files.h"
+#include "commands/pass_files.h"
 #include "commands/streams.h"
+#include "commands/usage.h"
 #include "reader/hlo/files.h"
 #include "report/file.h"
 #include "shardproof/error.h"
@@ -19,10 +21,14 @@ struct ConvertArguments {
   PlanArguments files;
   std::string directory, name = "converted";
   bool noCutPoints = false;
+  PassFiles pass;  // instead of `files`
   hlo::Options options;
 };
 
-int runConvert(const ConvertArguments& arguments) {
+int runConvert(ConvertArguments arguments) {
+  arguments.pass.take(arguments.files, arguments.options);
+  if (arguments.files.model.empty())
+    throw WrongUsage("--model is required: the program of one device (or --before and --after)");
   const std::string plan = arguments.files.plan();
   std::error_code error;
   std::filesystem::create_directories(arguments.directory, error);
@@ -56,11 +62,11 @@ void addConvertCommand(CLI::App& app, std::function<int()>& run) {
   CLI::App* command = app.add_subcommand(
       "convert",
       "Write the JSON of two HLO programs: one device's, and each device's after "
-      "spmd-partitioning");
+      "spmd-partitioning; or each device's before and after a pass");
   addPlanOptions(command, arguments->files, PlanCount::kOne);
-  addModelOption(command, arguments->files, PlanCount::kOne)
-      ->description("The program of one device")
-      ->required();
+  CLI::Option* model = addModelOption(command, arguments->files, PlanCount::kOne)
+                           ->description("The program of one device");
+  addPassOptions(command, arguments->pass, model);
   command->add_option("-o,--output", arguments->directory, "Where the two files are put")
       ->required()
       ->type_name("DIR");

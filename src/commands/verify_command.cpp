@@ -22,6 +22,7 @@
 #include "commands/interrupt.h"
 #include "commands/memory_limits.h"
 #include "commands/out_of_memory.h"
+#include "commands/pass_files.h"
 #include "commands/progress.h"
 #include "commands/report_options.h"
 #include "commands/streams.h"
@@ -49,6 +50,7 @@ struct VerifyArguments {
   PlanArguments files;
   NamedFiles all;  // all that the command line names
   std::string cache, certify, fixedPlan;
+  PassFiles pass;  // instead of `files`
   std::string checker = "auto";
   bool noClasses = false;
   ReportOptions report;
@@ -245,6 +247,7 @@ int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>&
 }
 
 int runVerify(VerifyArguments arguments) {
+  arguments.pass.take(arguments.files, arguments.hlo);
   // Not after an hour's work.
   if (const std::string wrong = settle(arguments.report); !wrong.empty()) {
     writeDiagnostic(wrong);
@@ -377,7 +380,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   CLI::App* command = app.add_subcommand(
       "verify", "Prove that a plan computes what its model computes, or show where it does not");
   addPlanOptions(command, arguments->files, PlanCount::kSeveral);
-  addModelOption(command, arguments->files, PlanCount::kSeveral);
+  CLI::Option* model = addModelOption(command, arguments->files, PlanCount::kSeveral);
+  CLI::Option* before = addPassOptions(command, arguments->pass, model);
   addVerifyLimits(command, arguments->options, arguments->checker);
   addInferOption(command, arguments->infer);
   addConditionOptions(command, arguments->options);
@@ -415,7 +419,8 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Where the plan is equivalent, write a proof log to this file (.json or "
                    ".json.gz), for `shardproof check-log`")
       ->type_name("FILE")
-      ->excludes(noClasses);
+      ->excludes(noClasses)
+      ->excludes(before);
   command
       ->add_option("--smt2", arguments->options.smt2Directory,
                    "Write every obligation to this directory as SMT-LIB 2, with an index; one that "

@@ -93,6 +93,8 @@ std::unique_ptr<Problem> readProblem(const std::optional<std::string>& modelFile
                        "found an HLO program, which names no model, expected --model");
     return hlo::readHloProblem(*modelFile, planFile, options);
   }
+  if (options.beforePass)
+    throw InputError(planFile, "", "found no HLO program, expected the one after a pass");
   ir::ProblemDraft draft;
   ir::ErrorList errors;
   // First, as it may name the model; one that cannot be read need not have come to that.

@@ -16,6 +16,7 @@
 #include "reader/hlo/opaque.h"
 #include "reader/hlo/parser.h"
 #include "reader/hlo/programs.h"
+#include "reader/hlo/stacked.h"
 #include "util/index.h"
 #include "writer/write_capture.h"
 
@@ -63,15 +64,16 @@ class Builder {
                        replicas = headerCount(planModule_, "replica_count", planFile);
     if (partitions > 1 && replicas > 1)
       failAt(planFile, {}, "found both num_partitions and replica_count, expected one of them");
+    devices_ = std::max(partitions, replicas);
+    replicas_ = replicas > 1;
+    if (devices_ > 4096)
+      failAt(planFile, {}, "found " + std::to_string(devices_) + " devices, expected at most 4096");
+    if (options.beforePass) stack();
     if (headerCount(modelModule_, "replica_count", modelFile) > 1)
       failAt(modelFile, {},
              "found a program of several replicas, expected the model: one device's");
     if (headerCount(modelModule_, "num_partitions", modelFile) > 1)
       checkIsOfWholeArrays(modelModule_, modelFile);
-    devices_ = std::max(partitions, replicas);
-    replicas_ = replicas > 1;
-    if (devices_ > 4096)
-      failAt(planFile, {}, "found " + std::to_string(devices_) + " devices, expected at most 4096");
     mesh_ = std::make_unique<DeviceMesh>(planModule_, planFile, devices_);
   }
 
@@ -94,7 +96,8 @@ class Builder {
     for (std::size_t k = 0; k < model_->parameters.size(); ++k)
       parameterBegins.push_back(begins(ranks_[0]->parameters[k], model_->parameters[k].shape,
                                        "parameter " + std::to_string(k)));
-    if (options_.cutPoints) cutPoints(lineage, wanted, parameterBegins);
+    if (options_.cutPoints && options_.beforePass) sameInstructions(lineage, wanted);
+    else if (options_.cutPoints) cutPoints(lineage, wanted, parameterBegins);
     opaqueCalls(lineage, wanted, parameterBegins, documents.assumptions);
     documents.plan =
         "{\"format\": \"shardproof-plan\", \"version\": 1, \"name\": " + quotedJson(planFile_) +
@@ -117,6 +120,22 @@ class Builder {
   }
 
  private:
+  // Both programs become ones of stacked arrays.
+  void stack() {
+    for (const char* count : {"num_partitions", "replica_count"}) {
+      const std::int64_t before = headerCount(modelModule_, count, modelFile_),
+                         after = headerCount(planModule_, count, planFile_);
+      if (before != after)
+        failAt(planFile_, {},
+               "found " + std::string(count) + "=" + std::to_string(after) +
+                   ", the program before has " + std::to_string(before));
+    }
+    StackedPrograms stacked =
+        stackedPrograms(modelModule_, modelFile_, planModule_, planFile_, devices_, replicas_);
+    modelModule_ = std::move(stacked.model);
+    planModule_ = std::move(stacked.plan);
+  }
+
   void listAssumptions(Documents& documents) const {
     for (const auto& [k, range] : shared_.ranges) {
       const bool bounds = shared_.outOfBounds.contains(k) && !shared_.outOfBounds.at(k).empty(),
@@ -361,6 +380,30 @@ class Builder {
       entry(lineage, c.tensor, "cut_point", c.shards);
       wanted.insert(c.tensor);
       wantedLocally_.insert(c.local);
+    }
+  }
+
+  // A pass keeps most instructions and their names. What only moves elements is left out.
+  void sameInstructions(std::string& lineage, std::set<std::string>& wanted) {
+    static const std::set<std::string, std::less<>> kMove{
+        "view", "slice", "cat", "identity", "permute", "expand", "transpose"};
+    for (const GraphNode& n : model_->graph.nodes()) {
+      if (kMove.contains(n.op)) continue;
+      for (const std::string& tensor : n.out) {
+        const auto copy = copyOf(tensor);
+        if (!copy || copy->device >= devices_) continue;
+        const Graph& graph = ranks_[at(copy->device)]->graph;
+        if (!graph.has(copy->tensor) || graph.tensor(copy->tensor).kind == "input") continue;
+        const GraphTensor &local = graph.tensor(copy->tensor), &full = model_->graph.tensor(tensor);
+        const Sizes& sizes = local.sizes;
+        if (sizes != full.sizes || local.integer != full.integer) continue;
+        entry(lineage, tensor, "cut_point",
+              mesh_->shards(copy->tensor, sizes,
+                            std::vector<Sizes>(at(devices_), Sizes(sizes.size(), 0)),
+                            {copy->device}));
+        wanted.insert(tensor);
+        wantedLocally_.insert(copy->tensor);
+      }
     }
   }
 

@@ -22,6 +22,9 @@ struct Options {
   bool assumeInBounds = false;
   // Functions of which nothing is known are an error.
   bool strict = false;
+  // The model is a program of the same devices as the plan, before a pass that made the plan of it
+  // (stacked.h). Instructions that kept their names are cut points then.
+  bool beforePass = false;
 };
 
 struct Documents {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "reader/hlo/groups.h"
 #include "reader/hlo/lowering.h"
 #include "util/index.h"
 #include "util/union_find.h"
@@ -25,33 +26,9 @@ std::string textOf(const NodeAttributes& fields) {
 
 // The groups in terms of the devices that are told apart. HLO has three ways to count them.
 std::vector<std::vector<std::int64_t>> Lowering::groupsOf(const Instruction& i) const {
-  const Attribute* groups = i.attribute("replica_groups");
-  const Attribute* global = i.attribute("use_global_device_ids");
-  const bool channel = i.attribute("channel_id") != nullptr;
-  const bool hasGlobal = global != nullptr && global->value == "true";
-  if (hasGlobal && !channel) unsupported(i, "use_global_device_ids without a channel_id");
-  const bool takesGlobal = i.opcode.starts_with("all-reduce") ||
-                           i.opcode.starts_with("all-gather") ||
-                           i.opcode.starts_with("reduce-scatter");
-  const Attribute all{"replica_groups", "{}", i.place};
-  const Attribute& listed = groups == nullptr ? all : *groups;
-  // Replicas only meet where there is no channel, and so do all partitions of each where there is
-  // one but no global numbers.
-  const bool replicaNumbers = !channel || (takesGlobal && !hasGlobal);
-  if (replicaNumbers == devices_.replicas || (channel && hasGlobal))
-    return parseGroups(listed, file_, devices_.count);
-  if (!devices_.replicas) {
-    // One replica: its partitions meet all together, or none.
-    parseGroups(listed, file_, 1);
-    std::vector<std::vector<std::int64_t>> result;
-    if (channel) result.emplace_back();
-    for (std::int64_t d = 0; d < devices_.count; ++d) {
-      if (!channel) result.emplace_back();
-      result.back().push_back(d);
-    }
-    return result;
-  }
-  unsupported(i, "partitions that meet in a program of several replicas");
+  auto groups = hlo::groupsOf(i, file_, devices_.count, devices_.replicas);
+  if (!groups) unsupported(i, "partitions that meet in a program of several replicas");
+  return std::move(*groups);
 }
 
 // Whether a value is a function of an index that is the same on all devices, of elements of the

@@ -36,10 +36,12 @@ def run_text(text, mesh="dp=2", *options):
         return run(str(path), mesh, *options)
 
 
-def verified(text, mesh="dp=2"):
-    """The report on a script, which is recorded in this process."""
+def verified(text, mesh="dp=2", **modules):
+    """The report on a script, which is recorded in this process. modules: what it can import."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "train.py"
+        for name, code in modules.items():
+            (path.parent / f"{name}.py").write_text(code)
         path.write_text("import torch, torch.distributed as dist\n" + text)
         return capture.verify(script_step(str(path), [], quiet=True), mesh=mesh)
 
@@ -203,6 +205,46 @@ for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
         self.assertEqual("NOT EQUIVALENT", report.verdict, report)
 
 
+class PlainNumbers(unittest.TestCase):
+    """`float(x)` and `int(x)` of tensors, in a script and in a module of its own."""
+
+    TEXT = """
+import metrics_of_it
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randint(0, 4, (16,)))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+total, correct = 0.0, int("0")
+for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = F.cross_entropy(out, y)
+    total += float(loss)
+    correct += metrics_of_it.right(out, y)
+    loss.backward()
+    optimizer.step()
+    mean = loss.detach().clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    print(total, correct / len(y), int(total), float(mean))
+"""
+    MODULE = "def right(out, y): return int((out.argmax(1) == y).sum())\n"
+
+    def test_are_printed_and_added_up(self):
+        report = verified(self.TEXT, metrics_of_it=self.MODULE)
+        self.assertEqual("EQUIVALENT", report.verdict, report)
+        self.assertIn("1 printed number", report.text)
+        report = verified(self.TEXT.replace("AVG", "SUM"), metrics_of_it=self.MODULE)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+    def test_decide_something(self):
+        text = self.TEXT.replace("    loss.backward()", "    (loss * (correct > 2)).backward()")
+        with self.assertRaisesRegex(CaptureError, "depends on data"):
+            verified(text, metrics_of_it=self.MODULE)
+
+
 class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 
@@ -287,7 +329,7 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
 """
 
     def test_that_cannot_be_followed(self):
-        done = run_text(self.TEXT.replace("REST", "print(out.detach().numpy().mean())"))
+        done = run_text(self.TEXT.replace("REST", "print(out.detach().numpy().tobytes())"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(
             done.stdout,

@@ -45,8 +45,8 @@ class _Labels:
     """Labels of a loss.
 
     hot: [..., classes]; the rows of labels that do not count are zero. keep: 1 where a label
-    counts; None: all count. ids: the labels whose indicators hot sums, if they are one tensor. count: how many count; None:
-    it depends on data.
+    counts; None: all count. ids: the labels whose indicators hot sums, if it does. count: how many
+    count; None: it depends on data.
     """
 
     hot: Value

@@ -265,28 +265,40 @@ def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# by id: an object, how many modules there were, and which of them had it by which name
+# by id: an object, how many modules were looked through, and which of them had it by which name
 _found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}
+_modules: dict[int, Any] = {}  # all that were seen, by id, in the order in which they were
 
 
 def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
     """The modules that have each of these objects, and under which name.
 
-    One pass over all modules finds any number of objects.
+    One pass over the modules that are new finds any number of objects. A script goes on to import
+    names, and is looked through each time.
     """
-    count = len(sys.modules)
-    unknown = {
-        id(x): x
-        for x in wanted
-        if id(x) not in _found or _found[id(x)][0] is not x or _found[id(x)][1] != count
-    }
-    if unknown:
-        _found.update({key: (x, count, []) for key, x in unknown.items()})
-        for module in list(sys.modules.values()):
+    script = sys.modules.get("__main__")
+    new = [m for m in list(sys.modules.values()) if id(m) not in _modules and m is not script]
+    _modules.update({id(m): m for m in new})
+    count = len(_modules)
+    looking: dict[int, dict[int, list[tuple[Any, str]]]] = {}  # from which module on, for what
+    for x in wanted:
+        known = _found.get(id(x))
+        if known is None or known[0] is not x:
+            known = (x, 0, [])
+        _found[id(x)] = (x, count, known[2])
+        if known[1] < count:
+            looking.setdefault(known[1], {})[id(x)] = known[2]
+    for first, places in looking.items():
+        for module in list(_modules.values())[first:]:
             for name, value in list(getattr(module, "__dict__", {}).items()):
-                if id(value) in unknown:
-                    _found[id(value)][2].append((module, name))
-    return [_found[id(x)][2] for x in wanted]
+                if id(value) in places:
+                    places[id(value)].append((module, name))
+    return [
+        _found[id(x)][2] + [(script, name) for name, y in list(vars(script).items()) if y is x]
+        if script is not None
+        else _found[id(x)][2]
+        for x in wanted
+    ]
 
 
 def replace_everywhere(pairs: list[tuple[Any, Any]], undo: Undo) -> None:

@@ -28,7 +28,6 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from ..compat import private
 from ..compat.private import changes, replace_everywhere, set_attribute
 from ..compat.refusals import Refusal
 from ..terms import arithmetic as ar
@@ -193,6 +192,9 @@ class DataNumber(float):
     __str__ = __repr__ = __format__ = text
     __hash__ = refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed
+
+    def __index__(self) -> int:
+        return int(self)
 
     def __pos__(self) -> DataNumber:
         return self
@@ -541,31 +543,11 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
             else to_text(self, **contents)
         )
 
-    to_array, to_numpy = torch.Tensor.__array__, torch.Tensor.numpy
-
-    def refuse_decision(self: torch.Tensor) -> None:
-        if isinstance(self, private.FakeTensor):
-            at = follower.where()
-            raise DataDependent(
-                f"{at + ': ' if at else ''}a tensor becomes an array of NumPy, and what is done "
-                "with that is not followed (what depends on data can be written with tensors)"
-            )
-
-    def as_numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        refuse_decision(self)
-        return to_numpy(self, *args, **kwargs)
-
-    def as_array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        refuse_decision(self)
-        return to_array(self, *args, **kwargs)
-
     methods = {
         "__repr__": as_text,
         "__bool__": as_bool,
         "is_nonzero": as_nonzero,
         "item": as_number,
-        "numpy": as_numpy,
-        "__array__": as_array,
         "__float__": as_float,
         "__int__": as_int,
         "__complex__": as_complex,

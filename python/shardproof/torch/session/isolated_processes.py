@@ -9,7 +9,9 @@ nothing of that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import multiprocessing
 import os
@@ -23,9 +25,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from ..compat.user_code import raised_by_user
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
+from ..step.world import World
 from ..terms.labels import Ignorable
 from ..trace.initial_state import InitialState
 from ..trace.record import record
@@ -103,6 +108,7 @@ class IsolatedRecorder:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name  # for files that are not needed once this is closed
         self._submitted: list[int] = []
+        _warm_up()
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
         if self._pid == 0:
@@ -194,6 +200,23 @@ class IsolatedRecorder:
             except (OSError, EOFError, pickle.UnpicklingError):
                 found[rank] = f"{NOT_ENDED} within {seconds:.0f} s, or another rank failed"
         return found
+
+
+@functools.cache
+def _warm_up() -> None:
+    """Records a step of its own. Most of the time of a first recording is that of modules which
+    PyTorch imports late, and of tables that are made once: forked processes have them, then.
+    """
+
+    def step(world: World) -> None:
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        labels = torch.zeros(2, dtype=torch.long)
+        torch.nn.functional.cross_entropy(model(torch.randn(2, 2)), labels).backward()
+        optimizer.step()
+
+    with torch.random.fork_rng(devices=()), contextlib.suppress(CaptureError):
+        record(step, Mesh({"dp": 1}), 0)
 
 
 def _raised(kind: str, text: str, peer: int = -1) -> Exception:

@@ -33,6 +33,7 @@ from ... import progress
 from ...program import ProgramError
 from ..compat.user_code import user_place
 from ..distributed.mesh import Mesh
+from ..intercept.conversions import own_conversions
 from ..step.world import World
 from ..trace.recording import Step
 from .capture import Capture, CaptureError, capture, verify
@@ -99,7 +100,12 @@ def script_step(
 
     def step(world: World) -> None:
         optimizers = Steps(world, steps)
-        with optimizers.watched(), _arguments(path, arguments), prints.of(world):
+        with (
+            optimizers.watched(),
+            _arguments(path, arguments),
+            prints.of(world),
+            own_conversions(),
+        ):
             try:
                 left = _run(path, optimizers)
             except Exception as e:

@@ -19,6 +19,7 @@ from ..distributed import collectives
 from ..distributed.exchange import Groups
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
+from ..intercept.data_array import data_arrays
 from ..intercept.data_number import data_numbers
 from ..intercept.devices import as_cpu
 from ..intercept.hooks import Hooks
@@ -252,6 +253,7 @@ def _recorded(
             recorder.untracked.watching(),
             labels.ignored_labels_named(recorder.g),
             data_numbers(recorder, stand_in),
+            data_arrays(recorder, recorder.numbers),
             private.without_mkldnn(),
             lazy_as_fake(),
         ):

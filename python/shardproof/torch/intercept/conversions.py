@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`float(x)` and `int(x)` in the user's own files.
+
+Python makes these plain numbers, whatever `__float__` and `__int__` return. So in files of a script
+such a call becomes one of a function here: of a tensor, an array or a number that depends on data
+it gives such a number, as `.item()` does (data_number.py). Nothing else of the file changes, and no
+bytecode is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import importlib.machinery
+import runpy
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..compat.private import FakeTensor
+from ..compat.user_code import is_own
+from .data_array import DataArray
+from .data_number import DataNumber
+
+
+def _one_number(x: Any) -> Any:
+    """The only element, where it may depend on data; else x."""
+    if isinstance(x, FakeTensor) and x.numel() == 1:
+        return (x if x.dtype != torch.bool else x.long()).item()
+    return x.item() if isinstance(x, DataArray) and x.size == 1 else x
+
+
+def as_float(x: Any) -> Any:
+    """float(x)"""
+    x = _one_number(x)
+    return x if type(x) is DataNumber else float(x)
+
+
+def as_int(x: Any) -> Any:
+    """int(x)"""
+    number = _one_number(x)
+    if type(number) is not DataNumber or number.drawn is not None:
+        return int(number)
+    whole = isinstance(x, FakeTensor) and not x.dtype.is_floating_point
+    return number if whole else number.computed()
+
+
+_FUNCTIONS = {"float": as_float, "int": as_int}
+_NAME = "__shardproof_{}__"
+
+
+class _Calls(ast.NodeTransformer):
+    def __init__(self, own: set[str]) -> None:
+        self.names = set(_FUNCTIONS) - own
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if (
+            isinstance(node.func, ast.Name)
+            and node.func.id in self.names
+            and len(node.args) == 1
+            and not node.keywords
+            and not isinstance(node.args[0], ast.Starred)
+        ):
+            name = ast.Name(_NAME.format(node.func.id), ast.Load())
+            node.func = ast.copy_location(name, node.func)
+        return node
+
+
+def _code(path: str, source: bytes) -> Any:
+    tree = ast.parse(source, path)
+    own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    own |= {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
+    own |= {a.asname or a.name for a in ast.walk(tree) if isinstance(a, ast.alias)}
+    return compile(_Calls(own).visit(tree), path, "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def own_conversions() -> Iterator[None]:
+    """Inside, files of the user's that are run or imported have these functions."""
+    for name, function in _FUNCTIONS.items():
+        setattr(builtins, _NAME.format(name), function)
+    loader = importlib.machinery.SourceFileLoader
+    get_code, of_file = loader.get_code, runpy._get_code_from_file  # type: ignore[attr-defined]
+
+    def imported(self: Any, fullname: str) -> Any:
+        path = self.get_filename(fullname)
+        return _code(path, self.get_data(path)) if is_own(path) else get_code(self, fullname)
+
+    def run(*args: Any) -> Any:
+        made, path = of_file(*args), str(args[-1])
+        if not path.endswith(".py") or not is_own(path):
+            return made
+        with open(path, "rb") as f:
+            code = _code(path, f.read())
+        return (code, *made[1:]) if isinstance(made, tuple) else code
+
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    loader.get_code = imported  # type: ignore[method-assign]
+    runpy._get_code_from_file = run  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        loader.get_code = get_code  # type: ignore[method-assign]
+        runpy._get_code_from_file = of_file  # type: ignore[attr-defined]
+        sys.dont_write_bytecode = before
+
+
+__all__ = ["as_float", "as_int", "own_conversions"]

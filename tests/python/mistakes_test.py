@@ -22,6 +22,7 @@ def data_parallel(
     norm=nn.Identity,
     micro=1,
     last=True,
+    clip=None,
 ):
     """One step of a small model. reduce(gradient): in place of DistributedDataParallel. micro: how
     many backwards; last: the last of them is synchronised.
@@ -42,6 +43,8 @@ def data_parallel(
             reduce(p.grad)
         if not world.single:
             dist.barrier()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
 
     return step
@@ -69,6 +72,10 @@ class Mistakes(unittest.TestCase):
     def test_a_loss_divided_twice(self):
         self.check(
             data_parallel(lambda out, y, world: F.cross_entropy(out, y) / world.size),
+            "the loss is divided by the number of ranks (2) at mistakes_test.py",
+        )
+        self.check(
+            data_parallel(lambda out, y, world: F.cross_entropy(out, y) / world.size, clip=1.0),
             "the loss is divided by the number of ranks (2) at mistakes_test.py",
         )
         self.check(

@@ -15,6 +15,18 @@ from .nodes import MOVES, Nodes
 from .values import Named, Value
 
 
+def ancestors(g: Nodes, names: Iterable[str]) -> set[str]:
+    """These values, and what they are computed of."""
+    todo = list(names)
+    found = set(todo)
+    while todo:
+        node = g.producer(todo.pop())
+        new = [x for x in node["in"] if x is not None and x not in found] if node else []
+        found.update(new)
+        todo += new
+    return found
+
+
 def reduced_over(g: Nodes, v: Value) -> set[str]:
     """The mesh axes over which the value was summed already, seen through moves and factors."""
     name = v.name if isinstance(v, Named) else ""

@@ -18,6 +18,7 @@ from torch import nn
 from ..distributed.mesh import Mesh
 from ..step.binding import Binding
 from ..step.tracked_tensors import unwrapped
+from ..terms.dataflow import ancestors
 from ..terms.graph import Graph
 from ..terms.liveness import COMMUNICATION
 from ..terms.values import Named, Shape, Value
@@ -198,7 +199,9 @@ def loss_terms(g: Graph, name: str, mesh: Mesh | None = None) -> list[LossTerm] 
 
 
 def reduction_of(g: Graph, name: str, mesh: Mesh) -> Reduction | None:
-    """How a gradient was reduced; None where nothing reduces it, or in a way that is not plain."""
+    """How a gradient was reduced, before it was clipped; None where nothing reduces it, or in a way
+    that is not plain.
+    """
     factor, axes, loc = 1.0, frozenset[str](), ""
     while (node := g.producer(name)) is not None:
         by = _factor(node)
@@ -211,12 +214,23 @@ def reduction_of(g: Graph, name: str, mesh: Mesh) -> Reduction | None:
             if how == "mean":
                 factor /= math.prod(mesh.sizes[a] for a in node["group"])
             axes, loc = axes | frozenset(node["group"]), loc or node.get("loc", "")
+        elif node["op"] == "mul" and _clips(g, node["in"]):
+            pass
         elif node["op"] not in _SAME_ELEMENTS or node["op"] in COMMUNICATION:
             break
         if not node["in"]:
             break
         name = node["in"][0]
     return Reduction(factor, axes, loc) if axes else None
+
+
+def _clips(g: Graph, operands: list[Any]) -> bool:
+    """Whether a gradient is multiplied by a number that is computed of it, as of its norm."""
+    return (
+        len(operands) == 2
+        and math.prod(g.tensors[operands[1]]["shape"]) == 1
+        and operands[0] in ancestors(g, operands[1:])
+    )
 
 
 def _factor(node: Mapping[str, Any]) -> float | None:

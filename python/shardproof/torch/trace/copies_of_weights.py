@@ -35,6 +35,7 @@ import torch
 
 from ..compat import private
 from ..step.tracked_tensors import unwrapped
+from ..terms.dataflow import ancestors
 from ..terms.graph import Graph
 from ..terms.values import Named, Shape, Value
 from .variables import Variables
@@ -343,18 +344,6 @@ def descendants(g: Graph, names: Iterable[str]) -> set[str]:
     for node in g.nodes if found else ():
         if not found.isdisjoint(node["in"]):
             found.update(name for name in node["out"] if name is not None)
-    return found
-
-
-def ancestors(g: Graph, names: Iterable[str]) -> set[str]:
-    """These values, and what they are computed of."""
-    todo = list(names)
-    found = set(todo)
-    while todo:
-        node = g.producer(todo.pop())
-        new = [x for x in node["in"] if x is not None and x not in found] if node else []
-        found.update(new)
-        todo += new
     return found
 
 

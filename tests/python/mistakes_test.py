@@ -106,6 +106,21 @@ class Mistakes(unittest.TestCase):
             "no collective over dp reduces the gradients of 0.weight, 0.bias",
         )
 
+    def test_gradients_of_drawn_samples_that_are_not_reduced(self):
+        """A generator without DistributedDataParallel, whose discriminator has it."""
+
+        def step(world):
+            torch.manual_seed(0)
+            maker, judge = nn.Linear(3, 4), nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(maker.parameters(), 0.1)
+            torch.manual_seed(world.rank)
+            rows = 16 if world.single else 8
+            noise = torch.randn(rows, 3)
+            DistributedDataParallel(judge)(maker(noise)).mean().backward()
+            optimizer.step()
+
+        self.check(step, "no collective over dp reduces the gradients of weight: each rank")
+
     def test_statistics_of_a_rank(self):
         self.check(data_parallel(norm=nn.BatchNorm1d), "BatchNorm 1 (at mistakes_test.py")
 

@@ -245,6 +245,63 @@ for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
             verified(text, metrics_of_it=self.MODULE)
 
 
+class LikelyMistakes(unittest.TestCase):
+    """The first sentence of the report on a wrong script."""
+
+    TEXT = """
+import contextlib
+from torch.utils.data import DataLoader, TensorDataset
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 3), torch.randn(32, 2))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+mine = list(range(rank, 32, world))
+size = SIZE
+batches = [mine[i:i + size] for i in range(0, len(mine), size)]
+for i, (x, y) in enumerate(DataLoader(data, batch_sampler=batches)):
+    with SYNCHRONISED:
+        ((model(x) - y).square().mean(1).LOSS / 2).backward()
+    if i % 2:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+    def sentence(self, size="4", synchronised="contextlib.nullcontext()", loss="mean()"):
+        text = self.TEXT.replace("SIZE", size).replace("LOSS", loss)
+        report = verified(text.replace("SYNCHRONISED", synchronised))
+        if report.verdict != "NOT EQUIVALENT":
+            self.assertNotIn("Likely mistake", report.text)
+            return report.verdict
+        return " ".join(report.text.split("\n\n")[1].split())
+
+    def test_batches_of_different_sizes(self):
+        self.assertRegex(
+            self.sentence("4 if rank == 0 else 2"),
+            r"Likely mistake: ranks read batches of 4 and 2 samples from the DataLoader at "
+            r"train.py:14, and each takes the mean of its own \(at train.py:16\): the mean of these "
+            r"means is not the mean of all 6\.",
+        )
+
+    def test_microbatches_that_are_not_synchronised(self):
+        no_sync = "contextlib.nullcontext() if i % 2 {} else model.no_sync()"
+        self.assertEqual(self.sentence(synchronised=no_sync.format("")), "EQUIVALENT")
+        self.assertRegex(
+            self.sentence(synchronised=no_sync.format("== 0")),
+            r"Likely mistake: the last backward before the optimizer's step \(at train.py:16\) runs "
+            r"without gradient synchronisation \(no_sync, or require_backward_grad_sync = False\), "
+            r"so that each rank steps by the gradients of its own samples along dp\.",
+        )
+
+    def test_a_summed_loss_of_microbatches(self):
+        self.assertRegex(
+            self.sentence(loss="sum()"),
+            r"Likely mistake: the loss at train.py:16 is a sum over samples, and the gradients are "
+            r"averaged over dp: they are 1/2 times what they are on the single device",
+        )
+
+
 class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 

@@ -303,7 +303,11 @@ class EndOfStep:
             self._beside(name, kept)
         self._untracked(found)
         reduced = Reduced(
-            self.recorder.g, self.mesh, self.tracker.tracked, {*self.tracker.cuts, *self.spread}
+            self.recorder.g,
+            self.mesh,
+            self.tracker.tracked,
+            {*self.tracker.cuts, *self.spread},
+            [d.value.name for d in self.recorder.random.draws if d.more],
         )
         self._copies()
         self._prints(reduced)

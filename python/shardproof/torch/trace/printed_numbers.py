@@ -41,13 +41,19 @@ def labelled(prints: Iterable[tuple[str, Value | None]]) -> dict[str, Named]:
 class Reduced:
     """Which numbers of one rank are reduced.
 
-    inputs: tracked tensors. data_axes: axes whose ranks have different samples.
+    inputs: tracked tensors. data_axes: axes whose ranks have different samples. drawn: random
+    numbers of which ranks along these draw their own.
     """
 
     def __init__(
-        self, g: Graph, mesh: Mesh, inputs: Iterable[TrackedTensor], data_axes: Iterable[str]
+        self,
+        g: Graph,
+        mesh: Mesh,
+        inputs: Iterable[TrackedTensor],
+        data_axes: Iterable[str],
+        drawn: Iterable[str],
     ) -> None:
-        self.g, self.mesh, self.data_axes = g, mesh, set(data_axes)
+        self.g, self.mesh, self.data_axes, self.drawn = g, mesh, set(data_axes), set(drawn)
         self._of_own: dict[str, set[str]] = {}
         self.placed: Mapping[str, Placement] = {
             t.value.name: t.placement
@@ -76,6 +82,7 @@ class Reduced:
                 for name, p in self.placed.items()
                 if _differs(p, axis) and self.g.tensors[name].get("kind") == "input"
             }
+            own |= self.drawn if axis in self.data_axes else set()
             for node in self.g.nodes if own and self.mesh.sizes[axis] > 1 else ():
                 if "comm" in node and axis in node.get("group", (axis,)):
                     continue

@@ -18,6 +18,7 @@ from ..terms.nodes import MOVES_HERE
 from ..terms.positions import MOST_POSITIONS, moved
 from ..terms.selection import choose
 from ..terms.values import Filled, Hidden, Known, Named, Value, numel
+from . import rows
 from .table import lowering, require
 
 MOST = 256  # length of a row that is chosen from
@@ -96,6 +97,8 @@ def sort(
         rest = rest[1:]
     dim = rest[0] if rest else dim
     descending = rest[1] if len(rest) > 1 else descending
+    if getattr(x, "kind", "") == "int" and not descending:
+        return rows.sorted_rows(call, g, x)
     return list(chosen(g, x, x.shape[dim], dim, descending))
 
 

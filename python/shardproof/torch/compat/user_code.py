@@ -14,6 +14,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NOT_THE_USERS = (torch_folder, _PACKAGE, "<")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _PYTHON = os.path.dirname(os.__file__) + os.sep
+_HOOKS = ("sized", "of_rows", "_called", "__torch_function__")
 _DECORATORS = ("typing_extensions.py", "contextlib.py", "functools.py")
 
 
@@ -42,6 +43,14 @@ def user_place(frame: Any) -> str:
     """FILE:LINE of a frame of the user's program; empty for any other frame."""
     short = short_name(frame.f_code.co_filename)
     return f"{short}:{frame.f_lineno}" if short is not None else ""
+
+
+def in_package() -> bool:
+    """Whether a line of this package made the call of PyTorch that hooks handle now."""
+    f: Any = sys._getframe(1)
+    while f is not None and f.f_code.co_name in _HOOKS:
+        f = f.f_back
+    return f is not None and f.f_code.co_filename.startswith(_PACKAGE)
 
 
 def raised_by_user(e: Exception) -> bool:

@@ -59,6 +59,8 @@ class Follower(Protocol):
 
     def unknown_text(self, t: torch.Tensor) -> bool: ...
 
+    def row_counts(self, t: torch.Tensor) -> Any: ...
+
     def printed(self, value: Any) -> None: ...
 
 
@@ -293,6 +295,11 @@ _TAKES_A_TENSOR = frozenset(
 _SCALED = frozenset({"add", "add_", "sub", "sub_"})
 
 
+def is_arithmetic(func: Callable[..., Any]) -> bool:
+    """Whether a function of PyTorch takes a tensor in place of a number."""
+    return getattr(func, "__name__", "").strip("_") in _TAKES_A_TENSOR
+
+
 def with_numbers(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of PyTorch with such numbers among its operands.
 
@@ -510,9 +517,13 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         def each(x: Any) -> Any:
             return [each(y) for y in x] if isinstance(x, list) else known(x)
 
+        if (counts := follower.row_counts(self)) is not None:
+            return counts
         return each(to_list(self)) if self.dtype.is_floating_point else to_list(self)
 
     def as_number(self: torch.Tensor) -> Any:
+        if (counts := follower.row_counts(self)) is not None:
+            return counts
         follower.counting += 1  # counts may depend on data, too, where they stay numbers of Python
         try:
             return known(item(self))

@@ -18,7 +18,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..compat.refusals import fail
-from .data_number import DataNumber, holds_one, with_numbers
+from .data_number import DataNumber, holds_one, is_arithmetic, with_numbers
+from .row_count import RowCount, check_sized, count_among
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device reports; nothing is stored there
@@ -92,6 +93,27 @@ class Devices(Protocol):
     def moved(self, made: Any) -> Any:
         """What the program has of a tensor that it moved to a device."""
 
+    def sized(self, func: Any, size: Any, args: Any) -> Any:
+        """A size that the program asks for, which may depend on data."""
+
+    def of_rows(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call with numbers of rows, or tensors with rows; NotImplemented for any other."""
+
+
+# functions that give sizes: of a tensor's dimensions, or its number of elements
+SIZES = {
+    torch.Tensor.size: "size",
+    torch.Tensor.shape.__get__: "shape",
+    torch.Tensor.numel: "numel",
+    torch.Tensor.nelement: "numel",
+    torch.Tensor.__len__: "len",
+    torch.numel: "numel",
+}
+# functions that cut tensors, and that put them one after another
+SPLITS = (torch.Tensor.split, torch.split, torch.functional.split)
+JOINS = (torch.cat, torch.concat, torch.concatenate)
+_CUTS_OR_JOINS = frozenset((*SPLITS, *JOINS, torch.Tensor.__getitem__))
+
 
 class OnCPU(TorchFunctionMode):
     """Replaces "cuda" by the CPU in calls of PyTorch."""
@@ -121,6 +143,19 @@ class OnCPU(TorchFunctionMode):
                 self.devices.placed_there(args[0])
                 return self.devices.moved(args[0])
             return args[0]
+        if func in SIZES:
+            return self.devices.sized(
+                func, func(*args, **(kwargs or {})), (*args, *(kwargs or {}).values())
+            )
+        if func in _CUTS_OR_JOINS:
+            out = self.devices.of_rows(func, args, kwargs or {})
+            if out is not NotImplemented:
+                return out
+        if (count := count_among((*args, *(kwargs or {}).values()))) is not None:
+            if len(args) == 2 and any(type(x) is RowCount for x in args) and is_arithmetic(func):
+                args = tuple(x.data_number() if type(x) is RowCount else x for x in args)
+                return with_numbers(func, args, kwargs or {})
+            check_sized(func, count)
         on_cuda = False
         moves = func is torch.Tensor.to and (
             "device" in (kwargs or {}) or any(type(x) in (str, _DEVICE, int) for x in args[1:2])

@@ -126,6 +126,15 @@ def not_raised(loc: str) -> Assumption:
     )
 
 
+def rows_present(loc: str) -> Assumption:
+    return Assumption(
+        "rows-present",
+        Kind.RISK,
+        f"what the program does only where there are rows, or for each row, at {loc} leaves all "
+        "else as it is where there is none (an expert that no token chooses)",
+    )
+
+
 def drawn_number(loc: str) -> Assumption:
     return Assumption(
         "drawn-numbers",

@@ -154,6 +154,12 @@ class Definedness:
         if not all(self.has_a_value(v) for v in values if isinstance(v, Value)):
             self._nodes.assume(assumptions.BOTH_CHOICES_ARE_NUMBERS)
 
+    def taken_as_number(self, v: Value) -> None:
+        """The value is a number from now on; that it may be none is noted."""
+        self.both_have_values(v)
+        if isinstance(v, Named):
+            self._has_value[v.name] = True
+
     def finite(self, v: Value) -> Value:
         """The value, which the program takes to be neither infinite nor not-a-number.
 

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import torch
 
+from . import rows as of_rows
 from .constants import FOLD_LIMIT, Constants, number
 from .definedness import Definedness
 from .integer_inputs import IntegerInputs
 from .nodes import Nodes
+from .rows import Rows
 from .signs import never_negative
 from .values import (
     Complex,
@@ -41,7 +43,8 @@ class Graph(Nodes):
 
     definedness: which tensors may be no numbers. integers: what is known of integer inputs.
     gave_numbers: where Tensor.item() first gave a number that depends on data; empty: nowhere.
-    factors: of products of matrices, by the name of the product.
+    factors: of products of matrices, by the name of the product. row_counts: what tensors count, by
+    their names (row_counts.py).
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,7 @@ class Graph(Nodes):
         self.integers = IntegerInputs(self, self._constants.declared)
         self.gave_numbers = ""
         self.factors: dict[str, tuple[Value, Value]] = {}
+        self.row_counts: dict[str, Any] = {}
         self._seen: dict[Any, list[Named | None]] = {}
         # Concatenations of constants, by the ids of these, which are kept.
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
@@ -69,6 +73,7 @@ class Graph(Nodes):
         self._constants.forget()
         self._joined.clear()
         self.factors.clear()
+        self.row_counts.clear()
         self.definedness.forget()
 
     def named(self, v: Value) -> Named:
@@ -83,6 +88,8 @@ class Graph(Nodes):
             return self._constants.known(v)
         if (write := WRITERS.get(type(v))) is not None:
             return self.named(write(self, v))
+        if isinstance(v, Rows):
+            raise Unsupported(f"rows that {v.rows.what} are used other than row by row")
         if isinstance(v, Hidden):
             raise Unsupported("scores with minus infinities are used other than by exp and softmax")
         raise Unsupported("a complex tensor is used as a whole")
@@ -141,6 +148,8 @@ class Graph(Nodes):
             return v
         if numel(v.shape) != numel(to):
             raise Unsupported(f"{list(v.shape)} cannot be seen as {list(to)}")
+        if isinstance(v, Rows):
+            return of_rows.reshape(self, v, to)
         if isinstance(v, Filled):
             return Filled(v.fill, to, v.kind)
         if isinstance(v, Known):
@@ -186,6 +195,8 @@ class Graph(Nodes):
         if dims == list(range(len(dims))):
             return v
         shape = tuple(v.shape[d] for d in dims)
+        if isinstance(v, Rows):
+            return of_rows.permute(self, v, list(dims))
         if isinstance(v, Filled):
             return Filled(v.fill, shape, v.kind)
         if isinstance(v, Known):
@@ -220,6 +231,8 @@ class Graph(Nodes):
         dim %= len(v.shape)
         if start == 0 and stop >= v.shape[dim] and step == 1:
             return v
+        if isinstance(v, Rows):
+            return of_rows.cut(self, v, dim, start, stop, step)
         shape = v.shape[:dim] + (len(range(start, stop, step)),) + v.shape[dim + 1 :]
         if isinstance(v, Filled):
             return Filled(v.fill, shape, v.kind)
@@ -292,6 +305,8 @@ class Graph(Nodes):
         to = tuple(int(n) for n in shape)
         if v.shape == to:
             return v
+        if isinstance(v, Rows):
+            return of_rows.expand(self, v, to)
         if isinstance(v, Filled):
             return Filled(v.fill, to, v.kind)
         if isinstance(v, Known) and numel(to) <= FOLD_LIMIT:
@@ -321,6 +336,8 @@ class Graph(Nodes):
         for v in values:
             if isinstance(v, Poison):
                 return Poison(shape, v.reason)
+        if any(isinstance(v, Rows) for v in values):
+            return of_rows.joined(self, list(values), dim)
         first = values[0]
         if all(
             isinstance(v, Filled) and v.fill == first.fill and v.kind == first.kind

@@ -152,6 +152,14 @@ class Randomness:
         """What the program has of a tensor that it moved to a device."""
         return made if self.recorder.reading.now else self.on_moved(made)
 
+    def sized(self, func: Any, size: Any, args: Any) -> Any:
+        """A size that the program asks for, which may depend on data."""
+        return self.recorder.rows.sized(func, size, args) if self.recorder.rows.begun else size
+
+    def of_rows(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call with numbers of rows, or tensors with rows; NotImplemented for any other."""
+        return self.recorder.rows.called(func, args, kwargs)
+
     def _of_cpu(self, seed: str, t: torch.Tensor) -> str | None:
         """The seed of the CPU, where only that of "cuda" leads to what is drawn.
 

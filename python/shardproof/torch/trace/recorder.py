@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..aten import rows as of_rows
 from ..aten import table
 from ..compat import private
 from ..compat.fake_answers import Answers
@@ -27,6 +28,7 @@ from ..terms import arithmetic as ar
 from ..terms import assumptions, tables
 from ..terms.constants import FOLD_LIMIT
 from ..terms.liveness import COMMUNICATION
+from ..terms.rows import Positions, Rows
 from ..terms.values import (
     Complex,
     Filled,
@@ -50,6 +52,7 @@ from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, 
 from .randomness import Randomness
 from .reading import Reading
 from .recording import Decision
+from .row_tensors import RowTensors
 from .untracked_tensors import UntrackedTensors
 
 FEW = 1 << 10  # elements of constants that are computed with anew rather than looked up
@@ -163,6 +166,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.placed: dict[Any, Any] = {}
         self.flat_copies = FlatCopies(self, self.fake)
         self.random = Randomness(self)
+        self.rows = RowTensors(self)
         self.opaque = Calls(self.g)
         self.untracked = UntrackedTensors(
             lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t))
@@ -323,6 +327,10 @@ class Recorder(Memory, private.TorchDispatchMode):
                     f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers "
                     f"is not followed at {self.g.loc}"
                 )
+            if self.rows.begun and name == "aten.unbind":
+                out = self.rows.call(name, func, args, kwargs)
+                if out is not NotImplemented:
+                    return out
             if is_view(func):
                 out = self._view(func, args, kwargs)
                 if out is not None:
@@ -338,8 +346,11 @@ class Recorder(Memory, private.TorchDispatchMode):
                 shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
                 with self:
                     return args[0].expand(shape)[args[1].expand(shape)]
+            out = self.rows.call(name, func, args, kwargs)
+            if out is not NotImplemented:
+                return out
             if name in _BY_MASKS:
-                args = self._without_masks(args)
+                args = self.rows.masks_as_positions(self._without_masks(args))
             if self.random.batch:
                 args = self.random.of_all_ranks(name, args)
             lowering = table.lookup(name, func._overloadname)
@@ -351,6 +362,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 and (not is_view(func) or is_composite(func))
                 and name not in table.RANDOM | table.UNDEFINED
                 and not self._constant_operands(args, kwargs)
+                and not (self.rows.begun and self._of_rows_whole(func, name, args, kwargs))
             ):
                 out = self._decomposed(func, args, kwargs)
                 if out is not NotImplemented:
@@ -430,6 +442,12 @@ class Recorder(Memory, private.TorchDispatchMode):
         """
         values = [self.read(t) for t in private.tensors(args, kwargs)]
         return bool(values) and all(isinstance(v, (Filled, Known)) for v in values)
+
+    def _of_rows_whole(self, func: Any, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether the operator has operands with rows, whose sizes its parts may read."""
+        return not of_rows.works_in_parts(func, name) and any(
+            isinstance(self.read(t), Rows) for t in private.tensors(args, kwargs)
+        )
 
     def _not_a_number(self, name: str, args: Any, kwargs: Any) -> bool:
         """Whether a number that depends on data is among the operands that are no tensors.
@@ -519,6 +537,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.decisions.append(Decision(loc, answer))
         self.decided_by.append(values)
         return answer
+
+    def row_counts(self, t: torch.Tensor) -> Any:
+        """The numbers of a tensor that counts rows; None for any other tensor."""
+        return self.rows.counts(t) if self.g.row_counts or self.rows.begun else None
 
     def unknown_text(self, t: torch.Tensor) -> bool:
         """Whether what is printed of a tensor depends on data."""
@@ -665,6 +687,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             )
             self.unknown.setdefault(reason.text, reason.loc)
             results = [Poison(t.shape, reason) for t in targets]
+        if results:
+            self.rows.follow(name, operands, results)
         if len(results) < len(targets):
             results = [*results, *[None] * (len(targets) - len(results))]
         for t, v in zip(targets, results):
@@ -740,6 +764,8 @@ class Recorder(Memory, private.TorchDispatchMode):
             which, count = table.CHOOSING[name]
             if isinstance(values[which], Poison):
                 tables.note_classes(self.g, values[which], count(values))
+        if any(isinstance(v, (Rows, Positions)) for v in operands):
+            return self._of_rows(call, name, func, lowering, values, keywords, args, kwargs)
         for v in operands:
             if isinstance(v, Poison) and not getattr(lowering, "reads_selectively", False):
                 raise Poisoned(v.reason)
@@ -756,6 +782,40 @@ class Recorder(Memory, private.TorchDispatchMode):
         if result is NotImplemented:
             return self._opaque(call, name, func, operands, args, kwargs, writes)
         return list(result) if isinstance(result, (list, tuple)) else [result]
+
+    def _of_rows(
+        self,
+        call: Call,
+        name: str,
+        func: Any,
+        lowering: Any,
+        values: list[Any],
+        keywords: dict[str, Any],
+        args: Any,
+        kwargs: Any,
+    ) -> list[Value | None]:
+        """An operator on tensors whose rows depend on data, by dense ones (aten/rows.py)."""
+
+        def compute(
+            values: list[Any], keywords: dict[str, Any], shapes: list[Shape]
+        ) -> list[Value | None]:
+            outs = [
+                torch.empty(shape, dtype=t.dtype, device="meta")
+                for shape, t in zip(shapes, call.outs)
+            ]
+            dense = Call(self, call.name, call.overload, outs, call.given)
+            operands = [
+                v for v in private.tree_flatten((values, keywords))[0] if isinstance(v, Value)
+            ]
+            return self._results(
+                dense, name, func, lowering, values, keywords, operands, args, kwargs, False
+            )
+
+        overwritten = name.startswith("aten.copy") or name.removesuffix("_") in _BY_INDEX
+        for v in private.tree_flatten((values[1:] if overwritten else values, keywords))[0]:
+            if isinstance(v, Poison):
+                raise Poisoned(v.reason)
+        return of_rows.results(call, self.g, func, values, keywords, compute)
 
     def _opaque(
         self,

@@ -1,0 +1,783 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators on tensors whose rows are chosen or ordered by data (terms/rows.py).
+
+Only what is listed here is followed: what is computed row by row, sums over rows, and lookups and
+writes at positions that are known for each slot. Anything else raises Unsupported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..terms import arithmetic as ar
+from ..terms import assumptions, tables
+from ..terms.graph import Graph
+from ..terms.row_counts import Counts, counts_of, signature
+from ..terms.rows import Positions, Rows, RowSet, constant_rows, known, same_set, spread
+from ..terms.selection import as_numbers, choose
+from ..terms.values import Filled, Known, Named, Shape, Table, Unsupported, Value, numel
+from .layout import cast
+from .table import is_elementwise, require, scalar
+
+# Operators that look at shapes only.
+_OF_SHAPES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+    )
+)
+_ROW_BY_ROW = frozenset(
+    f"aten.{name}" for name in ("_to_copy", "clone", "detach", "alias", "floor_divide", "remainder")
+)
+# Operators along some dimensions, by which operand these are.
+_ALONG: dict[str, int] = {
+    "aten._softmax": 1,
+    "aten._log_softmax": 1,
+    "aten._softmax_backward_data": 2,
+    "aten._log_softmax_backward_data": 2,
+    "aten.mean": 1,
+    "aten.amax": 1,
+    "aten.amin": 1,
+    "aten.sum": 1,
+    "aten.logsumexp": 1,
+    "aten.linalg_vector_norm": 2,
+}
+_BROADCAST = frozenset({"aten.add", "aten.sub", "aten.mul", "aten.div"})
+_KEEP_SHAPE = frozenset(n for n in _ALONG if "softmax" in n)
+_CONTRACTIONS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "matmul", "mv"))
+
+
+_IN_PARTS = frozenset(
+    f"aten.{name}"
+    for name in ("linear", "matmul", "reshape", "flatten", "chunk", "unflatten", "type_as", "to")
+)
+
+
+def works_in_parts(func: Any, name: str) -> bool:
+    """Whether the operator's parts, as ATen decomposes it, read no size of its operands."""
+    return name in _IN_PARTS or is_elementwise(func)
+
+
+# ---- what counts ----
+def hot_keys(g: Graph, rows: RowSet) -> Value:
+    """[keys, slots]: 1 where the slot's key is that one."""
+    assert rows.key is not None
+    hot = tables.one_hot(g, rows.key, 0, rows.classes)
+    n = len(hot.shape)
+    return g.permute(hot, [n - 1, *range(n - 1)])
+
+
+def mask_of(g: Graph, rows: RowSet, by_key: bool) -> Value | None:
+    """1 at slots that are rows, [keys or 1, slots] for rows with a key; None where all are."""
+    keep = rows.keep
+    if rows.key is None:
+        return keep
+    if keep is not None:
+        keep = g.reshape(keep, (1, *keep.shape))
+    if not by_key:
+        return keep
+    hot = hot_keys(g, rows)
+    return hot if keep is None else ar.binary(g, "mul", hot, as_numbers(keep))
+
+
+def _by_key(v: Rows) -> bool:
+    return v.rows.key is not None and v.held[0] != 1
+
+
+def masked(g: Graph, v: Rows) -> Rows:
+    """With zeros in slots that are no rows."""
+    mask = mask_of(g, v.rows, _by_key(v))
+    if mask is None:
+        return v
+    k = len(v.rows.slots)
+    mask = g.reshape(mask, (*mask.shape, *(1 for _ in v.inner.shape[v.dim + k :])))
+    shape = torch.broadcast_shapes(mask.shape, v.inner.shape)
+    return Rows(v.rows, choose(g, mask, v.inner, Filled(0, (), v.kind), tuple(shape)), v.dim)
+
+
+def _summed(g: Graph, v: Rows, dims: Sequence[int]) -> Value:
+    """The sum of all rows' elements over some of the slots' dimensions, which stay with size 1."""
+    kept = masked(g, v)
+    times = math.prod(
+        n
+        for i, n in enumerate(v.rows.slots)
+        if i in dims and kept.held[i] == 1 and not (i == 0 and v.rows.key is not None)
+    )
+    total = ar.reduce(g, "sum", kept.inner, [v.dim + i for i in dims], True) if dims else kept.inner
+    return ar.binary(g, "mul", total, times) if times != 1 else total
+
+
+def collapsed(g: Graph, v: Rows) -> Rows:
+    """Without different elements for different keys: those of each row's own."""
+    if not _by_key(v):
+        return v
+    hot = hot_keys(g, v.rows)
+    k = len(v.rows.slots)
+    hot = g.reshape(hot, (*hot.shape, *(1 for _ in v.inner.shape[v.dim + k :])))
+    shape = tuple(torch.broadcast_shapes(hot.shape, v.inner.shape))
+    chosen = choose(g, hot, v.inner, Filled(0, (), v.kind), shape)
+    return Rows(v.rows, ar.reduce(g, "sum", chosen, [v.dim], True), v.dim)
+
+
+# ---- operators ----
+def results(
+    call: Any,
+    g: Graph,
+    func: Any,
+    values: list[Any],
+    keywords: dict[str, Any],
+    compute: Callable[[list[Any], dict[str, Any], list[Shape]], list[Any]],
+) -> list[Value | None]:
+    """compute: the operator's results of dense operands, of these shapes."""
+    name = call.name.removesuffix("_")
+    if name in _OF_SHAPES:
+        dense = [Filled(0, v.shape, v.kind) if isinstance(v, Rows) else v for v in values]
+        return compute(dense, keywords, [tuple(t.shape) for t in call.outs])
+    if name == "aten.copy":
+        return [_copied(call, g, values[0], values[1])]
+    if any(isinstance(v, Positions) for v in values):
+        require(
+            name in _ROW_BY_ROW, "the places of rows in an order are used other than as an index"
+        )
+        return [values[0]]
+    if name == "aten.sort":
+        return list(_unsorted(values))
+    if name in _OPERATORS:
+        return [_OPERATORS[name](call, g, *values, **keywords)]
+    if name in _CONTRACTIONS:
+        return [_product(call, g, name, values, keywords)]
+    if name in _ALONG:
+        return _along(call, g, name, values, keywords, compute)
+    if is_elementwise(func) or name in _ROW_BY_ROW:
+        return _elementwise(call, g, values, keywords, compute)
+    what = next(v for v in _flat(values) if isinstance(v, Rows)).rows.what
+    raise Unsupported(f"an operator that is not known to work row by row, of rows that {what}")
+
+
+def _flat(values: Any) -> list[Value]:
+    if isinstance(values, (list, tuple)):
+        return [v for x in values for v in _flat(x)]
+    return [values] if isinstance(values, Value) else []
+
+
+def _copied(call: Any, g: Graph, x: Value, source: Value) -> Value:
+    dtype, given = call.outs[0].dtype, call.given[1].dtype
+    ar.check(source)
+    if isinstance(source, Rows):
+        require(x.shape == source.shape, f"a copy of rows that {source.rows.what} is repeated")
+        return Rows(source.rows, cast(g, source.inner, dtype, given), source.dim)
+    return g.expand(cast(g, source, dtype, given), x.shape)
+
+
+def _elementwise(
+    call: Any,
+    g: Graph,
+    values: list[Any],
+    keywords: dict[str, Any],
+    compute: Callable[..., list[Any]],
+) -> list[Value | None]:
+    given = [*_flat(values), *_flat(list(keywords.values()))]
+    of_rows = [v for v in given if isinstance(v, Rows)]
+    rows = same_set(of_rows)
+    rank = max(len(v.shape) for v in given)
+    places = {v.dim + rank - len(v.shape) for v in of_rows}
+    require(len(places) == 1, f"rows that {rows.what} meet other dimensions")
+    at = places.pop()
+
+    # lowerings of other operators take operands of one shape
+    held = (
+        None
+        if call.name.removesuffix("_") in _BROADCAST
+        else tuple(torch.broadcast_shapes(*[v.held for v in of_rows]))
+    )
+
+    def dense(v: Any) -> Any:
+        if isinstance(v, (list, tuple)):
+            require(not _flat(v), f"a list of tensors with rows that {rows.what}")
+            return v
+        if isinstance(v, Rows):
+            return v.inner if held is None else spread(g, v, held)
+        if isinstance(v, Value) and at - rank + len(v.shape) >= 0:
+            return constant_rows(g, rows, v, at - rank + len(v.shape)).inner
+        return v
+
+    operands, others = [dense(v) for v in values], {k: dense(v) for k, v in keywords.items()}
+    shape = tuple(
+        torch.broadcast_shapes(
+            *[v.shape for v in (*_flat(operands), *_flat(list(others.values())))]
+        )
+    )
+    made = compute(operands, others, [shape for _ in call.outs])
+    return [None if v is None else Rows(rows, g.expand(v, shape), at) for v in made]
+
+
+def _along(
+    call: Any,
+    g: Graph,
+    name: str,
+    values: list[Any],
+    keywords: dict[str, Any],
+    compute: Callable[..., list[Any]],
+) -> list[Value | None]:
+    """Along other dimensions than the rows, and sums over rows."""
+    x = values[0]
+    of_rows = [v for v in values if isinstance(v, Rows)]
+    rows = same_set(of_rows)
+    require(isinstance(x, Rows) and all(v.dim == x.dim for v in of_rows), "rows of another tensor")
+    which = _ALONG[name]
+    given = values[which] if len(values) > which else keywords.get("dim")
+    dims = ar.reduced_dims(x.shape, given)
+    k = len(rows.slots)
+    if x.dim in dims:
+        require(name == "aten.sum", f"{name.removeprefix('aten.')} over rows that {rows.what}")
+        total = _summed(g, x, range(k))
+        inner = [d if d < x.dim else d + k - 1 for d in dims if d != x.dim]
+        total = ar.reduce(g, "sum", total, inner, True) if inner else total
+        return [g.reshape(total, call.shape())]
+    held = tuple(torch.broadcast_shapes(*[v.held for v in of_rows]))
+
+    def flat(v: Any) -> Any:
+        if not isinstance(v, Rows):
+            return v
+        rest = v.shape[v.dim + 1 :]
+        return g.reshape(spread(g, v, held), (*v.shape[: v.dim], numel(held), *rest))
+
+    shapes, at = [], []
+    for i in range(len(call.outs)):
+        shape = list(call.shape(i))
+        kept = name in _KEEP_SHAPE or len(shape) == len(x.shape)
+        at.append(x.dim if kept else x.dim - sum(d < x.dim for d in dims))
+        shape[at[-1]] = numel(held)
+        shapes.append(tuple(shape))
+    made = compute([flat(v) for v in values], keywords, shapes)
+    return [
+        None if v is None else Rows(rows, g.reshape(v, (*v.shape[:p], *held, *v.shape[p + 1 :])), p)
+        for v, p in zip(made, at)
+    ]
+
+
+# ---- products of matrices ----
+def _transposed(g: Graph, v: Value) -> Value:
+    return g.permute(v, [1, 0])
+
+
+def _product(call: Any, g: Graph, name: str, values: list[Any], keywords: dict[str, Any]) -> Value:
+    if name == "aten.addmm":
+        require(
+            scalar(keywords.get("beta", 1)) == 1 and scalar(keywords.get("alpha", 1)) == 1,
+            "addmm with factors",
+        )
+        bias, a, b = values[:3]
+        made = _matrices(g, a, b)
+        require(not isinstance(bias, Rows) and isinstance(made, Rows), "a bias of rows")
+        assert isinstance(made, Rows)
+        if len(bias.shape) == 2:
+            bias = constant_rows(g, made.rows, bias, made.dim).inner
+        return Rows(made.rows, ar.binary(g, "add", made.inner, bias), made.dim)
+    a, b = values[:2]
+    if len(b.shape) == 1:
+        made = _matrices(g, a, g.reshape(b, (b.shape[0], 1)))
+        return g.reshape(made, made.shape[:-1])
+    return _matrices(g, a, b)
+
+
+def _matrices(g: Graph, a: Value, b: Value) -> Value:
+    require(len(a.shape) == len(b.shape) == 2, "a product of more than matrices of rows")
+    if isinstance(a, Rows) and isinstance(b, Rows):
+        require(a.dim == 1 and b.dim == 0, f"products of rows that {a.rows.what} with rows")
+        return contracted(g, a, b)
+    if isinstance(a, Rows):
+        require(a.dim == 0, f"a sum over rows that {a.rows.what}, with a tensor of other rows")
+        flat = g.reshape(a.inner, (numel(a.held), a.shape[1]))
+        return Rows(a.rows, g.reshape(ar.matmul(g, flat, b), (*a.held, b.shape[1])), 0)
+    assert isinstance(b, Rows)
+    return g.permute(_matrices(g, _transposed(g, b), _transposed(g, a)), [1, 0])
+
+
+def contracted(g: Graph, a: Rows, b: Rows, by_key: bool = False) -> Value:
+    """[m, rows] times [rows, n]: a sum over rows. by_key: of those of each key, [keys, m, n]."""
+    rows = same_set([a, b])
+    if not by_key and numel(a.held) > numel(b.held):
+        flipped = contracted(g, _turned(g, b), _turned(g, a))
+        return _transposed(g, flipped)
+    keyed = rows.key is not None
+    if keyed and (by_key or _by_key(a)) and not _by_key(b):
+        b = Rows(rows, spread(g, b, (rows.classes, *b.held[1:])), 0)
+    first = 1 if by_key else 0
+    alone = [i for i, n in enumerate(a.held) if n == 1 and i >= first]
+    y = _summed(g, b, alone)
+    n = len(rows.slots)
+    sizes = y.shape[:n]
+    shared = [i for i in range(n) if i not in alone and i >= first]
+    x = a.inner
+    held = tuple(
+        max(a.held[i], sizes[i]) if i in shared else (sizes[i] if i < first else 1)
+        for i in range(n)
+    )
+    y = g.expand(y, (*held, b.shape[1]))
+    if by_key:
+        x = g.expand(x, (a.shape[0], *held))
+        x = g.permute(x, [1, 0, *range(2, n + 1)])
+        x = g.reshape(x, (rows.classes, a.shape[0], numel(held[1:])))
+        return ar.matmul(g, x, g.reshape(y, (rows.classes, numel(held[1:]), b.shape[1])))
+    x = g.reshape(g.expand(x, (a.shape[0], *held)), (a.shape[0], numel(held)))
+    return ar.matmul(g, x, g.reshape(y, (numel(held), b.shape[1])))
+
+
+def _turned(g: Graph, v: Rows) -> Rows:
+    turned = g.permute(v, [1, 0])
+    assert isinstance(turned, Rows)
+    return turned
+
+
+# ---- lookups and writes at positions that each slot knows ----
+class _Places:
+    """The positions that rows name along one dimension, or several that are taken as one.
+
+    numbers: over the slots, with size 1 along dimensions on which they do not depend.
+    """
+
+    def __init__(self, rows: RowSet, numbers: torch.Tensor) -> None:
+        for d in range(numbers.dim()):
+            first = numbers.narrow(d, 0, 1)
+            if numbers.shape[d] > 1 and bool((numbers == first).all()):
+                numbers = first
+        self.rows, self.numbers = rows, numbers.contiguous()
+
+    def order(self) -> list[int]:
+        """The slots' dimensions, those along which positions move furthest first."""
+        n, strides = self.numbers, []
+        for d in range(n.dim()):
+            strides.append(
+                int(n.flatten()[0]) - 1
+                if n.shape[d] == 1
+                else int((n.select(d, 1) - n.select(d, 0)).flatten()[0])
+            )
+        return sorted(range(n.dim()), key=lambda d: (n.shape[d] == 1, -strides[d]))
+
+    def first(self) -> int | None:
+        """The first position, where they follow each other in `order`; else None."""
+        flat = self.numbers.permute(self.order()).flatten()
+        start = int(flat[0])
+        return start if torch.equal(flat, torch.arange(start, start + len(flat))) else None
+
+
+def places(g: Graph, indices: Sequence[Value], sizes: Sequence[int]) -> _Places:
+    of_rows = [i for i in indices if isinstance(i, Rows)]
+    rows = same_set(of_rows)
+    total = torch.zeros((1,) * len(rows.slots), dtype=torch.int64)
+    for index, n in zip(indices, sizes):
+        if isinstance(index, Filled):
+            numbers = torch.full((1,) * len(rows.slots), int(index.fill))
+        else:
+            require(
+                isinstance(index, Rows) and index.shape == (rows.count,), "an index beside rows"
+            )
+            data = known(index)
+            require(data is not None, f"an index that depends on data, of rows that {rows.what}")
+            assert data is not None
+            numbers = data.to(torch.int64)
+        require(bool(((numbers >= -n) & (numbers < n)).all()), "an index outside of the tensor")
+        total = total * n + numbers.remainder(n)
+    return _Places(rows, total)
+
+
+def looked_up(g: Graph, x: Value, dim: int, at: _Places) -> Rows:
+    """The elements at these positions along a dimension."""
+    held = tuple(at.numbers.shape)
+    start, order = at.first(), at.order()
+    lead, rest = x.shape[:dim], x.shape[dim + 1 :]
+    if start is not None:
+        part = g.slice(x, dim, start, start + numel(held))
+        part = g.reshape(part, (*lead, *(held[d] for d in order), *rest))
+        back = [dim + order.index(d) for d in range(len(order))]
+        part = g.permute(part, [*range(dim), *back, *range(dim + len(held), len(part.shape))])
+    else:
+        part = tables.along(g, x, [int(i) for i in at.numbers.flatten()], dim)
+        part = g.reshape(part, (*lead, *held, *rest))
+    # what other slots have is multiplied by zero in the end
+    g.definedness.taken_as_number(part)
+    return Rows(at.rows, part, dim)
+
+
+def added_up(g: Graph, y: Rows, at: _Places, n: int) -> Value:
+    """For each of n positions along y's dimension of rows, the sum of the rows that name it."""
+    same_set([y, Rows(at.rows, Known(at.numbers), 0)])
+    dims = [d for d, m in enumerate(at.numbers.shape) if m == 1]
+    total = _summed(g, y, dims)
+    k, dim = len(at.rows.slots), y.dim
+    held = tuple(at.numbers.shape)
+    total = g.expand(total, (*total.shape[:dim], *held, *total.shape[dim + k :]))
+    order, start = at.order(), at.first()
+    lead, rest = total.shape[:dim], total.shape[dim + k :]
+    if start is not None:
+        total = g.permute(
+            total,
+            [*range(dim), *(dim + d for d in order), *range(dim + k, len(total.shape))],
+        )
+        total = g.reshape(total, (*lead, numel(held), *rest))
+        before = [Filled(0, (*lead, start, *rest))] if start else []
+        end = n - start - numel(held)
+        after = [Filled(0, (*lead, end, *rest))] if end else []
+        return g.cat([*before, total, *after], dim)
+    total = g.reshape(total, (*lead, numel(held), *rest))
+    hot = (torch.arange(n)[:, None] == at.numbers.flatten()[None]).double()
+    return ar.along(g, total, dim, Known(hot.T.contiguous()))
+
+
+def _distinct(at: _Places) -> bool:
+    """Whether no two slots name one position."""
+    full = at.rows.plain()
+    numbers = at.numbers.reshape(at.numbers.shape[-len(full) :]) if full else at.numbers
+    return tuple(numbers.shape) == full and len(numbers.unique()) == numbers.numel()
+
+
+def written(g: Graph, x: Value, y: Rows, at: _Places, dim: int) -> Value:
+    """x with the rows at their positions, of which no two are equal."""
+    require(
+        _distinct(at),
+        f"rows that {at.rows.what} are written to positions that may be the same "
+        "(index_add_ adds them up)",
+    )
+    n = x.shape[dim]
+    total = added_up(g, collapsed(g, y), at, n)
+    there: Value = added_up(g, Rows(at.rows, Filled(1, (1,) * len(at.rows.slots)), 0), at, n)
+    if isinstance(there, Filled) and there.fill == 1:
+        return total
+    ar.check(x)
+    there = g.reshape(there, (n, *(1 for _ in x.shape[dim + 1 :])))
+    if isinstance(x, Filled) and x.fill == 0:
+        return total
+    return choose(g, there, total, x, x.shape)
+
+
+def _indices(x: Value, indices: Sequence[Value | None]) -> tuple[int, list[Value], list[int]]:
+    """The first indexed dimension, the indices, and the sizes of their dimensions."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    first = given[0][0]
+    require(
+        [d for d, _ in given] == list(range(first, first + len(given))),
+        "indices of rows along dimensions that are no neighbours",
+    )
+    return first, [i for _, i in given], [x.shape[d] for d, _ in given]
+
+
+def _index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
+    dim, given, sizes = _indices(x, indices)
+    if isinstance(given[0], Positions):
+        return in_first_order(g, x, given, dim)
+    require(not isinstance(x, Rows), "an index into rows that data chooses")
+    if len(given) == 1 and isinstance(given[0], Rows) and known(given[0]) is None:
+        return _by_data(call, g, x, dim, given[0])
+    at = places(g, given, sizes)
+    x = g.reshape(x, (*x.shape[:dim], numel(tuple(sizes)), *x.shape[dim + len(sizes) :]))
+    return looked_up(g, x, dim, at)
+
+
+def _by_data(call: Any, g: Graph, x: Value, dim: int, index: Rows) -> Value:
+    """The positions that data names, for each row."""
+    from .indexing import index_select  # it has all families of integers
+
+    require(index.shape == (index.rows.count,), "an index of more than one number for each row")
+    flat = g.reshape(index.inner, (numel(index.held),))
+    shape = (*x.shape[:dim], numel(index.held), *x.shape[dim + 1 :])
+
+    class _Shape:
+        @staticmethod
+        def shape(i: int = 0) -> Shape:
+            return shape
+
+    made = index_select(_Shape(), g, x, dim, flat)
+    return Rows(
+        index.rows, g.reshape(made, (*x.shape[:dim], *index.held, *x.shape[dim + 1 :])), dim
+    )
+
+
+def _index_put(
+    call: Any,
+    g: Graph,
+    x: Value,
+    indices: list[Value | None],
+    source: Value,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Value:
+    dim, given, sizes = _indices(x, indices)
+    require(not isinstance(x, Rows), "a write into rows that data chooses")
+    if isinstance(given[0], Positions):
+        return _in_order_of(g, x, given, dim, source, accumulate)
+    if not accumulate and (found := _places_in_order(given, sizes, source)) is not None:
+        return found
+    at = places(g, given, sizes)
+    flat = g.reshape(x, (*x.shape[:dim], numel(tuple(sizes)), *x.shape[dim + len(sizes) :]))
+    if not isinstance(source, Rows):
+        source = constant_rows(g, at.rows, source, len(source.shape) - len(flat.shape) + dim)
+    while len(source.shape) < len(flat.shape):
+        source = Rows(
+            source.rows, g.reshape(source.inner, (1, *source.inner.shape)), source.dim + 1
+        )
+    require(source.dim == dim, "rows that are written along another dimension")
+    if accumulate:
+        made = ar.binary(g, "add", flat, added_up(g, source, at, flat.shape[dim]))
+    else:
+        made = written(g, flat, source, at, dim)
+    return g.reshape(made, x.shape)
+
+
+def _index_add(
+    call: Any, g: Graph, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
+) -> Value:
+    dim %= len(x.shape)
+    require(isinstance(index, Rows) and not isinstance(x, Rows), "rows that are added to rows")
+    at = places(g, [index], [x.shape[dim]])
+    if not isinstance(source, Rows):
+        source = constant_rows(g, at.rows, source, dim)
+    require(source.dim == dim, "rows that are added along another dimension")
+    total = added_up(g, source, at, x.shape[dim])
+    if scalar(alpha) != 1:
+        total = ar.binary(g, "mul", total, scalar(alpha))
+    return ar.binary(g, "add", x, total)
+
+
+def _index_select(call: Any, g: Graph, x: Value, dim: int, index: Value) -> Value:
+    dim %= len(x.shape)
+    return _index(call, g, x, [None] * dim + [index])
+
+
+def _one_index(g: Graph, index: Value, dim: int, shape: Shape) -> Rows:
+    """An index that is repeated along all other dimensions (gather, scatter), as one of rows."""
+    require(
+        isinstance(index, Rows) and index.dim == dim and index.shape[dim + 1 :] == shape[dim + 1 :],
+        "an index of other elements in each row",
+    )
+    assert isinstance(index, Rows)
+    data = known(index)
+    require(data is not None, "an index of other elements in each row")
+    assert data is not None
+    k = len(index.rows.slots)
+    for d in [*range(dim), *range(dim + k, data.dim())]:
+        require(
+            bool((data == data.narrow(d, 0, 1)).all()), "an index of other elements in each row"
+        )
+        data = data.narrow(d, 0, 1)
+    return Rows(index.rows, Known(data.reshape(index.held)), 0)
+
+
+def _gather(call: Any, g: Graph, x: Value, dim: int, index: Value, **_: Any) -> Value:
+    dim %= len(x.shape)
+    return _index(call, g, x, [None] * dim + [_one_index(g, index, dim, x.shape)])
+
+
+def _scatter_add(call: Any, g: Graph, x: Value, dim: int, index: Value, source: Value) -> Value:
+    dim %= len(x.shape)
+    return _index_add(call, g, x, dim, _one_index(g, index, dim, x.shape), source)
+
+
+# ---- orders ----
+def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
+    """Integers in order, and where each comes from (sort). Which of equal ones comes first only
+    changes the order of rows with one key.
+    """
+    require(len(keys.shape) == 1, "a sort of integers along one of several dimensions")
+    table = tables.table_of(g, keys)
+    require(
+        table is not None and table.low == 0 and int(table.entries.min()) >= 0,
+        "a sort of integers that are not computed from one tensor of classes",
+    )
+    assert table is not None
+    g.assume(assumptions.CLASSES)
+    base = table.source.base or table.source
+    if numel(base.shape) != table.shape[0]:
+        base = g.named(g.reshape(g.expand(table.source, table.shape), table.shape))
+    counted = signature(g, table, None)
+
+    def make() -> RowSet:
+        key = Table(base, table.entries, 0, base.shape)
+        plain = torch.equal(table.entries, torch.arange(len(table.entries)))
+        return RowSet(
+            base.shape,
+            None,
+            f"are in an order by data at {g.loc}",
+            base if plain else key,
+            int(table.entries.max()) + 1,
+            counted,
+        )
+
+    rows = call.recorder.rows.ordered(counted, make)
+    assert rows.key is not None
+    held = (1, *base.shape)
+    order = torch.arange(rows.count).reshape(held)
+    return [Rows(rows, g.reshape(rows.key, held), 0), Rows(rows, Known(order), 0)]
+
+
+def _is_order(v: Value, rows: RowSet) -> bool:
+    """Whether the rows name their own slots, each its own."""
+    data = known(v)
+    return (
+        rows.key is not None
+        and rows.keep is None
+        and data is not None
+        and torch.equal(data, torch.arange(rows.count).reshape(1, *rows.plain()))
+    )
+
+
+def _unsorted(values: list[Any]) -> tuple[Value, Value]:
+    """A sort of where sorted rows come from: it finds where each went."""
+    v = values[0]
+    require(
+        isinstance(v, Rows) and not any(x is True for x in values[2:]) and _is_order(v, v.rows),
+        "a sort of rows that data chooses",
+    )
+    return Known(torch.arange(v.rows.count)), Positions(v.rows)
+
+
+def _places_in_order(indices: Sequence[Value], sizes: Sequence[int], source: Value) -> Value | None:
+    """`inverse[perm] = arange(n)`; None for another write."""
+    index = indices[0]
+    if (
+        len(indices) == 1
+        and isinstance(index, Rows)
+        and isinstance(source, Known)
+        and source.shape == (sizes[0],) == (index.rows.count,)
+        and torch.equal(source.data, torch.arange(sizes[0]))
+        and _is_order(index, index.rows)
+    ):
+        return Positions(index.rows)
+    return None
+
+
+def in_first_order(g: Graph, x: Value, indices: Sequence[Value], dim: int) -> Value:
+    """Sorted rows, put back where they came from."""
+    index = indices[0]
+    assert isinstance(index, Positions)
+    require(
+        isinstance(x, Rows) and x.rows is index.rows and len(indices) == 1 and x.dim == dim,
+        f"the inverse of an order is applied to what is not in that order ({index.rows.what})",
+    )
+    assert isinstance(x, Rows)
+    y = collapsed(g, x)
+    y = Rows(y.rows, spread(g, y, (1, *y.rows.plain())), y.dim)
+    return g.reshape(y.inner, x.shape)
+
+
+def _in_order_of(
+    g: Graph, x: Value, indices: Sequence[Value], dim: int, source: Value, accumulate: bool
+) -> Value:
+    """x[inverse] = source, or += : the source's elements as sorted rows."""
+    index = indices[0]
+    assert isinstance(index, Positions)
+    rows = index.rows
+    require(
+        not isinstance(source, (Rows, Positions))
+        and len(indices) == 1
+        and (not accumulate or isinstance(x, Filled) and x.fill == 0)
+        and x.shape == source.shape,
+        "the inverse of an order is used in another way than to put rows in that order",
+    )
+    held = (1, *rows.plain())
+    return Rows(rows, g.reshape(source, (*x.shape[:dim], *held, *x.shape[dim + 1 :])), dim)
+
+
+# ---- groups of rows with one key ----
+def counted(g: Graph, keys: Value, n: int) -> Value:
+    """[n]: how many rows have each key."""
+    rows = keys.rows if isinstance(keys, Rows) else None
+    if isinstance(keys, Rows):
+        rows = keys.rows
+        require(
+            len(keys.shape) == 1 and (rows.key is None or keys.held[0] == 1),
+            "a count of rows by more than one number each",
+        )
+        inner = g.reshape(keys.inner, keys.held if rows.key is None else keys.held[1:])
+        inner = g.expand(inner, keys.rows.plain())
+    else:
+        inner = keys
+    table = tables.table_of(g, inner)
+    require(
+        table is not None and int(table.entries.min()) >= 0 and table.low == 0,
+        "a count of integers that are not computed from one tensor of classes",
+    )
+    assert table is not None
+    require(int(table.entries.max()) < n, "a count by keys that are more than the count has")
+    g.assume(assumptions.CLASSES)
+    base = inner
+    if rows is None and isinstance(inner, Named) and inner.base is not None:
+        base = inner.base
+    hot: Value = tables.one_hot(g, base, 0, n)
+    keep = rows.keep if rows is not None else None
+    if keep is not None:
+        hot = ar.binary(g, "mul", hot, as_numbers(g.reshape(keep, (*keep.shape, 1))))
+    total = ar.reduce(g, "sum", hot, list(range(len(base.shape))))
+    if isinstance(total, Named):
+        sign = signature(g, table, None if rows is None or rows.keep is None else id(rows))
+        if rows is not None and rows.counted is not None:
+            sign = rows.counted
+        g.row_counts[total.name] = Counts(sign, tuple(frozenset([k]) for k in range(n)), (n,))
+    return total
+
+
+def grouped(g: Graph, a: Value, b: Value, offsets: Value | None) -> Value:
+    """The product of each sorted row with its key's matrix, or of the rows of each key."""
+    require(isinstance(a, Rows) and offsets is not None, "groups of what is not sorted by data")
+    assert isinstance(a, Rows) and offsets is not None
+    rows = a.rows
+    found = counts_of(g, offsets)
+    require(
+        rows.key is not None
+        and found is not None
+        and found.rows == rows.counted
+        and list(found.keys) == [frozenset(range(k + 1)) for k in range(rows.classes)],
+        f"groups of rows that {rows.what}, and offsets of which it is not known that they are the "
+        "numbers of rows with each key",
+    )
+    if isinstance(b, Rows):
+        require(a.dim == 1 and b.dim == 0, "groups along other dimensions")
+        return contracted(g, a, b, by_key=True)
+    require(
+        a.dim == 0 and len(b.shape) == 3 and b.shape[0] == rows.classes, "groups of other sizes"
+    )
+    held = (rows.classes, *a.held[1:])
+    flat = g.reshape(spread(g, a, held), (rows.classes, numel(held[1:]), a.shape[1]))
+    return Rows(rows, g.reshape(ar.matmul(g, flat, b), (*held, b.shape[2])), 0)
+
+
+def group_of(g: Graph, v: Rows, key: int, rows: RowSet) -> Rows:
+    """The rows with one key."""
+    if _by_key(v):
+        inner = g.slice(v.inner, v.dim, key, key + 1)
+    else:
+        inner = v.inner
+    return Rows(rows, g.reshape(inner, (*inner.shape[: v.dim], *inner.shape[v.dim + 1 :])), v.dim)
+
+
+def of_groups(g: Graph, rows: RowSet, groups: Sequence[Value], shape: Shape) -> Rows:
+    """Sorted rows from those with each key (a Filled of zeros where there is none)."""
+    given = [v for v in groups if isinstance(v, Rows)]
+    held = tuple(torch.broadcast_shapes(*[v.held for v in given]))
+    parts = []
+    for v in groups:
+        inner = spread(g, v, held) if isinstance(v, Rows) else Filled(0, (*held, *shape[1:]))
+        parts.append(g.reshape(inner, (1, *inner.shape)))
+    return Rows(rows, g.cat(parts, 0), 0)
+
+
+_OPERATORS: dict[str, Callable[..., Value]] = {
+    "aten.index": _index,
+    "aten._unsafe_index": _index,
+    "aten.index_select": _index_select,
+    "aten.gather": _gather,
+    "aten.index_put": _index_put,
+    "aten._index_put_impl": _index_put,
+    "aten._unsafe_index_put": _index_put,
+    "aten.index_add": _index_add,
+    "aten.scatter_add": _scatter_add,
+}

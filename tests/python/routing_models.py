@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One layer of experts, written as people write it. All forms compute the same."""
+
+import torch
+import torch.nn.functional as F
+
+TOKENS, DIM, HIDDEN, EXPERTS, CHOSEN = 8, 8, 4, 4, 2
+
+
+class Experts(torch.nn.Module):
+    """Routed experts; first and last: of the experts that this rank has."""
+
+    def __init__(self, form, first=0, last=EXPERTS):
+        super().__init__()
+        self.form, self.first, self.last = form, first, last
+        self.router = torch.nn.Linear(DIM, EXPERTS, bias=False)
+        self.w1 = torch.nn.Parameter(torch.randn(last - first, DIM, HIDDEN))
+        self.w2 = torch.nn.Parameter(torch.randn(last - first, HIDDEN, DIM))
+
+    def expert(self, e, x):
+        return F.silu(x @ self.w1[e - self.first]) @ self.w2[e - self.first]
+
+    def forward(self, x):
+        weights, chosen = self.router(x).softmax(-1).topk(CHOSEN, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return self.form(self, x, weights, chosen)
+
+
+def dense(m, x, weights, chosen):
+    """Every expert computes every token: nothing depends on data but numbers."""
+    hot = F.one_hot(chosen, EXPERTS)[..., m.first : m.last].float()
+    combined = (hot * weights[..., None]).sum(1)
+    every = x.expand(m.last - m.first, *x.shape)
+    y = torch.bmm(F.silu(torch.bmm(every, m.w1)), m.w2)
+    return (y * combined.T[..., None]).sum(0)
+
+
+def hit(m, x, weights, chosen):
+    """transformers: the experts that are hit, one after another."""
+    out = torch.zeros_like(x)
+    with torch.no_grad():
+        mask = F.one_hot(chosen, num_classes=EXPERTS).permute(2, 1, 0)
+        experts = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+    for e in experts:
+        e = e[0]
+        if e < m.first or e >= m.last:
+            continue
+        position, token = torch.where(mask[e])
+        y = m.expert(e, x[token]) * weights[token, position, None]
+        out.index_add_(0, token, y.to(out.dtype))
+    return out
+
+
+def skipped(m, x, weights, chosen):
+    """A loop over experts that leaves out those without tokens."""
+    out = torch.zeros_like(x)
+    for e in range(m.first, m.last):
+        token, position = torch.where(chosen == e)
+        if token.numel() == 0:
+            continue
+        y = m.expert(e, x[token]) * weights[token, position].unsqueeze(-1)
+        out = out.index_add(0, token, y)
+    return out
+
+
+def counted(m, x, weights, chosen):
+    """DeepSeek's inference: experts without tokens are known from counts."""
+    y = torch.zeros_like(x)
+    counts = torch.bincount(chosen.flatten(), minlength=EXPERTS).tolist()
+    for e in range(m.first, m.last):
+        if counts[e] == 0:
+            continue
+        token, top = torch.where(chosen == e)
+        y.index_put_((token,), m.expert(e, x[token]) * weights[token, top, None], accumulate=True)
+    return y
+
+
+def grouped(m, x, weights, chosen):
+    """transformers and torchtitan: sorted by expert, one call for all of them."""
+    order = torch.argsort(chosen.reshape(-1))
+    back = torch.argsort(order)
+    experts = chosen.reshape(-1)[order]
+    counts = torch.histc(experts.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
+    offsets = torch.cumsum(counts, 0, dtype=torch.int32)
+    rows = x[order // CHOSEN]
+    y = F.grouped_mm(F.silu(F.grouped_mm(rows, m.w1, offs=offsets)), m.w2, offs=offsets)
+    y = y * weights.reshape(-1)[order].unsqueeze(-1)
+    return y[back].view(*chosen.shape, -1).sum(1)
+
+
+def split(m, x, weights, chosen):
+    """Sorted by expert, and cut into the experts' pieces."""
+    counts = torch.bincount(chosen.view(-1), minlength=EXPERTS)
+    order = chosen.view(-1).argsort()
+    pieces = x[order // CHOSEN].split(counts.tolist())
+    y = torch.cat([m.expert(e, piece) for e, piece in enumerate(pieces)])
+    out = torch.empty_like(y)
+    out[order] = y
+    return (out.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def sliced(m, x, weights, chosen):
+    """Sorted by expert, pieces between running sums of counts, added up at their tokens."""
+    order = chosen.flatten().argsort()
+    ends = chosen.flatten().bincount(minlength=EXPERTS).cumsum(0).tolist()
+    rows, tokens = x[order // CHOSEN], order // CHOSEN
+    parts = []
+    for e, end in enumerate(ends):
+        start = 0 if e == 0 else ends[e - 1]
+        if start == end:
+            continue
+        parts.append(m.expert(e, rows[start:end]))
+    y = torch.cat(parts, dim=0) * weights.flatten()[order, None]
+    return torch.zeros_like(x).index_add_(0, tokens, y)
+
+
+FORMS = {f.__name__: f for f in (dense, hit, skipped, counted, grouped, split, sliced)}

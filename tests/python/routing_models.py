@@ -2,7 +2,9 @@
 """One layer of experts, written as people write it. All forms compute the same."""
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 TOKENS, DIM, HIDDEN, EXPERTS, CHOSEN = 8, 8, 4, 4, 2
 
@@ -112,6 +114,66 @@ def sliced(m, x, weights, chosen):
         parts.append(m.expert(e, rows[start:end]))
     y = torch.cat(parts, dim=0) * weights.flatten()[order, None]
     return torch.zeros_like(x).index_add_(0, tokens, y)
+
+
+class Exchange(torch.autograd.Function):
+    """An all-to-all of so many rows; gradients go back the same way."""
+
+    @staticmethod
+    def forward(ctx, x, received, sent):
+        ctx.sizes = received, sent
+        out = x.new_empty((sum(received), *x.shape[1:]))
+        dist.all_to_all_single(out, x.contiguous(), received, sent)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        received, sent = ctx.sizes
+        back = gradient.new_empty((sum(sent), *gradient.shape[1:]))
+        dist.all_to_all_single(back, gradient.contiguous(), sent, received)
+        return back, None, None
+
+
+def exchanged(m, x, weights, chosen, exchange=Exchange.apply):
+    """Tokens are sent to the ranks that have their experts, by counts, and back."""
+    ranks = EXPERTS // (m.last - m.first)
+    if ranks == 1:
+        return split(m, x, weights, chosen)
+    own = EXPERTS // ranks
+    flat = chosen.flatten()
+    counts = torch.bincount(flat, minlength=EXPERTS)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    sent = counts.view(ranks, own).sum(1).tolist()
+    received = theirs.view(ranks, own).sum(1).tolist()
+    order = flat.argsort()
+    rows = exchange(x[order // CHOSEN], received, sent)
+    experts = torch.arange(own).repeat(ranks).repeat_interleave(theirs)
+    by_expert = experts.argsort()
+    offsets = theirs.view(ranks, own).sum(0).cumsum(0).to(torch.int32)
+    rows = rows[by_expert]
+    y = F.grouped_mm(F.silu(F.grouped_mm(rows, m.w1, offs=offsets)), m.w2, offs=offsets)
+    y = y[by_expert.argsort()]
+    y = exchange(y, sent, received)
+    out = torch.empty_like(y)
+    out[order] = y
+    return (out.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def functional(m, x, weights, chosen):
+    """The same with functional collectives, which differentiate themselves."""
+
+    def exchange(x, received, sent):
+        return all_to_all_single_autograd(x, received, sent, dist.group.WORLD)
+
+    return exchanged(m, x, weights, chosen, exchange)
+
+
+def swapped(m, x, weights, chosen):
+    """Wrong: what is sent has the sizes of what is received."""
+    return exchanged(
+        m, x, weights, chosen, lambda x, received, sent: Exchange.apply(x, sent, received)
+    )
 
 
 FORMS = {f.__name__: f for f in (dense, hit, skipped, counted, grouped, split, sliced)}

@@ -7,10 +7,20 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from routing_models import DIM, EXPERTS, FORMS, TOKENS, Experts
+from routing_models import (
+    DIM,
+    EXPERTS,
+    FORMS,
+    TOKENS,
+    Experts,
+    exchanged,
+    functional,
+    split,
+    swapped,
+)
 
 ACCEPT = ["rows-present", "initial-values"]
-ARGUMENTS = ["--stage-timeout", "20", "--confirm", "off"]
+ARGUMENTS = ["--timeout", "40", "--confirm", "off"]
 
 
 class Reduced(torch.autograd.Function):
@@ -68,6 +78,28 @@ def expert_parallel(form, owner=lambda rank, size: rank, router=True):
     return step
 
 
+def tokens_exchanged(form, experts=True, router=True):
+    """Each rank has a part of the experts and a part of the batch."""
+
+    def step(world):
+        torch.manual_seed(0)
+        each = EXPERTS // world.size
+        model = Experts(form, world.rank * each, (world.rank + 1) * each)
+        world.parameters(model, shard={"w[12]": {"ep": 0}})
+        x, y = (world.input(name, (TOKENS, DIM), shard={"ep": 0}) for name in "xy")
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        if not world.single:
+            if router:
+                dist.all_reduce(model.router.weight.grad)
+                model.router.weight.grad /= world.size
+            for p in (model.w1, model.w2):
+                p.grad /= world.size if experts else 1
+        return loss
+
+    return step
+
+
 class Routing(unittest.TestCase):
     def check(self, verdict, single, step, mesh):
         report = sp.verify(single, step, mesh=mesh, accept=ACCEPT, arguments=ARGUMENTS)
@@ -77,7 +109,7 @@ class Routing(unittest.TestCase):
 
 class Numbers(unittest.TestCase):
     def test_forms_compute_the_same(self):
-        """In PyTorch itself."""
+        """In PyTorch itself, on the CPU."""
         torch.manual_seed(1)
         x = torch.randn(TOKENS, DIM)
         results = {}
@@ -130,6 +162,26 @@ class Forms(Routing):
         step = expert_parallel(FORMS["hit"], router=False)
         report = self.check("NOT EQUIVALENT", expert_parallel(FORMS["hit"]), step, {"ep": 2})
         self.assertIn("router.weight.grad", str(report))
+
+    def test_tokens_exchanged(self):
+        for ranks, form in ((2, exchanged), (4, functional)):
+            with self.subTest(f"{ranks}, {form.__name__}"):
+                both = (tokens_exchanged(f) for f in (split, form))
+                self.check("EQUIVALENT", *both, {"ep": ranks})
+
+    def test_expert_gradients_not_divided(self):
+        step = tokens_exchanged(exchanged, experts=False)
+        report = self.check("NOT EQUIVALENT", tokens_exchanged(split), step, {"ep": 2})
+        self.assertIn("scaled by 2 = ep size", str(report))
+
+    def test_router_gradient_of_own_tokens(self):
+        step = tokens_exchanged(exchanged, router=False)
+        report = self.check("NOT EQUIVALENT", tokens_exchanged(split), step, {"ep": 2})
+        self.assertIn("router.weight.grad", str(report))
+
+    def test_sizes_swapped(self):
+        with self.assertRaisesRegex(sp.CaptureError, "routing_models.py"):
+            sp.verify(tokens_exchanged(split), tokens_exchanged(swapped), mesh={"ep": 2})
 
     def test_conditional(self):
         """That there are rows is a risk, with its line."""

@@ -7,6 +7,7 @@ writes at positions that are known for each slot. Anything else raises Unsupport
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,18 @@ from ..terms import arithmetic as ar
 from ..terms import assumptions, tables
 from ..terms.graph import Graph
 from ..terms.row_counts import Counts, counts_of, signature
-from ..terms.rows import Positions, Rows, RowSet, constant_rows, known, same_set, spread
+from ..terms.rows import (
+    ByCell,
+    Order,
+    Positions,
+    Received,
+    Rows,
+    RowSet,
+    constant_rows,
+    known,
+    same_set,
+    spread,
+)
 from ..terms.selection import as_numbers, choose
 from ..terms.values import Filled, Known, Named, Shape, Table, Unsupported, Value, numel
 from .layout import cast
@@ -71,7 +83,7 @@ def works_in_parts(func: Any, name: str) -> bool:
 def hot_keys(g: Graph, rows: RowSet) -> Value:
     """[keys, slots]: 1 where the slot's key is that one."""
     assert rows.key is not None
-    hot = tables.one_hot(g, rows.key, 0, rows.classes)
+    hot = tables.one_hot(g, rows.key, rows.first, rows.first + rows.classes)
     n = len(hot.shape)
     return g.permute(hot, [n - 1, *range(n - 1)])
 
@@ -86,7 +98,7 @@ def mask_of(g: Graph, rows: RowSet, by_key: bool) -> Value | None:
     if not by_key:
         return keep
     hot = hot_keys(g, rows)
-    return hot if keep is None else ar.binary(g, "mul", hot, as_numbers(keep))
+    return hot if keep is None or rows.implied else ar.binary(g, "mul", hot, as_numbers(keep))
 
 
 def _by_key(v: Rows) -> bool:
@@ -139,18 +151,24 @@ def results(
 ) -> list[Value | None]:
     """compute: the operator's results of dense operands, of these shapes."""
     name = call.name.removesuffix("_")
+    if name.endswith("_like") and name in _OF_SHAPES and isinstance(values[0], Rows):
+        return [_like(g, values[0], compute([Filled(0, ()), *values[1:]], keywords, [()])[0])]
     if name in _OF_SHAPES:
         dense = [Filled(0, v.shape, v.kind) if isinstance(v, Rows) else v for v in values]
         return compute(dense, keywords, [tuple(t.shape) for t in call.outs])
     if name == "aten.copy":
         return [_copied(call, g, values[0], values[1])]
-    if any(isinstance(v, Positions) for v in values):
+    if name == "aten.sort":
+        require(
+            not keywords.get("descending") and not any(x is True for x in values[2:]),
+            "a sort of integers from the largest on",
+        )
+        return list(_sorted_again(call, g, values[0]))
+    if any(isinstance(v, (Positions, Order)) for v in values):
         require(
             name in _ROW_BY_ROW, "the places of rows in an order are used other than as an index"
         )
         return [values[0]]
-    if name == "aten.sort":
-        return list(_unsorted(values))
     if name in _OPERATORS:
         return [_OPERATORS[name](call, g, *values, **keywords)]
     if name in _CONTRACTIONS:
@@ -167,6 +185,14 @@ def _flat(values: Any) -> list[Value]:
     if isinstance(values, (list, tuple)):
         return [v for x in values for v in _flat(x)]
     return [values] if isinstance(values, Value) else []
+
+
+def _like(g: Graph, v: Rows, number: Any) -> Rows:
+    """One number in each row."""
+    require(isinstance(number, Filled) and v.of is None, "a tensor like one with rows")
+    k = len(v.rows.slots)
+    shape = (*v.inner.shape[: v.dim], *(1 for _ in v.rows.slots), *v.inner.shape[v.dim + k :])
+    return Rows(v.rows, Filled(number.fill, shape, number.kind), v.dim)
 
 
 def _copied(call: Any, g: Graph, x: Value, source: Value) -> Value:
@@ -239,6 +265,12 @@ def _along(
     k = len(rows.slots)
     if x.dim in dims:
         require(name == "aten.sum", f"{name.removeprefix('aten.')} over rows that {rows.what}")
+        # autograd would repeat the gradient as often as there are slots
+        require(
+            not (torch.is_grad_enabled() and call.given and call.given[0].requires_grad),
+            f"a sum over rows that {rows.what}, of which the gradient is wanted (index_add_ to one "
+            "row has one)",
+        )
         total = _summed(g, x, range(k))
         inner = [d if d < x.dim else d + k - 1 for d in dims if d != x.dim]
         total = ar.reduce(g, "sum", total, inner, True) if inner else total
@@ -473,8 +505,9 @@ def _indices(x: Value, indices: Sequence[Value | None]) -> tuple[int, list[Value
 
 def _index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
     dim, given, sizes = _indices(x, indices)
-    if isinstance(given[0], Positions):
-        return in_first_order(g, x, given, dim)
+    if isinstance(given[0], (Positions, Order)):
+        require(len(given) == 1, "an order beside other indices")
+        return reordered(g, x, given[0], dim)
     require(not isinstance(x, Rows), "an index into rows that data chooses")
     if len(given) == 1 and isinstance(given[0], Rows) and known(given[0]) is None:
         return _by_data(call, g, x, dim, given[0])
@@ -488,6 +521,8 @@ def _by_data(call: Any, g: Graph, x: Value, dim: int, index: Rows) -> Value:
     from .indexing import index_select  # it has all families of integers
 
     require(index.shape == (index.rows.count,), "an index of more than one number for each row")
+    if isinstance(index.inner, ByCell):
+        return _by_cell(g, x, index)
     flat = g.reshape(index.inner, (numel(index.held),))
     shape = (*x.shape[:dim], numel(index.held), *x.shape[dim + 1 :])
 
@@ -502,6 +537,25 @@ def _by_data(call: Any, g: Graph, x: Value, dim: int, index: Rows) -> Value:
     )
 
 
+def _by_cell(g: Graph, x: Value, index: Rows) -> Value:
+    """A constant at the position that the rank and the key of each received row name."""
+    rows, cells = index.rows, index.inner
+    assert isinstance(rows, Received) and isinstance(cells, ByCell)
+    require(
+        isinstance(x, (Known, Filled)) and len(x.shape) == 1,
+        "numbers for each rank and key that depend on data",
+    )
+    numbers = g.data(x)[cells.numbers]
+    if not bool((numbers == numbers[:1]).all()):
+        return Rows(rows, ByCell(rows, numbers), 0)
+    first, n = rows.owned[rows.me]
+    keys = tables.table_of(g, rows.keys)
+    assert keys is not None
+    entries = torch.full((len(keys.entries),), -1, dtype=numbers.dtype)
+    entries[first : first + n] = numbers[0]
+    return Rows(rows, Table(g.named(rows.keys), entries, 0, rows.slots), 0)
+
+
 def _index_put(
     call: Any,
     g: Graph,
@@ -513,8 +567,17 @@ def _index_put(
 ) -> Value:
     dim, given, sizes = _indices(x, indices)
     require(not isinstance(x, Rows), "a write into rows that data chooses")
-    if isinstance(given[0], Positions):
-        return _in_order_of(g, x, given, dim, source, accumulate)
+    if isinstance(given[0], (Positions, Order)):
+        # what is read in the other direction; every row is written once
+        require(len(given) == 1, "an order beside other indices")
+        require(
+            not accumulate or isinstance(x, Filled) and x.fill == 0,
+            "rows that are added to others in an order",
+        )
+        require(x.shape == source.shape, "rows that are written in an order, and repeated")
+        rows = given[0].rows
+        back = Order(rows) if isinstance(given[0], Positions) else Positions(rows)
+        return reordered(g, source, back, dim)
     if not accumulate and (found := _places_in_order(given, sizes, source)) is not None:
         return found
     at = places(g, given, sizes)
@@ -583,40 +646,94 @@ def _scatter_add(call: Any, g: Graph, x: Value, dim: int, index: Value, source: 
 
 
 # ---- orders ----
+def _window(entries: torch.Tensor) -> tuple[int, int]:
+    """The first integer and the number of those that go to 0, 1, ... ; all others go elsewhere."""
+    zeros = (entries == 0).nonzero().flatten().tolist()
+    best = (0, 0)
+    for start in zeros:
+        n = 0
+        while start + n < len(entries) and int(entries[start + n]) == n:
+            n += 1
+        best = max(best, (n, start))
+    return best[1], best[0]
+
+
+def _of_received(g: Graph, rows: RowSet | None, table: Table, first: int, classes: int) -> bool:
+    """Whether these are the received rows' own keys, counted from the first that is received.
+
+    No slot that is no row has such a key.
+    """
+    owner = rows.of or rows if rows is not None else None
+    return (
+        isinstance(owner, Received)
+        and owner.owned[owner.me] == (first, classes)
+        and (table.source.base or table.source).name == _own_name(g, owner.keys)
+    )
+
+
+def _own_name(g: Graph, v: Value) -> str:
+    n = g.named(v)
+    return (n.base or n).name
+
+
 def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
     """Integers in order, and where each comes from (sort). Which of equal ones comes first only
     changes the order of rows with one key.
     """
     require(len(keys.shape) == 1, "a sort of integers along one of several dimensions")
-    table = tables.table_of(g, keys)
+    of = keys.rows if isinstance(keys, Rows) else None
+    inner = keys
+    if isinstance(keys, Rows):
+        require(keys.rows.key is None, f"rows that {keys.rows.what} are sorted once more")
+        inner = spread(g, keys, keys.rows.slots)
+    table = tables.table_of(g, inner)
     require(
-        table is not None and table.low == 0 and int(table.entries.min()) >= 0,
+        table is not None and table.low == 0,
         "a sort of integers that are not computed from one tensor of classes",
     )
     assert table is not None
+    first, classes = _window(table.entries)
+    outside = [k for k in range(len(table.entries)) if not first <= k < first + classes]
+    received = _of_received(g, of, table, first, classes)
+    require(
+        classes > 0 and (received or not outside),
+        "a sort of integers that are no classes from 0 on",
+    )
     g.assume(assumptions.CLASSES)
     base = table.source.base or table.source
-    if numel(base.shape) != table.shape[0]:
-        base = g.named(g.reshape(g.expand(table.source, table.shape), table.shape))
-    counted = signature(g, table, None)
-
-    def make() -> RowSet:
-        key = Table(base, table.entries, 0, base.shape)
-        plain = torch.equal(table.entries, torch.arange(len(table.entries)))
-        return RowSet(
-            base.shape,
-            None,
+    counted: dict[Any, list[frozenset[Any]]]
+    if of is None:
+        sign = signature(g, table, None)
+        slots = base.shape
+        counted = {sign: [frozenset([k]) for k in range(classes)]}
+    else:
+        sign = signature(g, table, id(of))
+        base = g.named(g.reshape(g.expand(table.source, of.slots), of.slots))
+        slots = of.slots
+        counted = {sign: [frozenset([k]) for k in range(classes)]}
+        if isinstance(of, Received) and received:
+            ranks = range(len(of.owned))
+            counted[of.own] = [frozenset((r, first + k) for r in ranks) for k in range(classes)]
+    require(numel(slots) == keys.shape[0], "a sort of integers that are repeated")
+    rows = call.recorder.rows.ordered(
+        sign,
+        lambda: RowSet(
+            slots,
+            of.keep if of is not None else None,
             f"are in an order by data at {g.loc}",
-            base if plain else key,
-            int(table.entries.max()) + 1,
+            base,
+            classes,
+            first,
+            received,
+            of,
             counted,
-        )
-
-    rows = call.recorder.rows.ordered(counted, make)
-    assert rows.key is not None
-    held = (1, *base.shape)
-    order = torch.arange(rows.count).reshape(held)
-    return [Rows(rows, g.reshape(rows.key, held), 0), Rows(rows, Known(order), 0)]
+        ),
+    )
+    held = (1, *slots)
+    integers = Rows(rows, g.reshape(inner, held), 0)
+    if of is not None:
+        return [integers, Order(rows)]
+    return [integers, Rows(rows, Known(torch.arange(rows.count).reshape(held)), 0)]
 
 
 def _is_order(v: Value, rows: RowSet) -> bool:
@@ -624,20 +741,18 @@ def _is_order(v: Value, rows: RowSet) -> bool:
     data = known(v)
     return (
         rows.key is not None
-        and rows.keep is None
+        and rows.of is None
         and data is not None
         and torch.equal(data, torch.arange(rows.count).reshape(1, *rows.plain()))
     )
 
 
-def _unsorted(values: list[Any]) -> tuple[Value, Value]:
-    """A sort of where sorted rows come from: it finds where each went."""
-    v = values[0]
-    require(
-        isinstance(v, Rows) and not any(x is True for x in values[2:]) and _is_order(v, v.rows),
-        "a sort of rows that data chooses",
-    )
-    return Known(torch.arange(v.rows.count)), Positions(v.rows)
+def _sorted_again(call: Any, g: Graph, v: Value) -> list[Value]:
+    """A sort of rows; of where sorted rows come from it finds where each went."""
+    if isinstance(v, Order) or isinstance(v, Rows) and _is_order(v, v.rows):
+        return [Known(torch.arange(v.rows.count)), Positions(v.rows)]
+    require(isinstance(v, Rows) and v.of is None, "a sort of the places of rows in an order")
+    return sorted_rows(call, g, v)
 
 
 def _places_in_order(indices: Sequence[Value], sizes: Sequence[int], source: Value) -> Value | None:
@@ -655,36 +770,35 @@ def _places_in_order(indices: Sequence[Value], sizes: Sequence[int], source: Val
     return None
 
 
-def in_first_order(g: Graph, x: Value, indices: Sequence[Value], dim: int) -> Value:
-    """Sorted rows, put back where they came from."""
-    index = indices[0]
-    assert isinstance(index, Positions)
+def reordered(g: Graph, x: Value, index: Positions | Order, dim: int) -> Value:
+    """Rows in the order of a key, or back as they were before it."""
+    rows = index.rows
+    if isinstance(index, Order):
+        if rows.of is None:
+            require(
+                not isinstance(x, (Rows, Positions, Order)),
+                f"rows that {rows.what} are put in that order once more",
+            )
+            inner = g.reshape(x, (*x.shape[:dim], 1, *rows.plain(), *x.shape[dim + 1 :]))
+            g.definedness.taken_as_number(inner)
+            return Rows(rows, inner, dim)
+        require(
+            isinstance(x, Rows) and x.rows is rows.of and x.dim == dim,
+            f"an order of other rows than those that {rows.of.what}",
+        )
+        assert isinstance(x, Rows)
+        held = x.inner.shape
+        return Rows(rows, g.reshape(x.inner, (*held[:dim], 1, *held[dim:])), dim)
     require(
-        isinstance(x, Rows) and x.rows is index.rows and len(indices) == 1 and x.dim == dim,
-        f"the inverse of an order is applied to what is not in that order ({index.rows.what})",
+        isinstance(x, Rows) and x.rows is rows and x.dim == dim,
+        f"the inverse of an order is applied to what is not in that order ({rows.what})",
     )
     assert isinstance(x, Rows)
     y = collapsed(g, x)
-    y = Rows(y.rows, spread(g, y, (1, *y.rows.plain())), y.dim)
-    return g.reshape(y.inner, x.shape)
-
-
-def _in_order_of(
-    g: Graph, x: Value, indices: Sequence[Value], dim: int, source: Value, accumulate: bool
-) -> Value:
-    """x[inverse] = source, or += : the source's elements as sorted rows."""
-    index = indices[0]
-    assert isinstance(index, Positions)
-    rows = index.rows
-    require(
-        not isinstance(source, (Rows, Positions))
-        and len(indices) == 1
-        and (not accumulate or isinstance(x, Filled) and x.fill == 0)
-        and x.shape == source.shape,
-        "the inverse of an order is used in another way than to put rows in that order",
-    )
-    held = (1, *rows.plain())
-    return Rows(rows, g.reshape(source, (*x.shape[:dim], *held, *x.shape[dim + 1 :])), dim)
+    if rows.of is None:
+        return g.reshape(spread(g, y, (1, *rows.plain())), x.shape)
+    held = y.inner.shape
+    return Rows(rows.of, g.reshape(y.inner, (*held[:dim], *held[dim + 1 :])), dim)
 
 
 # ---- groups of rows with one key ----
@@ -703,25 +817,36 @@ def counted(g: Graph, keys: Value, n: int) -> Value:
         inner = keys
     table = tables.table_of(g, inner)
     require(
-        table is not None and int(table.entries.min()) >= 0 and table.low == 0,
+        table is not None and table.low == 0,
         "a count of integers that are not computed from one tensor of classes",
     )
     assert table is not None
     require(int(table.entries.max()) < n, "a count by keys that are more than the count has")
     g.assume(assumptions.CLASSES)
-    base = inner
+    base: Value = inner
     if rows is None and isinstance(inner, Named) and inner.base is not None:
         base = inner.base
-    hot: Value = tables.one_hot(g, base, 0, n)
     keep = rows.keep if rows is not None else None
+    sign = signature(g, table, None if rows is None or keep is None else id(rows.of or rows))
+    hot: Value
+    if torch.equal(table.entries, torch.arange(len(table.entries))):
+        hot = tables.one_hot(g, base, 0, n)
+    else:
+        first, classes = _window(table.entries)
+        outside = len(table.entries) != first + classes or first > 0
+        require(
+            classes == n and (not outside or _of_received(g, rows, table, first, classes)),
+            "a count of integers that are no classes from 0 on",
+        )
+        source = g.expand(table.source, table.shape)
+        hot = tables.one_hot(g, source, first, first + n)
+        base = source
     if keep is not None:
         hot = ar.binary(g, "mul", hot, as_numbers(g.reshape(keep, (*keep.shape, 1))))
     total = ar.reduce(g, "sum", hot, list(range(len(base.shape))))
     if isinstance(total, Named):
-        sign = signature(g, table, None if rows is None or rows.keep is None else id(rows))
-        if rows is not None and rows.counted is not None:
-            sign = rows.counted
-        g.row_counts[total.name] = Counts(sign, tuple(frozenset([k]) for k in range(n)), (n,))
+        keys_of = tuple(frozenset([k]) for k in range(n))
+        g.row_counts[total.name] = Counts(sign, keys_of, (n,), numel(base.shape))
     return total
 
 
@@ -734,8 +859,9 @@ def grouped(g: Graph, a: Value, b: Value, offsets: Value | None) -> Value:
     require(
         rows.key is not None
         and found is not None
-        and found.rows == rows.counted
-        and list(found.keys) == [frozenset(range(k + 1)) for k in range(rows.classes)],
+        and found.rows in rows.counted
+        and list(found.keys)
+        == list(itertools.accumulate(rows.counted[found.rows], lambda a, b: a | b)),
         f"groups of rows that {rows.what}, and offsets of which it is not known that they are the "
         "numbers of rows with each key",
     )
@@ -781,3 +907,14 @@ _OPERATORS: dict[str, Callable[..., Value]] = {
     "aten.index_add": _index_add,
     "aten.scatter_add": _scatter_add,
 }
+
+
+# ---- rows that ranks exchange ----
+def part_of_keys(
+    counts: dict[Any, list[frozenset[Any]]], sign: Any, keys: frozenset[Any]
+) -> list[int]:
+    """The keys whose rows a number counts; raises Unsupported where it counts others."""
+    found = [k for k, cell in enumerate(counts.get(sign, ())) if cell <= keys]
+    if not found or frozenset[Any]().union(*(counts[sign][k] for k in found)) != keys:
+        raise Unsupported("numbers of rows that are not those of some keys")
+    return found

@@ -352,7 +352,9 @@ def _rows(
     if exchange.size == 1 or len({int(n) for n in received or ()}) <= 1 >= len(
         {int(n) for n in sent or ()}
     ):
-        return exchange.all_to_all(v)
+        made = exchange.all_to_all(v)
+        recorder.rows.counts_sent(v, made, exchange)
+        return made
     ar.check(v)
     g, n = exchange.g, exchange.size
     shapes = [(int(k),) + tuple(v.shape[1:]) for k in received or [out.shape[0] // n] * n]
@@ -363,6 +365,21 @@ def _rows(
     ]
     parts = exchange.uneven_all_to_all(pieces, shapes, _kind(source))
     return g.cat([p for p in parts if p.shape[0]] or parts[:1], 0)
+
+
+def exchange_rows(
+    recorder: Any,
+    out: torch.Tensor | None,
+    source: torch.Tensor,
+    received: Any,
+    sent: Any,
+    group: Any,
+) -> torch.Tensor:
+    """An all-to-all of numbers of rows that depend on data."""
+    with recorder.here(), torch._C.DisableTorchFunction(), private.outside():
+        exchange = Exchange(recorder, private.group_ranks(group))
+        made: torch.Tensor = recorder.rows.exchange(out, source, received, sent, exchange)
+    return made
 
 
 def _c10d_all_to_all_base(recorder: Any, args: Any, out: Any) -> None:

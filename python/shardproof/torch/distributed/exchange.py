@@ -25,7 +25,8 @@ class Layouts:
 
     dtypes: of the tensors. strides: where elements meet by their place in memory, the strides of
     each tensor without dimensions of one element, None where it is contiguous. tag: of a message.
-    even: whether the pieces of an all-to-all are equal, as far as this rank knows.
+    even: whether the pieces of an all-to-all are equal, as far as this rank knows. rows: of rows
+    that data chooses, which are sent.
     """
 
     dtypes: tuple[str, ...]
@@ -35,6 +36,7 @@ class Layouts:
     loc: str
     tag: int = 0
     even: bool = True
+    rows: str = ""
 
 
 def group_of(node: dict[str, Any]) -> Any:
@@ -109,6 +111,14 @@ class Exchange:
             layouts = self.recorder.groups.layouts
             layouts[self.comm] = dataclasses.replace(
                 layouts[self.comm], strides=strides, operator=operator
+            )
+
+    def agree(self, rows: str) -> None:
+        """What all members have to state of the rows that they exchange (capture.py compares)."""
+        if self.size > 1:
+            layouts = self.recorder.groups.layouts
+            layouts[self.comm] = dataclasses.replace(
+                layouts[self.comm], rows=rows, operator="all_to_all"
             )
 
     def _comm(self) -> str:

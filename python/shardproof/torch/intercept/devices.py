@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..compat.refusals import fail
 from .data_number import DataNumber, holds_one, is_arithmetic, with_numbers
-from .row_count import RowCount, check_sized, count_among
+from .row_count import RowCount, count_among, sized_call
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device reports; nothing is stored there
@@ -112,7 +112,15 @@ SIZES = {
 # functions that cut tensors, and that put them one after another
 SPLITS = (torch.Tensor.split, torch.split, torch.functional.split)
 JOINS = (torch.cat, torch.concat, torch.concatenate)
-_CUTS_OR_JOINS = frozenset((*SPLITS, *JOINS, torch.Tensor.__getitem__))
+# and that give a tensor the shape of another one
+LIKE = (
+    torch.Tensor.expand_as,
+    torch.Tensor.view_as,
+    torch.Tensor.reshape_as,
+    torch.broadcast_tensors,
+    torch.functional.broadcast_tensors,
+)
+_CUTS_OR_JOINS = frozenset((*SPLITS, *JOINS, *LIKE, torch.Tensor.__getitem__))
 
 
 class OnCPU(TorchFunctionMode):
@@ -155,7 +163,7 @@ class OnCPU(TorchFunctionMode):
             if len(args) == 2 and any(type(x) is RowCount for x in args) and is_arithmetic(func):
                 args = tuple(x.data_number() if type(x) is RowCount else x for x in args)
                 return with_numbers(func, args, kwargs or {})
-            check_sized(func, count)
+            return sized_call(func, count, args, kwargs or {})
         on_cuda = False
         moves = func is torch.Tensor.to and (
             "device" in (kwargs or {}) or any(type(x) in (str, _DEVICE, int) for x in args[1:2])

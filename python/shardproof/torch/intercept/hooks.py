@@ -50,6 +50,8 @@ class Hooks:
     unreduced(parameter, gradient): FSDP2 is about to reduce the gradient of a gathered parameter.
     synchronised(tensors, group, source): DistributedDataParallel, or FSDP's first version, gives
         tensors of rank `source` of the group to all of its ranks.
+    exchange_rows(out, source, received, sent, group): an all-to-all of numbers of rows that depend
+        on data, written to `out` if it is given.
     asynchronous: follows asynchronous calls. mailbox: what stages of pipelines on other ranks have
     sent. loaders: follows DataLoaders. devices: follows what is placed on "cuda".
     """
@@ -65,6 +67,7 @@ class Hooks:
     constant: Callable[[Any], Any]
     unreduced: Callable[[torch.Tensor, torch.Tensor], None]
     synchronised: Callable[[Sequence[torch.Tensor], Any, int], None]
+    exchange_rows: Callable[[Any, torch.Tensor, Any, Any, Any], torch.Tensor]
     asynchronous: Asynchronous
     mailbox: Mailbox
     loaders: Following

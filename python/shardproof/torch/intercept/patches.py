@@ -22,6 +22,7 @@ from .fully_sharded import patch_fsdp
 from .hooks import Hooks
 from .pipelines import patch_pipelines
 from .process_groups import patch_process_groups
+from .row_exchange import patch_row_exchanges
 from .tensors import circular, patch_compilers, patch_deepcopy, patch_format
 
 _OF_A_MESH = (
@@ -45,6 +46,7 @@ def patched(hooks: Hooks) -> Iterator[None]:
         _backward(undo, hooks)
         replace_everywhere([(torch.nn.functional.pad, circular(torch.nn.functional.pad))], undo)
         patch_process_groups(undo, hooks)
+        patch_row_exchanges(undo, hooks)
         patch_shape_propagation(undo, hooks)
         patch_sharding_strategies(undo)
         data_parallel.forget_unused()

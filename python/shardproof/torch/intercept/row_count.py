@@ -145,21 +145,10 @@ class RowCount(int):
     __neg__ = __abs__ = __int__ = __round__ = __lshift__ = __rshift__ = __and__ = __or__ = refuse
 
 
-_SIZED = frozenset(
-    {
-        "view",
-        "reshape",
-        "expand",
-        "new_zeros",
-        "new_empty",
-        "new_ones",
-        "zeros",
-        "empty",
-        "ones",
-        "unflatten",
-        "broadcast_to",
-    }
-)
+# of tensors that have such rows already
+_SHAPED = frozenset({"view", "reshape", "expand", "unflatten"})
+_MADE = frozenset({"new_zeros", "new_ones", "zeros", "ones"})
+_SIZED = _SHAPED | _MADE | {"new_empty", "empty", "all_to_all_single"}  # row_exchange.py
 
 
 def count_among(args: Sequence[Any]) -> RowCount | None:
@@ -167,14 +156,22 @@ def count_among(args: Sequence[Any]) -> RowCount | None:
     for x in args:
         if type(x) is RowCount:
             return x
-        if isinstance(x, (tuple, list)):
-            for y in x:
-                if type(y) is RowCount:
-                    return y
+        if isinstance(x, slice):
+            x = (x.start, x.stop, x.step)
+        if isinstance(x, (tuple, list)) and (found := count_among(x)) is not None:
+            return found
     return None
 
 
-def check_sized(func: Any, count: RowCount) -> None:
-    """Raises DataDependent unless the function takes the number as a size."""
-    if getattr(func, "__name__", "") not in _SIZED:
+def sized_call(func: Any, count: RowCount, args: Any, kwargs: Any) -> Any:
+    """A call with a number of rows as a size.
+
+    Raises DataDependent for any other call: PyTorch would read the size of a fake tensor.
+    """
+    name = getattr(func, "__name__", "")
+    if name not in _SIZED or name in _SHAPED and not count.rows.has_rows(args[0]):
         count.refuse()
+    made = func(*args, **kwargs)
+    if name in _MADE:
+        count.rows.made_like(made, args[1:] if name.startswith("new_") else args, kwargs)
+    return made

@@ -937,6 +937,12 @@ def _check_layouts(
                         f"messages are counted, one with {there}: some backends pair messages by "
                         "tags, others ignore them"
                     )
+                if other is not None and other.rows != mine.rows:
+                    raise CaptureError(
+                        f"an all-to-all at {mine.loc} sends other rows on rank {side.rank} "
+                        f"({mine.rows or 'none that data chooses'}) than on rank {r} "
+                        f"({other.rows or 'none that data chooses'}): this is not followed"
+                    )
                 if other is not None and other.even != mine.even:
                     unequal, equal = (side.rank, r) if other.even else (r, side.rank)
                     raise CaptureError(

@@ -26,12 +26,14 @@ from .values import Filled, Named, Shape, Table, Value, numel
 class Counts:
     """rows: whose rows are counted (`signature`); None where nothing is counted.
 
-    keys: of each element of a tensor of this shape, the keys that it counts.
+    keys: of each element of a tensor of this shape, the keys that it counts. size: how many rows
+    there are at most.
     """
 
     rows: Any
     keys: tuple[frozenset[Any], ...]
     shape: Shape
+    size: int = 0
 
     def running(self) -> Counts | None:
         """Of the sums of the first elements, along the only dimension."""
@@ -40,7 +42,7 @@ class Counts:
             if len(self.shape) != 1 or sums[-1] & k:
                 return None
             sums.append(sums[-1] | k)
-        return Counts(self.rows, tuple(sums[1:]), self.shape)
+        return Counts(self.rows, tuple(sums[1:]), self.shape, self.size)
 
 
 def signature(g: Graph, keys: Table, keep: Any) -> Any:
@@ -78,7 +80,10 @@ def counts_of(g: Graph, v: Value) -> Counts | None:
         [torch.arange(n, n + len(p.keys)).reshape(p.shape) for n, p in zip(starts, known)],
     )
     return Counts(
-        next(iter(rows), None), tuple(keys[int(i)] for i in at.flatten().tolist()), tuple(at.shape)
+        next(iter(rows), None),
+        tuple(keys[int(i)] for i in at.flatten().tolist()),
+        tuple(at.shape),
+        max(p.size for p in known),
     )
 
 
@@ -102,7 +107,7 @@ def _sum(g: Graph, node: Any, shape: Shape) -> Counts | None:
             if len(union) != sum(map(len, parts)):
                 return None
             made.append(union)
-        return Counts(inner.rows, tuple(made), shape)
+        return Counts(inner.rows, tuple(made), shape, inner.size)
     return _of_indicators(g, name, size, dims, shape)
 
 
@@ -134,4 +139,4 @@ def _of_indicators(
     keys = tables.table_of(g, source)
     if keys is None:
         return None
-    return Counts(signature(g, keys, None), tuple(made), shape)
+    return Counts(signature(g, keys, None), tuple(made), shape, rows)

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 class RowSet:
     """The rows of some tensors, and their order. Tensors of one set correspond row by row.
 
-    slots: static sizes. keep: 1 at slots that are rows; None: all are. key: integers below
-    `classes`, by which the rows are in order; the first dimension of the slots is then the key's.
-    count: the size that PyTorch's fake tensors have along the rows. what: for messages. counted:
-    what tells the rows with these keys from others (row_counts.py).
+    slots: static sizes. keep: 1 at slots that are rows; None: all are. key: integers, by which the
+    rows are in order, from `first` on, `classes` of them; the first dimension of the slots is then
+    the key's. implied: no slot that is no row has such a key. of: the set whose rows these are in
+    another order; None where the rows without an order are a plain tensor. count: the size that
+    PyTorch's fake tensors have along the rows. what: for messages. counted: how the rows with each
+    key are counted: by whose rows (row_counts.py), what an element counts that counts those of
+    each key.
     """
 
     def __init__(
@@ -40,11 +43,15 @@ class RowSet:
         what: str,
         key: Value | None = None,
         classes: int = 0,
-        counted: Any = None,
+        first: int = 0,
+        implied: bool = False,
+        of: RowSet | None = None,
+        counted: dict[Any, list[frozenset[Any]]] | None = None,
     ) -> None:
         self.slots = slots if key is None else (classes, *slots)
         self.keep, self.what, self.key, self.classes = keep, what, key, classes
-        self.counted = counted
+        self.first, self.implied, self.of = first, implied, of
+        self.counted = counted or {}
         self.count = numel(slots)
 
     def plain(self) -> Shape:
@@ -84,6 +91,54 @@ class Rows(Value):
 
     def __repr__(self) -> str:
         return f"rows{list(self.shape)} of {self.inner}"
+
+
+class Received(RowSet):
+    """Rows that the ranks of a group have sent to this one, first those of the first rank.
+
+    source: the sorted rows of which this rank sends parts. owned: the first key that each rank
+    receives, and how many. keys: [ranks, slots]. own: whose rows are counted, of those received.
+    """
+
+    def __init__(
+        self,
+        source: RowSet,
+        owned: tuple[tuple[int, int], ...],
+        me: int,
+        keys: Value,
+        keep: Value,
+        own: Any,
+        what: str,
+    ) -> None:
+        super().__init__((len(owned), *source.plain()), keep, what)
+        self.source, self.owned, self.me, self.keys, self.own = source, owned, me, keys, own
+
+    def cells(self, rank: int) -> frozenset[Any]:
+        """What a number counts that counts the rows from a rank."""
+        first, n = self.owned[self.me]
+        return frozenset((rank, k) for k in range(first, first + n))
+
+
+class ByCell(Value):
+    """An integer for each rank and key of received rows. numbers: [ranks, keys]."""
+
+    __slots__ = ("numbers",)
+    kind = "int"
+
+    def __init__(self, rows: Received, numbers: torch.Tensor) -> None:
+        super().__init__(rows.slots)
+        self.numbers = numbers
+
+
+class Order(Value):
+    """Where the rows of a set in another order come from: the positions in the other order."""
+
+    __slots__ = ("rows",)
+    kind = "int"
+
+    def __init__(self, rows: RowSet) -> None:
+        super().__init__((rows.count,))
+        self.rows = rows
 
 
 class Positions(Value):

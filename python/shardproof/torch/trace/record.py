@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -141,6 +142,7 @@ def _hooks(recorder: Recorder, side: Side, mailbox: Mailbox) -> Hooks:
         constant=recorder.numbers,
         unreduced=side.cut_points.unreduced,
         synchronised=side.synchronised,
+        exchange_rows=functools.partial(collectives.exchange_rows, recorder),
         asynchronous=AsynchronousCalls(recorder, batches),
         mailbox=mailbox,
         loaders=side.loaders,

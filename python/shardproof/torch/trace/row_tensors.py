@@ -8,6 +8,7 @@ it goes on as if there were (`rows-present`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,21 +17,23 @@ import torch
 from ..aten import rows as lowerings
 from ..compat import private
 from ..compat.user_code import in_package
-from ..intercept.devices import JOINS, SIZES, SPLITS
+from ..intercept.devices import JOINS, LIKE, SIZES, SPLITS
 from ..intercept.row_count import RowCount
 from ..terms import arithmetic as ar
 from ..terms import assumptions, selection, tables
 from ..terms import rows as of_rows
 from ..terms.graph import Graph
 from ..terms.nodes import MOVES_HERE
-from ..terms.row_counts import counts_of
-from ..terms.rows import Rows, RowSet, known
+from ..terms.row_counts import Counts, counts_of
+from ..terms.rows import ByCell, Received, Rows, RowSet, known
 from ..terms.values import (
     Filled,
     Known,
     Named,
+    NotFollowed,
     Poison,
     Poisoned,
+    Reason,
     Table,
     Unsupported,
     Value,
@@ -49,7 +52,8 @@ class RowTensors:
         self.begun = False
         self._sets: dict[Any, tuple[RowSet, Value]] = {}
         self._ordered: dict[Any, RowSet] = {}
-        self._sizes: dict[Any, int] = {}  # of rows that were counted and not yet sorted
+        self._received: dict[Any, Received] = {}
+        self._numbers: dict[Any, int] = {}  # of rows that ranks exchange, as they meet them
         self._group_sets: dict[tuple[RowSet, int], RowSet] = {}
         self._groups: dict[RowSet, tuple[RowSet, int]] = {}
 
@@ -75,9 +79,11 @@ class RowTensors:
             return self._value(
                 (n,), torch.int64, lambda: lowerings.counted(self.g, self._of(args[0]), n)
             )
+        if name == "aten.repeat_interleave" and func._overloadname == "Tensor":
+            return self._repeated(args[0])
         if name == "aten.histc":
             return self._histc(*args, **kwargs)
-        if name == "aten._grouped_mm" and self.begun:
+        if name == "aten._grouped_mm":
             return self._grouped(*args, **kwargs)
         if name == "aten.unbind" and self.begun:
             return self._each(args[0], args[1] if len(args) > 1 else 0)
@@ -115,7 +121,7 @@ class RowTensors:
         bias: torch.Tensor | None = None,
         out_dtype: torch.dtype | None = None,
     ) -> Any:
-        if bias is not None or not isinstance(self.recorder.read(a), Rows):
+        if bias is not None or not isinstance(self.recorder.read(a), (Rows, Poison)):
             return NotImplemented
         groups = (offs.shape[0],) if b.dim() == 2 and offs is not None else ()
         shape = (*groups, a.shape[0], b.shape[-1])
@@ -137,7 +143,8 @@ class RowTensors:
     def follow(self, name: str, operands: Sequence[Value], results: Sequence[Value | None]) -> None:
         """What results count."""
         if name.removesuffix("_") == "aten.cumsum" and isinstance(results[0], Named):
-            counts = counts_of(self.g, operands[0])
+            with private.outside():
+                counts = counts_of(self.g, operands[0])
             running = counts.running() if counts is not None else None
             if running is not None:
                 self.g.row_counts[results[0].name] = running
@@ -212,7 +219,7 @@ class RowTensors:
             return NotImplemented
         numbers = known(v)
         if numbers is None or len(v.rows.slots) != 1 or v.dim != 0:
-            raise Unsupported(f"{self.g.loc}: a loop over rows that {v.rows.what}")
+            raise NotFollowed(f"{self.g.loc}: a loop over rows that {v.rows.what}")
         self.present(self.g.loc)
         with private.outside():
             each = [constant(n.clone()) for n in numbers.expand(v.rows.count, *numbers.shape[1:])]
@@ -236,7 +243,7 @@ class RowTensors:
         what = SIZES[func]
         count = RowCount(v.rows.count, self, lambda: self._number(v.rows), v.rows)
         if v.of is not None:
-            raise Unsupported(f"{self.recorder.where()}: the size of rows that {v.rows.what}")
+            raise NotFollowed(f"{self.recorder.where()}: the size of rows that {v.rows.what}")
         if what == "numel":
             return count * (numel(v.shape) // v.rows.count)
         if what == "len":
@@ -253,13 +260,11 @@ class RowTensors:
         v = self.recorder.read(t)
         with private.outside():
             found = counts_of(self.g, v) if isinstance(v, Named) else None
-        rows = self._ordered.get(found.rows) if found is not None else None
         if found is None:
             return None
-        size = rows.count if rows is not None else self._sizes.get(found.rows, 0)
         flat = [
             RowCount(
-                size,
+                found.size,
                 self,
                 lambda i=i: self.g.reshape(  # type: ignore[misc]
                     self.g.slice(self.g.reshape(v, (numel(v.shape),)), 0, i, i + 1), ()
@@ -273,56 +278,67 @@ class RowTensors:
     # ---- functions of PyTorch that take such numbers ----
     def called(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Pieces of sorted rows, and their concatenation; NotImplemented for another call."""
+        if func in LIKE and any(self.has_rows(t) for t in args[1:]) and not self.has_rows(args[0]):
+            raise NotFollowed(
+                f"{self.recorder.where()}: a tensor takes the shape of one whose rows data chooses"
+            )
         if func in SPLITS:
-            sizes, dim = ((*args[1:], *kwargs.values(), 0))[:2]
+            sizes = args[1] if len(args) > 1 else next(iter(kwargs.values()))
+            dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
             if isinstance(sizes, (list, tuple)) and any(type(n) is RowCount for n in sizes):
-                return self._split(args[0], [self._keys(n) for n in sizes], dim, None)
+                return self._split(args[0], [_counted(n) for n in sizes], dim, None)
         if func is torch.Tensor.__getitem__ and (cut := _cut(args[1])) is not None:
-            start, stop = cut
-            first = self._keys(start)
-            return self._split(args[0], [self._keys(stop) - first], 0, first)[0]
-        if func in JOINS and self.begun:
-            dim = ((*args[1:], *kwargs.values(), 0))[0]
-            values = [self.recorder.read(t) for t in args[0]]
+            start, stop = (_counted(n) for n in cut)
+            if start[0] not in (None, stop[0]):
+                raise NotFollowed("rows are cut between numbers of different rows")
+            return self._split(args[0], [(stop[0], stop[1] - start[1])], 0, start[1])[0]
+        if func in JOINS and self.begun and "out" not in kwargs:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("axis", 0))
+            values = [self.recorder.read(t) for t in (args[0] if args else kwargs["tensors"])]
             if any(isinstance(v, Rows) and v.dim == dim for v in values):
                 return self._joined(list(args[0]), values)
         return NotImplemented
 
-    @staticmethod
-    def _keys(n: Any) -> frozenset[Any]:
-        counts = n.counts if type(n) is RowCount else None
-        if type(counts) is tuple and type(counts[1]) is frozenset:
-            return counts[1]
-        if type(n) is int and n == 0:
-            return frozenset()
-        raise Unsupported("rows are cut at numbers of which it is not known what they count")
-
     def _split(
-        self, t: torch.Tensor, pieces: list[frozenset[Any]], dim: int, first: frozenset[Any] | None
+        self,
+        t: torch.Tensor,
+        pieces: list[tuple[Any, frozenset[Any]]],
+        dim: int,
+        first: frozenset[Any] | None,
     ) -> Any:
+        """Sorted rows between numbers of rows. first: what comes before; None: these are all."""
         v = self.recorder.read(t)
         where = self.recorder.where()
+        if isinstance(v, Poison):
+            raise NotFollowed(f"{v.reason.text} at {v.reason.loc}")
         if not isinstance(v, Rows) or v.rows.key is None or v.dim != 0 or dim != 0:
-            raise Unsupported(
+            raise NotFollowed(
                 f"{where}: a tensor is cut at numbers of rows, and is not sorted by data"
             )
-        at = sorted(first or ())
-        for piece in pieces:
-            at += sorted(piece)
-        if at != list(range(len(at))) or any(len(p) != 1 for p in pieces):
-            raise Unsupported(
-                f"{where}: rows that {v.rows.what} are cut at other places than between keys"
+        signs = {sign for sign, _ in pieces}
+        keys: list[list[int]] = []
+        if len(signs) == 1:
+            given = [first] if first else []
+            given += [piece for _, piece in pieces]
+            sign = signs.pop()
+            with contextlib.suppress(Unsupported):
+                keys = [lowerings.part_of_keys(v.rows.counted, sign, piece) for piece in given]
+        found = [k for piece in keys for k in piece]
+        own = keys[1:] if first else keys
+        if not found or found != list(range(len(found))) or any(len(piece) != 1 for piece in own):
+            raise NotFollowed(
+                f"{where}: rows that {v.rows.what} are cut at numbers of which it is not known "
+                "that they are those of rows with each key"
             )
-        if first is None and len(at) != v.rows.classes:
-            raise Unsupported(f"{where}: pieces of sorted rows that leave out some")
-        out = _Groups.apply(t, self, [next(iter(p)) for p in pieces])
-        return tuple(out)
+        if first is None and len(found) != v.rows.classes:
+            raise NotFollowed(f"{where}: pieces of sorted rows that leave out some")
+        return tuple(_Groups.apply(t, self, [piece[0] for piece in own]))
 
     def _joined(self, tensors: list[torch.Tensor], values: list[Value]) -> torch.Tensor:
         groups = [self._groups.get(v.rows) if isinstance(v, Rows) else None for v in values]
         rows = next((g[0] for g in groups if g is not None), None)
         if rows is None or groups != [(rows, k) for k in range(rows.classes)]:
-            raise Unsupported(
+            raise NotFollowed(
                 f"{self.recorder.where()}: a concatenation of rows that is not all of sorted rows, "
                 "key by key"
             )
@@ -370,6 +386,191 @@ class RowTensors:
             ),
         )
 
+    # ---- rows that ranks exchange ----
+    def number_of(self, sign: Any) -> int:
+        """How ranks name rows that they exchange: by the order in which they first do."""
+        return self._numbers.setdefault(sign, len(self._numbers))
+
+    def counts_sent(self, sent: Value, made: Value, exchange: Any) -> None:
+        """Numbers of rows that an all-to-all of equal pieces exchanges."""
+        found = counts_of(self.g, sent) if isinstance(sent, Named) else None
+        if found is None or found.rows is None or not isinstance(made, Named):
+            return
+        size, ranks = exchange.size, tuple(exchange.ranks)
+        n = len(found.keys) // size
+        me = ranks.index(self.recorder.groups.rank)
+        exchange.agree(
+            f"numbers of rows {self.number_of(found.rows)}, of the keys "
+            f"{[sorted(map(repr, k)) for k in found.keys]}"
+        )
+        mine = found.keys[me * n : (me + 1) * n]
+        keys = tuple(frozenset((r, k) for k in cell) for r in range(size) for cell in mine)
+        self.g.row_counts[made.name] = Counts(
+            (found.rows, ranks), keys, made.shape, found.size * size
+        )
+
+    def exchange(
+        self,
+        out: torch.Tensor | None,
+        t: torch.Tensor,
+        received: Sequence[Any],
+        sent: Sequence[Any],
+        exchange: Any,
+    ) -> torch.Tensor:
+        """The result of an all-to-all of numbers of rows. out: where it is written."""
+        try:
+            value = self._exchanged(t, received, sent, exchange)
+            if out is not None and tuple(out.shape) != value.shape:
+                raise Unsupported(
+                    "rows are received in a tensor of which it is not known that it has as many"
+                )
+        except (Unsupported, Poisoned) as e:
+            shape = tuple(out.shape) if out is not None else tuple(t.shape)
+            value = Poison(shape, self.recorder._reason(e))
+        if out is None:
+            return self._made(value.shape, t.dtype, value)
+        self.recorder.write(out, value)
+        return out
+
+    def _exchanged(
+        self, t: torch.Tensor, received: Sequence[Any], sent: Sequence[Any], exchange: Any
+    ) -> Value:
+        """Rows that an all-to-all sends to the owners of their keys, or back."""
+        v = self._of(t)
+        if not isinstance(v, Rows) or v.of is not None or v.dim != 0:
+            raise Unsupported("an all-to-all of numbers of rows, of a tensor without such rows")
+        size, g = exchange.size, self.g
+        if len(received) != size or len(sent) != size:
+            raise Unsupported("an all-to-all of other than one piece for each rank")
+        given, taken = [_counted(n) for n in sent], [_counted(n) for n in received]
+        if isinstance(v.rows, Received):
+            rows: Received = v.rows
+            self._check_received(rows, given, "sent back")
+            if self._owned(rows.source, taken) != rows.owned:
+                raise Unsupported(
+                    "rows that are sent back in pieces of other sizes than those that were sent"
+                )
+            exchange.agree(f"rows {self.number_of(rows.own)} back, of the keys {rows.owned}")
+            kept = lowerings.masked(g, v)
+            whole = of_rows.spread(g, kept, rows.slots)
+            total = exchange.reduce_scatter(whole, ("sum", None))
+            total = g.reshape(total, (1, *rows.source.plain(), *v.shape[1:]))
+            g.definedness.taken_as_number(total)
+            return Rows(rows.source, total, 0)
+        source = v.rows
+        owned = self._owned(source, given)
+        rows = self._sent(source, owned, exchange)
+        self._check_received(rows, taken, "received")
+        exchange.agree(f"rows {self.number_of(rows.own)}, of the keys {owned}")
+        flat = lowerings.collapsed(g, v)
+        held, rest = flat.held[1:], flat.shape[1:]
+        if isinstance(flat.inner, Named) and self._is_key(flat):
+            return Rows(rows, rows.keys, 0)
+        whole = exchange.all_gather(g.reshape(flat.inner, (1, *held, *rest)))
+        whole = g.reshape(whole, (size, *held, *rest))
+        g.definedness.taken_as_number(whole)
+        return Rows(rows, whole, 0)
+
+    def _is_key(self, v: Rows) -> bool:
+        key = v.rows.key
+        name = getattr(_base(v.inner), "name", "")
+        return isinstance(key, Named) and v.shape == (v.rows.count,) and name == _base(key).name
+
+    def _owned(
+        self, rows: RowSet, pieces: Sequence[tuple[Any, frozenset[Any]]]
+    ) -> tuple[tuple[int, int], ...]:
+        """The keys of each of the pieces of sorted rows: the first, and how many."""
+        if rows.key is None or rows.keep is not None:
+            raise Unsupported(f"rows that {rows.what} are exchanged, and are not sorted by data")
+        owned, at = [], 0
+        for sign, keys in pieces:
+            found = lowerings.part_of_keys(rows.counted, sign, keys)
+            if found != list(range(at, at + len(found))):
+                raise Unsupported(
+                    "rows are exchanged in pieces that are not those of one key after another"
+                )
+            owned.append((at, len(found)))
+            at += len(found)
+        if at != rows.classes:
+            raise Unsupported("rows are exchanged, and some of them are not sent")
+        return tuple(owned)
+
+    def _check_received(
+        self, rows: Received, pieces: Sequence[tuple[Any, frozenset[Any]]], what: str
+    ) -> None:
+        for r, (sign, keys) in enumerate(pieces):
+            if sign != rows.own or keys != rows.cells(r):
+                raise Unsupported(
+                    f"rows are {what} in pieces of which it is not known that they have as many "
+                    "rows as the ranks exchange"
+                )
+
+    def _sent(self, source: RowSet, owned: tuple[tuple[int, int], ...], exchange: Any) -> Received:
+        """What this rank receives where each sends the rows of these keys to their owners."""
+        ranks = tuple(exchange.ranks)
+        key = source, owned, ranks
+        if key not in self._received:
+            g = self.g
+            me = ranks.index(self.recorder.groups.rank)
+            assert source.key is not None
+            slots = (exchange.size, *source.plain())
+            keys = exchange.all_gather(g.reshape(source.key, (1, *source.plain())))
+            if isinstance(keys, Named) and "kind" not in g.tensors[keys.name]:
+                g.tensors[keys.name]["dtype"] = "int64"
+            keys = g.named(g.reshape(keys, slots))
+            first, n = owned[me]
+            entries = torch.zeros(source.classes, dtype=torch.bool)
+            entries[first : first + n] = True
+            keep = Table(keys, entries, 0, slots)
+            (sign,) = source.counted
+            self._received[key] = Received(
+                source, owned, me, keys, keep, (sign, ranks), f"ranks send at {g.loc}"
+            )
+        return self._received[key]
+
+    def _repeated(self, repeats: torch.Tensor) -> Any:
+        """The index of the number of rows that a received row is counted by (repeat_interleave)."""
+        v = self.recorder.read(repeats)
+        with private.outside():
+            found = counts_of(self.g, v) if isinstance(v, Named) else None
+        if found is None:
+            return NotImplemented
+        rows = next((r for r in self._received.values() if r.own == found.rows), None)
+        if rows is None or len(found.shape) != 1:
+            raise NotFollowed(
+                f"{self.g.loc}: numbers are repeated for rows that no other rank has sent yet"
+            )
+        first, n = rows.owned[rows.me]
+        size = len(rows.owned)
+        cells = [frozenset([(r, first + k)]) for r in range(size) for k in range(n)]
+        if list(found.keys) != cells:
+            raise NotFollowed(
+                f"{self.g.loc}: numbers are repeated for other rows, or in another order"
+            )
+        with private.outside():
+            numbers = torch.arange(size * n).reshape(size, n)
+        return self._made((rows.count,), torch.int64, Rows(rows, ByCell(rows, numbers), 0))
+
+    def has_rows(self, t: Any) -> bool:
+        return isinstance(t, private.FakeTensor) and isinstance(self.recorder.read(t), Rows)
+
+    def made_like(self, t: torch.Tensor, args: Any, kwargs: Any) -> None:
+        """A tensor of one number was made with a number of rows as a size."""
+        sizes = args[0] if args and isinstance(args[0], (tuple, list)) else args
+        sizes = kwargs.get("size", sizes)
+        at = [d for d, n in enumerate(sizes) if type(n) is RowCount]
+        v = self.recorder.read(t)
+        rows = sizes[at[0]].counts if at else None
+        if len(at) == 1 and isinstance(rows, RowSet) and isinstance(v, Filled):
+            one = (*v.shape[: at[0]], *(1 for _ in rows.slots), *v.shape[at[0] + 1 :])
+            made: Value = Rows(rows, Filled(v.fill, one, v.kind), at[0])
+        else:
+            made = Poison(
+                v.shape,
+                Reason("numbers for rows of which it is not known which", self.recorder.where()),
+            )
+        self.recorder.write(t, made)
+
     def _number(self, rows: RowSet) -> Value:
         """How many rows there are."""
         g = self.g
@@ -406,6 +607,21 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         return (None, None, *ctx.rows.pieces(gradient, ctx.of, range(ctx.of.classes)))
+
+
+def _base(v: Any) -> Any:
+    """The tensor in the shape in which it was made."""
+    return getattr(v, "base", None) or v
+
+
+def _counted(n: Any) -> tuple[Any, frozenset[Any]]:
+    """Whose rows a number counts, and of which keys."""
+    counts = n.counts if type(n) is RowCount else None
+    if type(counts) is tuple and type(counts[1]) is frozenset:
+        return counts
+    if type(n) is int and n == 0:
+        return None, frozenset()
+    raise NotFollowed("rows are cut at numbers of which it is not known what they count")
 
 
 def _cut(index: Any) -> tuple[Any, Any] | None:

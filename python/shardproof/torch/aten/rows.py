@@ -896,7 +896,38 @@ def of_groups(g: Graph, rows: RowSet, groups: Sequence[Value], shape: Shape) -> 
     return Rows(rows, g.cat(parts, 0), 0)
 
 
+def _cat(call: Any, g: Graph, values: list[Value], dim: int = 0) -> Value:
+    return g.cat(values, dim % len(values[0].shape))
+
+
+def _slice_backward(
+    call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, start: int, end: int, step: int
+) -> Value:
+    """Zeros around what was cut, along another dimension than the rows."""
+    dim %= len(sizes)
+    require(step == 1, "a slice of every so many elements of rows")
+    end = start + grad.shape[dim]
+    parts: list[Value] = [grad]
+    for n, at in ((start, 0), (int(sizes[dim]) - end, len(parts))):
+        if n:
+            zeros = Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))
+            parts.insert(0 if at == 0 else len(parts), zeros)
+    return g.cat(parts, dim)
+
+
+def _select_backward(
+    call: Any, g: Graph, grad: Value, sizes: list[int], dim: int, index: int
+) -> Value:
+    dim %= len(sizes)
+    index %= int(sizes[dim])
+    shape = (*grad.shape[:dim], 1, *grad.shape[dim:])
+    return _slice_backward(call, g, g.reshape(grad, shape), sizes, dim, index, index + 1, 1)
+
+
 _OPERATORS: dict[str, Callable[..., Value]] = {
+    "aten.cat": _cat,
+    "aten.slice_backward": _slice_backward,
+    "aten.select_backward": _select_backward,
     "aten.index": _index,
     "aten._unsafe_index": _index,
     "aten.index_select": _index_select,

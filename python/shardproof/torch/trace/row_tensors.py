@@ -238,8 +238,8 @@ class RowTensors:
         if private.storage_key(t) not in self.recorder.storages:
             return size
         v = self.recorder.read(t)
-        if not isinstance(v, Rows):
-            return size
+        if not isinstance(v, Rows) or v.rows.keep is None:
+            return size  # an order changes no size
         what = SIZES[func]
         count = RowCount(v.rows.count, self, lambda: self._number(v.rows), v.rows)
         if v.of is not None:

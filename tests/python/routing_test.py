@@ -191,5 +191,157 @@ class Forms(Routing):
         self.assertTrue(any("routing_models.py" in a for a in report.assumptions))
 
 
+def selected(use):
+    """A step that uses the tokens that data chooses. use: (tokens, their mask, world)."""
+
+    def step(world):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(DIM, 1)
+        x = world.input("x", (TOKENS, DIM))
+        score = layer(x)
+        loss = use(x * score, score.squeeze(-1) > 0)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def first_rows(x, mask):
+    out = torch.zeros_like(x)
+    rows = x[mask]
+    out[: rows.shape[0]] = rows
+    return out.softmax(-1).sum()
+
+
+def put_back_by_the_order(m, x, weights, chosen):
+    """Wrong: the order in place of its inverse."""
+    order = chosen.flatten().argsort()
+    ends = chosen.flatten().bincount(minlength=EXPERTS).cumsum(0).to(torch.int32)
+    y = F.grouped_mm(F.grouped_mm(x[order // 2], m.w1, offs=ends), m.w2, offs=ends)
+    return (y[order].view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def groups_of_the_first_choice(m, x, weights, chosen):
+    """Wrong: the sizes of groups count another tensor than the one that is sorted."""
+    order = chosen.flatten().argsort()
+    ends = chosen[:, 0].bincount(minlength=EXPERTS).cumsum(0).to(torch.int32)
+    y = F.grouped_mm(F.grouped_mm(x[order // 2], m.w1, offs=ends), m.w2, offs=ends)
+    return (y[order.argsort()].view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def counts_as_offsets(m, x, weights, chosen):
+    """Wrong: no running sums."""
+    order = chosen.flatten().argsort()
+    sizes = chosen.flatten().bincount(minlength=EXPERTS).to(torch.int32)
+    y = F.grouped_mm(F.grouped_mm(x[order // 2], m.w1, offs=sizes), m.w2, offs=sizes)
+    return (y[order.argsort()].view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def next_expert(m, x, weights, chosen):
+    """Wrong: the tokens of an expert go to the next one."""
+    out = torch.zeros_like(x)
+    for e in range(EXPERTS):
+        token, position = torch.where(chosen == e)
+        y = m.expert((e + 1) % EXPERTS, x[token]) * weights[token, position, None]
+        out.index_add_(0, token, y)
+    return out
+
+
+def weights_of_the_first_choice(m, x, weights, chosen):
+    """Wrong: each row has the weight of its token's first expert."""
+    out = torch.zeros_like(x)
+    for e in range(EXPERTS):
+        token, _ = torch.where(chosen == e)
+        out.index_add_(0, token, m.expert(e, x[token]) * weights[token, 0, None])
+    return out
+
+
+class Refused(Routing):
+    """What is not row by row is an error with its line, never a number of slots."""
+
+    def test_rows(self):
+        for name, use in {
+            "mean": lambda x, mask: x[mask].mean(),
+            "sum with a gradient": lambda x, mask: x[mask].sum(),
+            "softmax over rows": lambda x, mask: x[mask].softmax(0).square().sum(1).sum(),
+            "maximum": lambda x, mask: x[mask].amax(0).sum(),
+            "two masks": lambda x, mask: x.index_add(
+                0, mask.nonzero()[:, 0], x[mask] + x[~mask]
+            ).sum(),
+            "all rows": lambda x, mask: x.index_add(0, mask.nonzero()[:, 0], x[mask] + x).sum(),
+            "some rows": lambda x, mask: x[mask][:2].sum(),
+            "first rows": first_rows,
+            "length": lambda x, mask: (x * torch.arange(len(x[mask])).sum()).sum(),
+            "a number as data": lambda x, mask: (x * torch.arange(x[mask].shape[0]).sum()).sum(),
+            "a number that decides": lambda x, mask: (
+                x.sum() if x[mask].shape[0] > 3 else x.square().sum()
+            ),
+            "a number as a multiple": lambda x, mask: x.sum() * (x[mask].numel() // DIM),
+            "the shape of rows": lambda x, mask: (
+                torch.zeros(1, DIM).expand_as(x[mask]).exp().sum() * x.sum()
+            ),
+            "rows as a vector": lambda x, mask: x[mask].flatten().square().softmax(0).sum(),
+        }.items():
+            with (
+                self.subTest(name),
+                self.assertRaisesRegex(sp.CaptureError, "routing_test.py"),
+            ):
+                sp.verify(selected(use), mesh={"dp": 1}, arguments=ARGUMENTS)
+
+    def test_wrong_orders(self):
+        for form in (put_back_by_the_order, groups_of_the_first_choice, counts_as_offsets):
+            with (
+                self.subTest(form.__name__),
+                self.assertRaisesRegex(sp.CaptureError, "routing_test.py"),
+            ):
+                sp.verify(data_parallel(form), mesh={"dp": 1}, arguments=ARGUMENTS)
+
+
+class Exact(Routing):
+    def test_wrong_experts_and_weights(self):
+        for form in (next_expert, weights_of_the_first_choice):
+            with self.subTest(form.__name__):
+                single, step = (data_parallel(f) for f in (FORMS["skipped"], form))
+                self.check("NOT EQUIVALENT", single, step, {"dp": 1})
+
+    def test_numbers_of_rows(self):
+        """Ones for each row add up to their number, not to that of slots."""
+
+        def by_rows(x, mask):
+            rows = x.detach()[mask]
+            ones = torch.ones(rows.shape[0]).sum() + torch.ones_like(rows[:, 0]).sum()
+            return (x * ones).sum() + (x * rows.sum(0)).sum() / rows.shape[0]
+
+        def by_mask(x, mask):
+            n = mask.float().sum()
+            total = (x.detach() * mask.float()[:, None]).sum(0)
+            return (x * (n + n)).sum() + (x * total).sum() / n
+
+        def by_slots(x, mask):
+            return (x * 2 * TOKENS).sum() + by_mask(x, mask) - (x * 2 * mask.float().sum()).sum()
+
+        self.check("EQUIVALENT", selected(by_mask), selected(by_rows), {"dp": 1})
+        self.check("NOT EQUIVALENT", selected(by_slots), selected(by_rows), {"dp": 1})
+
+    def test_bias_of_rows(self):
+        """The gradient of a bias is summed over rows, not over slots."""
+
+        def step(dense):
+            def use(x, mask):
+                torch.manual_seed(3)
+                bias = torch.nn.Parameter(torch.zeros(DIM))
+                if dense:
+                    y = (x + bias).exp() * mask.float()[:, None]
+                else:
+                    at = mask.nonzero()[:, 0]
+                    y = torch.zeros_like(x).index_add(0, at, (x[mask] + bias).exp())
+                loss = y.square().sum()
+                return loss
+
+            return selected(use)
+
+        self.check("EQUIVALENT", step(True), step(False), {"dp": 1})
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -906,13 +906,12 @@ def _slice_backward(
     """Zeros around what was cut, along another dimension than the rows."""
     dim %= len(sizes)
     require(step == 1, "a slice of every so many elements of rows")
-    end = start + grad.shape[dim]
-    parts: list[Value] = [grad]
-    for n, at in ((start, 0), (int(sizes[dim]) - end, len(parts))):
-        if n:
-            zeros = Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))
-            parts.insert(0 if at == 0 else len(parts), zeros)
-    return g.cat(parts, dim)
+
+    def zeros(n: int) -> list[Value]:
+        return [Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))] if n else []
+
+    end = int(sizes[dim]) - start - grad.shape[dim]
+    return g.cat([*zeros(start), grad, *zeros(end)], dim)
 
 
 def _select_backward(

@@ -247,7 +247,12 @@ class RowTensors:
         if what == "numel":
             return count * (numel(v.shape) // v.rows.count)
         if what == "len":
-            return count if v.dim == 0 else size
+            if v.dim == 0:  # Python makes a plain number of it
+                raise NotFollowed(
+                    f"{self.recorder.where()}: len() of rows that {v.rows.what} (.shape[0] gives a "
+                    "number that is followed)"
+                )
+            return size
         if isinstance(size, int):
             d = args[1] if len(args) > 1 else 0
             return count if d % len(v.shape) == v.dim else size

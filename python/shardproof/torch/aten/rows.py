@@ -878,10 +878,7 @@ def grouped(g: Graph, a: Value, b: Value, offsets: Value | None) -> Value:
 
 def group_of(g: Graph, v: Rows, key: int, rows: RowSet) -> Rows:
     """The rows with one key."""
-    if _by_key(v):
-        inner = g.slice(v.inner, v.dim, key, key + 1)
-    else:
-        inner = v.inner
+    inner = g.slice(v.inner, v.dim, key, key + 1) if _by_key(v) else v.inner
     return Rows(rows, g.reshape(inner, (*inner.shape[: v.dim], *inner.shape[v.dim + 1 :])), v.dim)
 
 

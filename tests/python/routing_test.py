@@ -18,6 +18,7 @@ from routing_models import (
     split,
     swapped,
 )
+from shardproof.torch import numeric
 
 ACCEPT = ["rows-present", "initial-values"]
 ARGUMENTS = ["--timeout", "40", "--confirm", "off"]
@@ -78,6 +79,10 @@ def expert_parallel(form, owner=lambda rank, size: rank, router=True):
     return step
 
 
+def other_owner(rank, size):
+    return (rank + 1) % size
+
+
 def tokens_exchanged(form, experts=True, router=True):
     """Each rank has a part of the experts and a part of the batch."""
 
@@ -124,6 +129,38 @@ class Numbers(unittest.TestCase):
                 self.assertTrue(torch.allclose(a, b, atol=1e-5), name)
 
 
+CASES = {
+    "exchanged": (tokens_exchanged(exchanged), {"ep": 2}, True),
+    "exchanged by functions": (tokens_exchanged(functional), {"ep": 2}, True),
+    "hit": (expert_parallel(FORMS["hit"]), {"ep": 2}, True),
+    "not divided": (tokens_exchanged(exchanged, experts=False), {"ep": 2}, False),
+    "own tokens": (tokens_exchanged(exchanged, router=False), {"ep": 2}, False),
+    "own experts": (expert_parallel(FORMS["hit"], router=False), {"ep": 2}, False),
+    "other experts": (
+        expert_parallel(FORMS["skipped"], lambda r, n: (r + 1) % n),
+        {"ep": 2},
+        False,
+    ),
+}
+
+
+def case(name, which):
+    return CASES[name][0]
+
+
+class RealProcesses(unittest.TestCase):
+    def test_each(self):
+        """What is proved below agrees on gloo processes with one device, what is refuted not."""
+        found = numeric.compare(case, {name: mesh for name, (_, mesh, _) in CASES.items()})
+        for name, (_, _, right) in CASES.items():
+            difference, place = found[name]
+            with self.subTest(name, difference=difference, place=place):
+                if right:
+                    self.assertLess(difference, 1e-4)
+                else:
+                    self.assertGreater(difference, 3e-4)
+
+
 class Forms(Routing):
     def test_each_against_the_dense_one(self):
         """Single device: what is recorded is what the code computes."""
@@ -155,7 +192,7 @@ class Forms(Routing):
                 self.check("EQUIVALENT", *both, {"ep": 2})
 
     def test_experts_of_another_rank(self):
-        step = expert_parallel(FORMS["skipped"], lambda rank, size: (rank + 1) % size)
+        step = expert_parallel(FORMS["skipped"], other_owner)
         self.check("NOT EQUIVALENT", expert_parallel(FORMS["skipped"]), step, {"ep": 2})
 
     def test_router_gradient_of_own_experts(self):
@@ -273,6 +310,7 @@ class Refused(Routing):
             "first rows": first_rows,
             "length": lambda x, mask: (x * torch.arange(len(x[mask])).sum()).sum(),
             "a number as data": lambda x, mask: (x * torch.arange(x[mask].shape[0]).sum()).sum(),
+            "a product of sizes": lambda x, mask: x.sum() * (x[mask].shape.numel() - 1),
             "a number that decides": lambda x, mask: (
                 x.sum() if x[mask].shape[0] > 3 else x.square().sum()
             ),

@@ -145,6 +145,16 @@ class RowCount(int):
     __neg__ = __abs__ = __int__ = __round__ = __lshift__ = __rshift__ = __and__ = __or__ = refuse
 
 
+class RowShape(tuple[int, ...]):
+    """The shape of a tensor of rows. torch.Size would multiply its numbers in C++."""
+
+    def numel(self) -> Any:
+        product: Any = 1
+        for n in self:
+            product = n * product
+        return product
+
+
 # of tensors that have such rows already
 _SHAPED = frozenset({"view", "reshape", "expand", "unflatten"})
 _MADE = frozenset({"new_zeros", "new_ones", "zeros", "ones"})

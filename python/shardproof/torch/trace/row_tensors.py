@@ -18,7 +18,7 @@ from ..aten import rows as lowerings
 from ..compat import private
 from ..compat.user_code import in_package
 from ..intercept.devices import JOINS, LIKE, SIZES, SPLITS
-from ..intercept.row_count import RowCount
+from ..intercept.row_count import RowCount, RowShape
 from ..terms import arithmetic as ar
 from ..terms import assumptions, selection, tables
 from ..terms import rows as of_rows
@@ -256,7 +256,7 @@ class RowTensors:
         if isinstance(size, int):
             d = args[1] if len(args) > 1 else 0
             return count if d % len(v.shape) == v.dim else size
-        return torch.Size([count if d == v.dim else n for d, n in enumerate(v.shape)])
+        return RowShape(count if d == v.dim else n for d, n in enumerate(v.shape))
 
     def counts(self, t: Any) -> Any:
         """The numbers of a tensor that counts rows (tolist, item); None for any other tensor."""

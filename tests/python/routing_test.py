@@ -305,6 +305,7 @@ class Refused(Routing):
             "two masks": lambda x, mask: x.index_add(
                 0, mask.nonzero()[:, 0], x[mask] + x[~mask]
             ).sum(),
+            "rows of rows": lambda x, mask: x[mask][x[mask][:, 0] > 1].square().sum(1).sum(),
             "all rows": lambda x, mask: x.index_add(0, mask.nonzero()[:, 0], x[mask] + x).sum(),
             "some rows": lambda x, mask: x[mask][:2].sum(),
             "first rows": first_rows,
@@ -336,6 +337,21 @@ class Refused(Routing):
 
 
 class Exact(Routing):
+    def test_pieces_along_other_dimensions(self):
+        """Their gradients are put together with zeros."""
+
+        def use(x, mask):
+            at = mask.nonzero()[:, 0]
+            rows = x[mask]
+            y = torch.cat([rows[:, -2:].exp(), rows[:, 1:3] * rows[:, 0, None]], dim=1)
+            return torch.zeros(TOKENS, 4).index_add(0, at, y).square().sum()
+
+        def dense(x, mask):
+            y = torch.cat([x[:, -2:].exp(), x[:, 1:3] * x[:, 0, None]], dim=1)
+            return (y * mask.float()[:, None]).square().sum()
+
+        self.check("EQUIVALENT", selected(dense), selected(use), {"dp": 1})
+
     def test_wrong_experts_and_weights(self):
         for form in (next_expert, weights_of_the_first_choice):
             with self.subTest(form.__name__):

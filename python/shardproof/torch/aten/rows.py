@@ -903,6 +903,7 @@ def _slice_backward(
     """Zeros around what was cut, along another dimension than the rows."""
     dim %= len(sizes)
     require(step == 1, "a slice of every so many elements of rows")
+    start = slice(start, None).indices(int(sizes[dim]))[0]
 
     def zeros(n: int) -> list[Value]:
         return [Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))] if n else []

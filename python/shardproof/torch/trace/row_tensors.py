@@ -179,8 +179,11 @@ class RowTensors:
 
     def _nonzero(self, mask: torch.Tensor) -> torch.Tensor:
         with private.outside():
-            v = self.recorder._read(mask)
-            ar.check(v)
+            v = self._of(mask)
+            if isinstance(v, Rows):
+                raise NotFollowed(
+                    f"{self.g.loc}: rows that {v.rows.what} are chosen from once more"
+                )
             rows = self.chosen(v, tuple(mask.shape))
             n = len(rows.slots)
             grids = torch.meshgrid(*[torch.arange(m) for m in rows.slots], indexing="ij")

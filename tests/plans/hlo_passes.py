@@ -327,8 +327,9 @@ def usage(runner):
 
 def convert(runner):
     """The files execute to the same numbers."""
-    verify(runner, SUMS, SUMS_AFTER)
     before, after, folder = (runner.path(n) for n in ("before.hlo", "after.hlo", "converted"))
+    before.write_text(SUMS)
+    after.write_text(SUMS_AFTER)
     done = subprocess.run(
         [runner.program, "convert", "--before", before, "--after", after, "-o", folder],
         capture_output=True,

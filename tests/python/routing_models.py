@@ -169,6 +169,32 @@ def functional(m, x, weights, chosen):
     return exchanged(m, x, weights, chosen, exchange)
 
 
+def keys_exchanged(m, x, weights, chosen):
+    """Each token's expert is sent with it, and tokens are counted where they arrive."""
+    own = m.last - m.first
+    ranks = EXPERTS // own
+    if ranks == 1:
+        return split(m, x, weights, chosen)
+    flat = chosen.flatten()
+    order = flat.argsort()
+    counts = torch.bincount(flat, minlength=EXPERTS)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    sent = counts.view(ranks, own).sum(1).tolist()
+    received = theirs.view(ranks, own).sum(1).tolist()
+    rows = Exchange.apply(x[order // CHOSEN], received, sent)
+    experts = Exchange.apply(flat[order], received, sent) - m.first
+    by_expert = experts.argsort()
+    pieces = rows[by_expert].split(torch.bincount(experts, minlength=own).tolist())
+    y = torch.cat([m.expert(m.first + e, piece) for e, piece in enumerate(pieces)])
+    back = torch.empty_like(y)
+    back[by_expert] = y
+    y = Exchange.apply(back, sent, received)
+    out = torch.empty_like(y)
+    out[order] = y
+    return (out.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
 def swapped(m, x, weights, chosen):
     """Wrong: what is sent has the sizes of what is received."""
     return exchanged(

@@ -658,17 +658,18 @@ def _window(entries: torch.Tensor) -> tuple[int, int]:
     return best[1], best[0]
 
 
-def _of_received(g: Graph, rows: RowSet | None, table: Table, first: int, classes: int) -> bool:
-    """Whether these are the received rows' own keys, counted from the first that is received.
-
-    No slot that is no row has such a key.
+def _classes_of(g: Graph, rows: RowSet | None, table: Table) -> tuple[int, int, bool]:
+    """The first integer and the number of those that go to 0, 1, ..., and whether these are the
+    keys that a rank receives: no slot that is no row has such a key, so that others do not count.
     """
     owner = rows.of or rows if rows is not None else None
-    return (
-        isinstance(owner, Received)
-        and owner.owned[owner.me] == (first, classes)
-        and (table.source.base or table.source).name == _own_name(g, owner.keys)
-    )
+    if isinstance(owner, Received):
+        first, n = owner.owned[owner.me]
+        own = (table.source.base or table.source).name == _own_name(g, owner.keys)
+        if own and torch.equal(table.entries[first : first + n].long(), torch.arange(n)):
+            return first, n, True
+    first, n = _window(table.entries)
+    return first, n, False
 
 
 def _own_name(g: Graph, v: Value) -> str:
@@ -692,11 +693,9 @@ def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
         "a sort of integers that are not computed from one tensor of classes",
     )
     assert table is not None
-    first, classes = _window(table.entries)
-    outside = [k for k in range(len(table.entries)) if not first <= k < first + classes]
-    received = _of_received(g, of, table, first, classes)
+    first, classes, received = _classes_of(g, of, table)
     require(
-        classes > 0 and (received or not outside),
+        classes > 0 and (received or (first, classes) == (0, len(table.entries))),
         "a sort of integers that are no classes from 0 on",
     )
     g.assume(assumptions.CLASSES)
@@ -821,7 +820,6 @@ def counted(g: Graph, keys: Value, n: int) -> Value:
         "a count of integers that are not computed from one tensor of classes",
     )
     assert table is not None
-    require(int(table.entries.max()) < n, "a count by keys that are more than the count has")
     g.assume(assumptions.CLASSES)
     base: Value = inner
     if rows is None and isinstance(inner, Named) and inner.base is not None:
@@ -829,18 +827,14 @@ def counted(g: Graph, keys: Value, n: int) -> Value:
     keep = rows.keep if rows is not None else None
     sign = signature(g, table, None if rows is None or keep is None else id(rows.of or rows))
     hot: Value
-    if torch.equal(table.entries, torch.arange(len(table.entries))):
-        hot = tables.one_hot(g, base, 0, n)
-    else:
-        first, classes = _window(table.entries)
-        outside = len(table.entries) != first + classes or first > 0
-        require(
-            classes == n and (not outside or _of_received(g, rows, table, first, classes)),
-            "a count of integers that are no classes from 0 on",
-        )
-        source = g.expand(table.source, table.shape)
-        hot = tables.one_hot(g, source, first, first + n)
-        base = source
+    first, classes, received = _classes_of(g, rows, table)
+    require(
+        classes == n if received else (first, classes) == (0, len(table.entries)) and classes <= n,
+        "a count of integers that are no classes from 0 on, or of more than it has",
+    )
+    if received:
+        base = g.named(g.reshape(g.expand(table.source, table.shape), table.shape))
+    hot = tables.one_hot(g, base, first, first + n)
     if keep is not None:
         hot = ar.binary(g, "mul", hot, as_numbers(g.reshape(keep, (*keep.shape, 1))))
     total = ar.reduce(g, "sum", hot, list(range(len(base.shape))))

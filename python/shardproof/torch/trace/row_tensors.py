@@ -356,9 +356,10 @@ class RowTensors:
         """The sorted rows with one key."""
         if (rows, key) not in self._group_sets:
             assert rows.key is not None
-            keep: Value = tables.one_hot(self.g, rows.key, key, key + 1)
+            at = rows.first + key
+            keep: Value = tables.one_hot(self.g, rows.key, at, at + 1)
             keep = self.g.reshape(keep, rows.plain())
-            if rows.keep is not None:
+            if rows.keep is not None and not rows.implied:
                 keep = ar.binary(self.g, "mul", keep, selection.as_numbers(rows.keep))
             made = RowSet(rows.plain(), keep, rows.what)
             self._group_sets[rows, key] = made

@@ -345,6 +345,11 @@ def contracted(g: Graph, a: Rows, b: Rows, by_key: bool = False) -> Value:
     if keyed and (by_key or _by_key(a)) and not _by_key(b):
         b = Rows(rows, spread(g, b, (rows.classes, *b.held[1:])), 0)
     first = 1 if by_key else 0
+    if not g.definedness.has_a_value(a.inner):
+        # zeros of the other operand would not leave out what is no number
+        if keyed and (by_key or _by_key(b)):
+            a = Rows(rows, spread(g, a, (rows.classes, *a.held[1:])), 1)
+        a = masked(g, a)
     alone = [i for i, n in enumerate(a.held) if n == 1 and i >= first]
     y = _summed(g, b, alone)
     n = len(rows.slots)

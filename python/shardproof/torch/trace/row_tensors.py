@@ -252,8 +252,8 @@ class RowTensors:
         if what == "len":
             if v.dim == 0:  # Python makes a plain number of it
                 raise NotFollowed(
-                    f"{self.recorder.where()}: len() of rows that {v.rows.what} (.shape[0] gives a "
-                    "number that is followed)"
+                    f"{self.recorder.where()}: len() of rows that {v.rows.what} depends on data "
+                    "(.shape[0] gives a number that is followed)"
                 )
             return size
         if isinstance(size, int):

@@ -199,6 +199,25 @@ class Labels(unittest.TestCase):
             with self.subTest(tables):
                 self.verdict(step_of(local_mean, CLASSES, change=change), expected)
 
+    def test_a_mask_of_integers(self):
+        """As tokenizers give it: 1 where a token counts."""
+
+        def step_of_mask(of_rank):
+            def step(world):
+                model = nn.Linear(5, CLASSES)
+                wrapped = model if world.single else DistributedDataParallel(model)
+                x = world.input("x", (8, 5), shard={"dp": 0})
+                mask = world.input("mask", (8,), torch.long, shard={"dp": 0}, high=2)
+                mask = (mask if world.single else of_rank(mask)).bool()
+                loss = (wrapped(x).square().mean(1) * mask).mean()
+                loss.backward()
+                return loss
+
+            return step
+
+        self.verdict(step_of_mask(lambda mask: mask), "EQUIVALENT")
+        self.verdict(step_of_mask(lambda mask: 1 - mask), "NOT EQUIVALENT")
+
     def test_smoothed(self):
         def loss_of(logits, labels, world):
             return F.cross_entropy(logits, labels, label_smoothing=0.1)

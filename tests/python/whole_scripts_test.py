@@ -280,8 +280,8 @@ for i, (x, y) in enumerate(DataLoader(data, batch_sampler=batches)):
         self.assertRegex(
             self.sentence("4 if rank == 0 else 2"),
             r"Likely mistake: ranks read batches of 4 and 2 samples from the DataLoader at "
-            r"train.py:14, and each takes the mean of its own \(at train.py:16\): the mean of these "
-            r"means is not the mean of all 6\.",
+            r"train.py:14, and each takes the mean of its own \(at train.py:16\): the mean of "
+            r"these means is not the mean of all 6\.",
         )
 
     def test_microbatches_that_are_not_synchronised(self):
@@ -289,9 +289,9 @@ for i, (x, y) in enumerate(DataLoader(data, batch_sampler=batches)):
         self.assertEqual(self.sentence(synchronised=no_sync.format("")), "EQUIVALENT")
         self.assertRegex(
             self.sentence(synchronised=no_sync.format("== 0")),
-            r"Likely mistake: the last backward before the optimizer's step \(at train.py:16\) runs "
-            r"without gradient synchronisation \(no_sync, or require_backward_grad_sync = False\), "
-            r"so that each rank steps by the gradients of its own samples along dp\.",
+            r"Likely mistake: the last backward before the optimizer's step \(at train.py:16\) "
+            r"runs without gradient synchronisation \(no_sync, or require_backward_grad_sync = "
+            r"False\), so that each rank steps by the gradients of its own samples along dp\.",
         )
 
     def test_a_summed_loss_of_microbatches(self):

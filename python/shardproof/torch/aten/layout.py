@@ -97,6 +97,10 @@ def cast(g: Graph, x: Value, dtype: torch.dtype, of: torch.dtype | None = None) 
         return nonzero(g, x)
     if kind == "int" and have == "real" and of is not None:
         return unary(g, "trunc", x) if of.is_floating_point else x
+    if kind == "bool" and isinstance(x, Named) and x.kind == "int":
+        table = tables.apply(g, lambda n: n != 0, [x], x.shape)
+        if table is not None:
+            return table
     if kind in ("int", "bool") and isinstance(x, Named) and x.kind == "int":
         require(kind == "int", "an integer tensor as booleans")
         return x

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import math
 import multiprocessing
 import os
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-from ..compat.user_code import raised_by_user
+from ..compat.user_code import is_own, raised_by_user
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
 from ..step.world import World
@@ -109,6 +110,7 @@ class IsolatedRecorder:
         self.folder = self._folder.name  # for files that are not needed once this is closed
         self._submitted: list[int] = []
         _warm_up()
+        self._known = set(sys.modules)
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
         if self._pid == 0:
@@ -142,7 +144,9 @@ class IsolatedRecorder:
         if not self._pid:
             raise Overrun("the process that records ranks apart has ended")
         self._submitted = [r.rank for r in requests]
-        self._ours.send((list(requests), jobs))
+        new = [name for name in list(sys.modules) if name not in self._known]
+        self._known.update(new)
+        self._ours.send((list(requests), jobs, [name for name in new if _is_installed(name)]))
 
     def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
         """The results of `ask`: recordings, or what they raised (CaptureError, MissingMetadata,
@@ -219,6 +223,25 @@ def _warm_up() -> None:
         record(step, Mesh({"dp": 1}), 0)
 
 
+def _is_installed(name: str) -> bool:
+    """Whether a module is one of an installed package, which has no part of the user's step."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return isinstance(file, str) and not is_own(file)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Imports what the step has imported of installed packages, once for all forked processes."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        for name in modules:
+            if name not in sys.modules:
+                with contextlib.suppress(Exception):  # the step meets it itself
+                    importlib.import_module(name)
+
+
 def _raised(kind: str, text: str, peer: int = -1) -> Exception:
     return (
         MissingMetadata(text, peer)
@@ -248,7 +271,8 @@ class _Server:
             if isinstance(message, RunRequest):
                 self.requests.send(self._run(message))
                 continue
-            requests, jobs = message
+            requests, jobs, modules = message
+            _import(modules)
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()

@@ -4,7 +4,8 @@
 Ranks are recorded one after the other in one process, where real ranks have a process each. What a
 step leaves in Python's memory (globals, caches, attributes of functions), the next recording would
 find. A process that is forked before anything is recorded, and forks one for each recording, has
-nothing of that.
+nothing of that. It imports the installed packages that the step has imported, as each of its
+recordings would.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ import torch
 from ..compat.user_code import is_own, raised_by_user
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
+from ..intercept.devices import as_cpu
 from ..step.world import World
 from ..terms.labels import Ignorable
 from ..trace.initial_state import InitialState
 from ..trace.record import record
+from ..trace.recorder import Recorder
 from ..trace.recording import CaptureError, Recording, Step
 from .real_run import NOT_ENDED, Ran, run_rank
 
@@ -229,9 +232,13 @@ def _is_installed(name: str) -> bool:
     return isinstance(file, str) and not is_own(file)
 
 
-def _import(modules: Sequence[str]) -> None:
-    """Imports what the step has imported of installed packages, once for all forked processes."""
+def _import(modules: Sequence[str], devices: int) -> None:
+    """Imports what the step has imported of installed packages, once for all forked processes.
+
+    What they ask about devices when they are imported has the answers that the step gets.
+    """
     with (
+        as_cpu(Recorder(0).random, devices),
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
@@ -272,7 +279,7 @@ class _Server:
                 self.requests.send(self._run(message))
                 continue
             requests, jobs, modules = message
-            _import(modules)
+            _import(modules, max(getattr(step, "devices", 1) for step, _ in self.steps.values()))
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()

@@ -287,13 +287,12 @@ class Tracer(Numbers):
         else:
             where = {a: d for a, d in (shard or {}).items() if a in self.mesh.sizes}
             layout = layouts.of_shard(t, where, self.mesh, self.rank)
-        if mean is None and not total and shard is None and t.shape == ():  # as a loss
-            mean = [a for a in self.cut if a not in covered]
+        mean = self.means(t, shard, mean, total, covered)
         axes = set(self._axes)
         layout = dataclasses.replace(
             layout,
             total=(*layout.total, *(a for a in total if a in axes)),
-            mean=(*layout.mean, *(a for a in mean or [] if a in axes)),
+            mean=(*layout.mean, *(a for a in mean if a in axes)),
         )
         self.writer.add(name, "result", t, layout)
 
@@ -315,11 +314,10 @@ class Tracer(Numbers):
         for (name, key), value in self._states().items():
             if isinstance(value, torch.Tensor):
                 self._add_parameter(name, key, "state", value)
-        for name, (b, saved) in binding.buffers().items():
-            if saved and b.numel() and local_of(b).data_ptr() not in self.output_memory:
-                before = self.buffers_before.get(name)
-                changed = before is None or not torch.equal(before, local_of(b))
-                self._add_parameter(name, "", "buffer", b, changed=changed)
+        for name, b in self.saved_buffers().items():
+            before = self.buffers_before.get(name)
+            changed = before is None or not torch.equal(before, local_of(b))
+            self._add_parameter(name, "", "buffer", b, changed=changed)
         for name, kept in binding.of_optimizers().items():
             t = kept if isinstance(kept, torch.Tensor) else torch.tensor(float(kept)).double()
             self.writer.add(f"{name}.new", "optimizer", t, self._layout(t, declared=True))

@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -117,14 +117,27 @@ class Numbers:
     ) -> None:
         self.output_memory.add(_local(tensor).data_ptr())
         t = self._whole(tensor, {a: d for a, d in (shard or {}).items() if a in self.mesh.sizes})
-        if mean is None and not total and shard is None and t.shape == ():  # as a loss
-            mean = [a for a in self.cut if a not in self._covered(tensor)]
-        for axis in [*(mean or []), *total]:
+        mean = self.means(t, shard, mean, total, self._covered(tensor))
+        for axis in [*mean, *total]:
             if self.mesh.sizes.get(axis, 1) > 1:
-                t = self._along(t, axis).sum(0) / (
-                    self.mesh.sizes[axis] if axis in (mean or []) else 1
-                )
+                t = self._along(t, axis).sum(0) / (self.mesh.sizes[axis] if axis in mean else 1)
         self.results[name] = t
+
+    def means(
+        self,
+        t: torch.Tensor,
+        shard: Mapping[str, int] | None,
+        mean: Sequence[str] | None,
+        total: Sequence[str],
+        covered: Container[str],
+    ) -> Sequence[str]:
+        """The axes over which a result is the mean of what the ranks have.
+
+        covered: of a DTensor's own mesh. One number of which nothing is stated is so as a loss is.
+        """
+        if mean is None and not total and shard is None and t.shape == ():
+            return [a for a in self.cut if a not in covered]
+        return mean or ()
 
     def parameters(
         self, model: nn.Module, shard: Mapping[str, Mapping[str, int]], name: str
@@ -341,16 +354,20 @@ class Numbers:
             if t.requires_grad and t.grad is not None:
                 self.results[f"{IF_ALL}{name}.grad"] = self._whole(t.grad, None)
 
+    def saved_buffers(self) -> dict[str, torch.Tensor]:
+        """Those that are saved with the model and are no result."""
+        return {
+            name: b
+            for name, (b, saved) in self.binding.buffers().items()
+            if saved and b.numel() and _local(b).data_ptr() not in self.output_memory
+        }
+
     def _changed_buffers(self) -> None:
         """Buffers that are saved with the model, on whichever rank they changed.
 
         For one that another side leaves unchanged, what it holds.
         """
-        buffers = {
-            name: b
-            for name, (b, saved) in self.binding.buffers().items()
-            if saved and b.numel() and _local(b).data_ptr() not in self.output_memory
-        }
+        buffers = self.saved_buffers()
         changed: list[Any] = [
             name
             for name, b in buffers.items()

@@ -62,7 +62,7 @@ class _Local(Numbers):
         self.undeclared: set[str] = set()  # parameters that begin as whole ones
 
     def _note(self, name: str, t: torch.Tensor) -> None:
-        self.given[name] = _copy(t)
+        self.given[name] = self.now(t)
 
     def input(
         self,
@@ -106,43 +106,28 @@ class _Local(Numbers):
         mean: Sequence[str] | None,
         total: Sequence[str],
     ) -> None:
-        self.output_memory.add(_local(tensor).data_ptr())
-        self.results[name] = _copy(tensor)
-        if mean is None and not total and shard is None and tensor.shape == ():  # as a loss
-            mean = [a for a in self.cut if a not in self._covered(tensor)]
-        self._share(name, mean or ())
+        self.output_memory.add(unwrapped(tensor).data_ptr())
+        self.results[name] = self.now(tensor)
+        self._share(name, self.means(tensor, shard, mean, total, self._covered(tensor)))
 
     def keep(self, result: Any, number: int = 1) -> None:
         for label, t in results_of(result):
             label = numbered(label, number)
-            self.results[label] = _copy(t)
-            if t.shape == ():
-                self._share(label, [a for a in self.cut if a not in self._covered(t)])
+            self.results[label] = self.now(t)
+            self._share(label, self.means(t, None, None, (), self._covered(t)))
 
     def _share(self, label: str, mean: Sequence[str]) -> None:
         self.shares[label] = math.prod(self.mesh.sizes.get(axis, 1) for axis in mean)
 
     def _whole(self, t: torch.Tensor, shard: Mapping[str, int] | None) -> torch.Tensor:
-        return _copy(t)
+        return self.now(t)
 
     def _changed_buffers(self) -> None:
-        for name, (b, saved) in self.binding.buffers().items():
-            if saved and b.numel() and _local(b).data_ptr() not in self.output_memory:
-                self.results[f"{name}.new"] = _copy(b)
+        for name, b in self.saved_buffers().items():
+            self.results[f"{name}.new"] = self.now(b)
 
     def _join(self, flat: list[tuple[str, Any]]) -> None:
         """Parts of a flat tensor have boxes of their own, which are not looked at."""
-
-
-def _local(t: torch.Tensor) -> torch.Tensor:
-    t = unwrapped(t)
-    return t._local_tensor if isinstance(t, private.DTensor) else t
-
-
-def _copy(t: torch.Tensor) -> torch.Tensor:
-    if isinstance(t, private.AsyncCollectiveTensor):
-        t = t.wait()
-    return _local(t).detach().clone()
 
 
 @dataclasses.dataclass

@@ -281,7 +281,7 @@ class OneDevice {
 
   Computation finished(Writer& writer, const Computation& c, Copies& copies) {
     for (const Instruction& i : c.instructions)
-      if (i.opcode != "parameter") copies[i.name] = copied(writer, i, copies);
+      if (i.opcode != "parameter") copies[i.name] = copied(writer, c, i, copies);
     const Instruction& root = c.instructions[c.root];
     return writer.finish(writer.add(root, "all", "tuple",
                                     tupleOf(std::vector<Shape>(at(devices_), root.shape)),
@@ -294,7 +294,7 @@ class OneDevice {
     for (const auto& [number, parameter] : parametersOf(c, file_))
       copies[parameter->name] = parameterCopies(writer, *parameter, number);
     for (const Instruction& i : c.instructions)
-      if (i.opcode != "parameter") copies[i.name] = copied(writer, i, copies);
+      if (i.opcode != "parameter") copies[i.name] = copied(writer, c, i, copies);
     const Instruction& root = c.instructions[c.root];
     const std::vector<Shape> shapes = resultsOf(c);
     std::vector<Shape> stacked;
@@ -363,14 +363,15 @@ class OneDevice {
     return *a;
   }
 
-  Names copied(Writer& writer, const Instruction& i, const Copies& copies) {
+  Names copied(Writer& writer, const Computation& c, const Instruction& i, const Copies& copies) {
     const std::string kind = kindOf(i.opcode);
     if (i.opcode.ends_with("-done") || i.opcode.ends_with("-update"))
-      if (meets(i.opcode) || (kind == "async" && begun_.contains(i.operands[0].name))) {
+      if (meets(i.opcode) ||
+          (kind == "async" && !i.operands.empty() && begun_.contains(i.operands[0].name))) {
         if (kind == "async") begun_.insert(i.name);
         return operandCopies(i, 0, copies);
       }
-    if (meets(i.opcode)) return met(writer, i, copies);
+    if (meets(i.opcode)) return met(writer, c, i, copies);
     if (asksForDevice(i.opcode)) {
       Names names;
       const bool own = (i.opcode == "replica-id") == replicas_;
@@ -502,18 +503,9 @@ class OneDevice {
     return c.instructions[c.byName.at(i.operands[k].name)].shape;
   }
 
-  const Computation& home(const Instruction& i) const {
-    for (const Computation& c : module_.computations)
-      if (!c.instructions.empty() && &i >= c.instructions.data() &&
-          &i < c.instructions.data() + c.instructions.size())
-        return c;
-    unsupported(i, "stands in no computation");
-  }
-
-  Names met(Writer& writer, const Instruction& i, const Copies& copies) {
+  Names met(Writer& writer, const Computation& c, const Instruction& i, const Copies& copies) {
     const std::string kind = kindOf(i.opcode);
-    const Computation& c = home(i);
-    if (kind == "all-to-all" && i.operands.size() > 1) return exchangedPieces(writer, i, copies);
+    if (kind == "all-to-all" && i.operands.size() > 1) return exchangedPieces(writer, c, i, copies);
     std::vector<Names> results;
     std::vector<Shape> shapes;
     for (std::size_t k = 0; k < i.operands.size(); ++k) {
@@ -606,7 +598,8 @@ class OneDevice {
   }
 
   // One operand for each member of a group: the k-th is for the k-th.
-  Names exchangedPieces(Writer& writer, const Instruction& i, const Copies& copies) {
+  Names exchangedPieces(Writer& writer, const Computation& c, const Instruction& i,
+                        const Copies& copies) {
     Names tuples(at(devices_));
     for (const auto& group : groups(i)) {
       if (group.size() != i.operands.size())
@@ -615,9 +608,9 @@ class OneDevice {
         Names elements;
         for (const std::int64_t from : group)
           elements.push_back(operandCopies(i, m, copies)[at(from)]);
-        tuples[at(group[m])] = writer.add(
-            i, copyName(i, group[m]), "tuple",
-            tupleOf(std::vector<Shape>(group.size(), operandShape(home(i), i, m))), elements);
+        tuples[at(group[m])] =
+            writer.add(i, copyName(i, group[m]), "tuple",
+                       tupleOf(std::vector<Shape>(group.size(), operandShape(c, i, m))), elements);
       }
     }
     return tuples;

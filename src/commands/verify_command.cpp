@@ -362,7 +362,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
       ->type_name("S");
   command
       ->add_option("--stage-timeout", options.stageSeconds,
-                   "Time for the proof of one stage, in seconds")
+                   "Processor time for the proof of one stage, in seconds")
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");

@@ -15,6 +15,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from plan_edit import NO_CAUSES
+
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hlo")
 # How many broken copies must be refuted at least.
 LEAST_BROKEN = {
@@ -146,6 +149,7 @@ def verify(shardproof, model, plan, *options):
         [
             shardproof,
             "verify",
+            *(() if "--diagnose" in options else NO_CAUSES),
             "-j",
             "1",
             "--stage-timeout",
@@ -309,7 +313,9 @@ def check(shardproof, name):
             path = os.path.join(directory, "broken.hlo")
             with open(path, "w") as file:
                 file.write(broken)
-            code, output = verify(shardproof, model, path, *options)
+            # Of each program the first has its causes looked for, too.
+            causes = ["--diagnose", "3"] if not refuted else []
+            code, output = verify(shardproof, model, path, *options, *causes)
             if edit in HARMLESS.get(name, ()):
                 if code == 10 and name not in IN_BOUNDS:  # out of bounds it is another program
                     code, output = verify(shardproof, model, path, "--assume-in-bounds", *options)

@@ -14,6 +14,9 @@ import os
 import subprocess
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from plan_edit import NO_CAUSES
+
 CODES = {"equivalent": 0, "not equivalent": 10}
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The model is the same for every way of sharding: a base that is not there has another's.
@@ -38,6 +41,7 @@ def run(shardproof, folder, case):
         [
             shardproof,
             "verify",
+            *NO_CAUSES,
             "-j",
             "1",
             "--stage-timeout",

@@ -15,6 +15,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from plan_edit import NO_CAUSES
+
 EQUIVALENT, REFUSED, UNDECIDED, NOT_EQUIVALENT = 0, 2, 5, 10
 # What is assumed could hide a bug: the verdict is conditional.
 EQUIVALENT_IF = {4}
@@ -547,6 +550,7 @@ def main():
             [
                 shardproof,
                 "verify",
+                *NO_CAUSES,
                 "-j",
                 "1",
                 "--stage-timeout",

@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+from plan_edit import NO_CAUSES
+
 EQUIVALENT, REFUSED, UNDECIDED, NOT_EQUIVALENT = 0, 2, 5, 10
 
 # Both programs have the same parameters and one result of x's shape; the plan's two devices compute
@@ -622,6 +625,7 @@ def main():
                 [
                     shardproof,
                     "verify",
+                    *NO_CAUSES,
                     "-j",
                     "1",
                     "--stage-timeout",

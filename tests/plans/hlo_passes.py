@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from plan_edit import EQUIVALENT, INPUT_ERROR, NOT_EQUIVALENT, USAGE, Failure, Runner
+from plan_edit import EQUIVALENT, INPUT_ERROR, NO_CAUSES, NOT_EQUIVALENT, USAGE, Failure, Runner
 
 ADD = """%add (x: f32[], y: f32[]) -> f32[] {
   %x = f32[] parameter(0)
@@ -280,7 +280,7 @@ def verify(runner, before, after, *options):
         file.write_text(text)
         files.append(str(file))
     return subprocess.run(
-        [runner.program, "verify", "--before", files[0], "--after", files[1], *options],
+        [runner.program, "verify", *NO_CAUSES, "--before", files[0], "--after", files[1], *options],
         capture_output=True,
         text=True,
         timeout=300,

@@ -22,7 +22,7 @@ with_jax()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from hlo import edits  # noqa: E402
+from hlo import NO_CAUSES, edits  # noqa: E402
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
@@ -241,7 +241,7 @@ def broken(folder, step=""):
         with open(path, "w") as file:
             file.write(edited)
         model = os.path.join(folder, "model.hlo.gz")
-        command = [PROGRAM, "verify", "-j", "1", "--model", model, "--plan", path]
+        command = [PROGRAM, "verify", *NO_CAUSES, "-j", "1", "--model", model, "--plan", path]
         done = subprocess.run(command, capture_output=True, text=True)
         count += 1
         if done.returncode != (0 if (step, name) in HARMLESS else 10):

@@ -270,6 +270,39 @@ TEST_F(PoolTest, TimeOutKillsTheTaskWithoutRetry) {
   EXPECT_EQ(r.results.at(4).payload, "fine");
 }
 
+// Of processor time: what waits for the processor, or for something else, has not used it.
+TEST_F(PoolTest, TimeOutOfProcessorTime) {
+  PoolOptions options = withJobs(2);
+  options.timeoutSeconds = 0.2;
+  options.processorTime = true;
+  const auto r = run(
+      3,
+      [](std::size_t task) {
+        if (task == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+        volatile std::uint64_t steps = 0;
+        while (task == 1) steps = steps + 1;
+        return std::string("fine");
+      },
+      options);
+  EXPECT_EQ(r.results.at(0).payload, "fine");
+  EXPECT_EQ(r.results.at(1).outcome, TaskOutcome::kTimedOut);
+  EXPECT_EQ(r.results.at(2).payload, "fine");
+}
+
+// A worker that waits for ever uses none, so there is a limit by the clock, too.
+TEST_F(PoolTest, TimeOutOfAWorkerThatWaits) {
+  PoolOptions options = withJobs(1);
+  options.timeoutSeconds = 0.05;
+  options.processorTime = true;
+  const auto r = run(
+      1,
+      [](std::size_t) -> std::string {
+        for (;;) ::pause();
+      },
+      options);
+  EXPECT_EQ(r.results.at(0).outcome, TaskOutcome::kTimedOut);
+}
+
 TEST_F(PoolTest, MemoryLimit) {
 #ifdef SHARDPROOF_SANITIZED
   GTEST_SKIP() << "the sanitizer reserves all address space at the start";

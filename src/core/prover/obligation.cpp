@@ -265,7 +265,7 @@ std::vector<std::pair<Term, Term>> Obligation::equations() const {
 SmtResult askByDomain(
     TermAlgebra& terms, const std::vector<std::pair<Term, Term>>& pairs, double seconds,
     const std::function<SmtResult(const std::vector<std::pair<Term, Term>>&, unsigned)>& ask) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = ProcessorClock::now();
   std::map<std::set<std::pair<std::uint32_t, int>>, std::vector<std::pair<Term, Term>>> groups;
   Restrictions restrictions(terms);
   for (const auto& pair : pairs) {

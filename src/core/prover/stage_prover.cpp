@@ -205,7 +205,7 @@ bool StageProver::expandsEqual(TermAlgebra::Reciprocals reciprocals) {
 bool StageProver::expandedEqual(TermAlgebra& algebra, const Pairs& unequal,
                                 TermAlgebra::Reciprocals reciprocals) {
   Stopwatch watch(seconds_["expand"]);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = ProcessorClock::now();
   try {
     return std::all_of(unequal.begin(), unequal.end(), [&](const auto& p) {
       if (secondsSince(start) > kExpansionShare * limits_.seconds)
@@ -262,7 +262,7 @@ bool StageProver::fractionsEqual() {
 
 bool StageProver::equalFractions(TermAlgebra& algebra) {
   Stopwatch watch(seconds_["fractions"]);
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = ProcessorClock::now();
   Terms terms(stage_, reduced_, algebra);
   execute(terms, algebra);
   const Pairs unequal = differing(terms);

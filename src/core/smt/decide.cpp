@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "util/processor_clock.h"
+
 namespace shardproof {
 
 namespace {
@@ -12,19 +14,18 @@ namespace {
 class Deadline {
  public:
   explicit Deadline(unsigned milliseconds)
-      : end_(std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds)) {}
+      : end_(ProcessorClock::now() + std::chrono::milliseconds(milliseconds)) {}
 
   SolverAnswer ask(SolverQuestions& questions, bool different,
                    const std::vector<SolverQuestions::Pinned>& pinned, unsigned parts = 1) const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          end_ - std::chrono::steady_clock::now())
-                          .count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end_ - ProcessorClock::now()).count();
     if (left <= 0) return {SmtVerdict::kUnknown, "timeout", {}};
     return questions.ask(different, pinned, std::max(1U, static_cast<unsigned>(left) / parts));
   }
 
  private:
-  std::chrono::steady_clock::time_point end_;
+  ProcessorClock::time_point end_;
 };
 
 // Whether some assignment and some functions satisfy all facts. Solvers are slow to find them where

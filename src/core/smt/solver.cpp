@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "smt/solver.h"
 
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <z3++.h>
@@ -9,6 +18,7 @@
 #include "shardproof/error.h"
 #include "smt/decide.h"
 #include "smt/query.h"
+#include "util/processor_clock.h"
 
 namespace shardproof {
 
@@ -89,31 +99,91 @@ class Translation {
   std::map<std::uint32_t, z3::expr> variables_;
 };
 
+// Interrupts a context once the thread that made this has used so much processor time: Z3 itself
+// knows only the time of day, and on a busy machine a proof would be found or not by what else
+// runs.
+class ProcessorLimit {
+ public:
+  ProcessorLimit(z3::context& context, std::chrono::milliseconds most) : context_(context) {
+    ::pthread_getcpuclockid(::pthread_self(), &clock_);
+    end_ = ProcessorClock::at(clock_) + most;
+    watcher_ = std::thread([this] { watch(); });
+  }
+  ~ProcessorLimit() { end(); }
+  ProcessorLimit(const ProcessorLimit&) = delete;
+  ProcessorLimit& operator=(const ProcessorLimit&) = delete;
+  // Nothing is interrupted after this. Whether something was.
+  bool end() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    wake_.notify_one();
+    if (watcher_.joinable()) watcher_.join();
+    return reached_;
+  }
+
+ private:
+  // Processor time passes no faster than time does, so it can sleep for what is left. An interrupt
+  // is lost where Z3 is between two searches, so it is repeated.
+  void watch() {
+    constexpr ProcessorClock::duration kShortest = std::chrono::milliseconds(1);
+    std::unique_lock lock(mutex_);
+    while (!done_) {
+      const auto left = end_ - ProcessorClock::at(clock_);
+      if (left <= ProcessorClock::duration::zero()) {
+        reached_ = true;
+        context_.interrupt();
+      }
+      wake_.wait_for(lock, std::max(left, kShortest));
+    }
+  }
+
+  z3::context& context_;
+  clockid_t clock_{};
+  ProcessorClock::time_point end_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  bool reached_ = false;  // of the watcher, until it was joined
+  std::thread watcher_;
+};
+
 class Z3Questions : public SolverQuestions {
  public:
-  Z3Questions(const SmtQuery& query, z3::context& context)
-      : query_(query), context_(context), translation_(query, context) {}
+  explicit Z3Questions(const SmtQuery& query) : query_(query) {}
 
   SolverAnswer ask(bool different, const std::vector<Pinned>& pinned,
                    unsigned milliseconds) override {
-    z3::solver solver(context_);
-    for (const std::uint32_t fact : query_.facts) solver.add(translation_[fact]);
+    // A context that was interrupted may stay so.
+    if (interrupted_ || !translation_) translateAnew();
+    const Translation& translation = *translation_;
+    z3::solver solver(*context_);
+    for (const std::uint32_t fact : query_.facts) solver.add(translation[fact]);
     for (const auto& [node, value] : pinned)
-      solver.add(translation_[node] == translation_.number(value, query_.nodes[node].sort));
+      solver.add(translation[node] == translation.number(value, query_.nodes[node].sort));
     if (different) {
-      z3::expr_vector differences(context_);
+      z3::expr_vector differences(*context_);
       for (const auto& [a, b] : query_.claims)
-        differences.push_back(translation_[a] != translation_[b]);
+        differences.push_back(translation[a] != translation[b]);
       solver.add(z3::mk_or(differences));
     }
-    z3::params params(context_);
-    params.set("timeout", milliseconds);
+    z3::params params(*context_);
+    params.set("timeout", std::min(milliseconds,
+                                   std::numeric_limits<unsigned>::max() / kMostSecondsPerSecond) *
+                              kMostSecondsPerSecond);
     solver.set(params);
-    switch (solver.check()) {
+    z3::check_result answer = z3::unknown;
+    {
+      ProcessorLimit limit(*context_, std::chrono::milliseconds(milliseconds));
+      answer = solver.check();
+      interrupted_ = limit.end();
+    }
+    switch (answer) {
       case z3::unsat:
         return {SmtVerdict::kUnsat, {}, {}};
       case z3::unknown:
-        return {SmtVerdict::kUnknown, solver.reason_unknown(), {}};
+        return {SmtVerdict::kUnknown, interrupted_ ? "timeout" : solver.reason_unknown(), {}};
       case z3::sat:
         break;
     }
@@ -123,9 +193,16 @@ class Z3Questions : public SolverQuestions {
   }
 
  private:
+  void translateAnew() {
+    translation_.reset();
+    context_.emplace();
+    translation_.emplace(query_, *context_);
+    interrupted_ = false;
+  }
+
   std::map<std::uint32_t, double> values(const z3::model& model) const {
     std::map<std::uint32_t, double> result;
-    for (const auto& [v, e] : translation_.variables()) {
+    for (const auto& [v, e] : translation_->variables()) {
       const z3::expr value = model.eval(e, true);
       double number = 0;
       if (value.is_numeral(number)) result[v] = number;
@@ -135,8 +212,9 @@ class Z3Questions : public SolverQuestions {
   }
 
   const SmtQuery& query_;
-  z3::context& context_;
-  Translation translation_;
+  std::optional<z3::context> context_;
+  std::optional<Translation> translation_;  // refers to the context
+  bool interrupted_ = false;
 };
 
 }  // namespace
@@ -146,9 +224,8 @@ SmtResult findDifference(const TermAlgebra& algebra,
                          unsigned timeoutMilliseconds, unsigned memoryMegabytes, Laws laws) {
   try {
     z3::set_param("memory_max_size", static_cast<int>(memoryMegabytes));
-    z3::context context;
     const SmtQuery query = buildQuery(algebra, pairs, laws);
-    Z3Questions questions(query, context);
+    Z3Questions questions(query);
     return decide(query, questions, "Z3", timeoutMilliseconds);
   } catch (const z3::exception& error) {
     return {SmtVerdict::kUnknown, std::string("Z3: ") + error.msg(), {}};

@@ -38,14 +38,14 @@ constexpr std::size_t kMostLayoutsTried = 24;
 class Collector {
  public:
   // `leaveScaled`: guesses whose scale is wrong come last, as a factor anywhere makes up for that.
-  Collector(const Problem& problem, const Report& report, DiagnosisClock::time_point end,
+  Collector(const Problem& problem, const Report& report, ProcessorClock::time_point end,
             bool leaveScaled)
       : problem_(problem),
         report_(report),
         end_(end),
         leaveScaled_(leaveScaled),
         secondsForImage_(kMostSecondsPerSecond *
-                         std::chrono::duration<double>(end - DiagnosisClock::now()).count() / 3) {
+                         std::chrono::duration<double>(end - ProcessorClock::now()).count() / 3) {
     try {
       auto image = std::make_unique<Image>(problem, secondsForImage_);
       if (image->elements() <= kMostElements) whole_ = bench(std::move(image));
@@ -60,7 +60,7 @@ class Collector {
     std::size_t guesses = 0;
     std::vector<std::size_t>& scaled = scaled_;
     for (std::size_t d = 0; d < defects.size(); ++d) {
-      if (DiagnosisClock::now() > end_) break;
+      if (ProcessorClock::now() > end_) break;
       if (defects[d].entry < 0) continue;
       const bool guessed = problem_.plan.lineage[EntryId(defects[d].entry)].isGuess();
       if (guessed && whole_ != nullptr && !wrongOutputs_.empty() && guesses >= kMostGuesses)
@@ -70,13 +70,13 @@ class Collector {
     }
     if (causes_.empty() && whole_ != nullptr) {
       for (const EntryId e : wrongOutputs_) {
-        if (DiagnosisClock::now() > end_ || causes_.size() >= kMostOutputs) break;
+        if (ProcessorClock::now() > end_ || causes_.size() >= kMostOutputs) break;
         one(*whole_, e, tensorHere(e), std::nullopt, false);
       }
     }
     const auto lookAtScaled = [&] {
       for (const std::size_t d : scaled) {
-        if (DiagnosisClock::now() > end_ || outputsHold()) break;
+        if (ProcessorClock::now() > end_ || outputsHold()) break;
         one(defects[d], d, false);
       }
     };
@@ -105,7 +105,7 @@ class Collector {
  private:
   // An image and what it takes to look at it.
   struct Bench {
-    Bench(std::unique_ptr<Image> of, DiagnosisClock::time_point end)
+    Bench(std::unique_ptr<Image> of, ProcessorClock::time_point end)
         : image(std::move(of)), search(*image, model, end) {}
     // Once anything was looked at.
     const ModelIndex& index() {
@@ -169,15 +169,15 @@ class Collector {
     const Finder finder(image, *failing->numbers, bench.model, bench.index());
     const Match match = claimsAre(*failing, finder);
     if (leaveScaled && isScaled(match)) return Looked::kScaledGuess;
-    const auto left = end_ - DiagnosisClock::now();
+    const auto left = end_ - ProcessorClock::now();
     failing->turning = turningNodes(
         *failing, finder,
-        DiagnosisClock::now() +
-            std::chrono::duration_cast<DiagnosisClock::duration>(left * kShareOfTurning));
+        ProcessorClock::now() +
+            std::chrono::duration_cast<ProcessorClock::duration>(left * kShareOfTurning));
     std::erase_if(failing->turning, [&](NodeRef ref) { return image.isAdded(ref); });
     const auto until =
-        DiagnosisClock::now() +
-        std::chrono::duration_cast<DiagnosisClock::duration>(
+        ProcessorClock::now() +
+        std::chrono::duration_cast<ProcessorClock::duration>(
             left * (image.problem().plan.lineage[entry].isGuess() ? kShareOfGuess : kShareOfFirst));
     const std::optional<Edit> edit = bench.search.fix(entry, *failing, match, until);
     // What was found may be a guess, and what it is about right.
@@ -228,12 +228,12 @@ class Collector {
   // wrong, and nothing may rest on them. At the first draw that shows an output to be wrong: data
   // may hide it (a batch without labels), and then a wrong guess would look like a mistake.
   void lookAtWhole() {
-    const auto start = DiagnosisClock::now();
-    const auto until = start + std::chrono::duration_cast<DiagnosisClock::duration>((end_ - start) *
+    const auto start = ProcessorClock::now();
+    const auto until = start + std::chrono::duration_cast<ProcessorClock::duration>((end_ - start) *
                                                                                     kShareOfDraws);
     bool can = lookAtDraw();
     for (std::size_t draw = 1; can && wrongOutputs_.empty() && draw < kMostFirstDraws; ++draw) {
-      if (DiagnosisClock::now() > until) break;
+      if (ProcessorClock::now() > until) break;
       whole_->model.beginAt(draw);
       can = lookAtDraw();
     }
@@ -336,7 +336,7 @@ class Collector {
       Slice changed;
       changed.problem = cloneProblem(whole_->image->problem());
       changed.problem->plan.lineage[entry].shards = shards;
-      const Numbers numbers(changed, whole_->model, DiagnosisClock::now() + kForLayout,
+      const Numbers numbers(changed, whole_->model, ProcessorClock::now() + kForLayout,
                             Look::kRealsAtOneDraw);
       for (std::size_t c = 0; c < numbers.claims(); ++c)
         if (!numbers.holds(c) &&
@@ -405,7 +405,7 @@ class Collector {
   void findBehind() {
     if (whole_ == nullptr) return;
     std::set<EntryId> seen;
-    while (causes_.size() < kMostCauses && DiagnosisClock::now() < end_) {
+    while (causes_.size() < kMostCauses && ProcessorClock::now() < end_) {
       std::vector<Edit> edits;
       for (const Known& known : causes_) {
         if (!known.edit) return;
@@ -667,7 +667,7 @@ class Collector {
 
   const Problem& problem_;
   const Report& report_;
-  const DiagnosisClock::time_point end_;
+  const ProcessorClock::time_point end_;
   const bool leaveScaled_;
   std::vector<std::size_t> scaled_;  // defects of the report that were left
   const double secondsForImage_;
@@ -682,7 +682,7 @@ class Collector {
 }  // namespace
 
 Causes causesOf(const Problem& problem, const Report& report, const std::string& modelFile,
-                DiagnosisClock::time_point end) {
+                ProcessorClock::time_point end) {
   const std::vector<Defect>& defects = report.defects.empty() ? report.suspects : report.defects;
   if (defects.empty()) return {};
   if (std::any_of(defects.begin(), defects.end(),
@@ -693,7 +693,7 @@ Causes causesOf(const Problem& problem, const Report& report, const std::string&
       return d.entry >= 0 && problem.plan.lineage[EntryId(d.entry)].isGuess();
     });
     if (!guesses) return Collector(problem, report, end, false).run(modelFile);
-    const auto now = DiagnosisClock::now();
+    const auto now = ProcessorClock::now();
     Collector first(problem, report, now + (end - now) / 2, true);
     Causes found = first.run(modelFile);
     return first.isDoubtful() ? Collector(problem, report, end, false).run(modelFile)

@@ -17,6 +17,6 @@ struct Causes {
 };
 
 Causes causesOf(const Problem& problem, const Report& report, const std::string& modelFile,
-                DiagnosisClock::time_point end);
+                ProcessorClock::time_point end);
 
 }  // namespace shardproof::diagnose

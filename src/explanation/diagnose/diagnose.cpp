@@ -63,14 +63,13 @@ void nameOnce(std::vector<NodePlace>& nodes) {
 
 std::string diagnosePlan(const Problem& problem, Report& report, const std::string& modelFile,
                          const DiagnoseOptions& options) {
-  using diagnose::DiagnosisClock, diagnose::kMostSecondsPerSecond;
   if (isProved(report.verdict) || (report.defects.empty() && report.suspects.empty())) return {};
   const auto start = std::chrono::steady_clock::now();
   const auto since = [&] { return secondsSince(start); };
   const std::string found =
       inProcess(options, kMostSecondsPerSecond * options.seconds + kSlackSeconds, [&] {
         const auto end =
-            DiagnosisClock::now() + std::chrono::duration_cast<DiagnosisClock::duration>(
+            ProcessorClock::now() + std::chrono::duration_cast<ProcessorClock::duration>(
                                         std::chrono::duration<double>(options.seconds * 0.7));
         const ir::FixedAttributes fixed(problem);
         diagnose::Causes causes = diagnose::causesOf(fixed.problem(), report, modelFile, end);

@@ -61,7 +61,7 @@ Elements boxOf(const ModelValues& model, TensorId tensor, const Shape& low, cons
   return box;
 }
 
-Numbers::Numbers(const Slice& slice, ModelValues& model, DiagnosisClock::time_point end, Look look)
+Numbers::Numbers(const Slice& slice, ModelValues& model, ProcessorClock::time_point end, Look look)
     : setup_(*slice.problem, setupOptions()),
       model_(model),
       end_(end),
@@ -81,7 +81,7 @@ template <class T>
 void Numbers::execute(ModelValuesIn<T>& model, std::size_t draw, executor::Hooks<T> hooks) {
   executor::Limits limits;
   limits.maxBytes = kMostBytes;
-  limits.end = latest(end_ - DiagnosisClock::now());
+  limits.end = latest(end_ - ProcessorClock::now());
   if (model.known[draw]) {
     hooks.logical = &model.values[draw];
   } else {

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "diagnose/clock.h"
 #include "diagnose/slice.h"
 #include "executor/prime_field.h"
 #include "executor/run.h"
 #include "executor/setup.h"
 #include "shardproof/report.h"
+#include "util/processor_clock.h"
 
 namespace shardproof::diagnose {
 
@@ -62,7 +62,7 @@ enum class Look { kRealsAtOneDraw, kReals, kField, kRealsAndField };
 class Numbers {
  public:
   // Executes; throws executor::CannotRun, Stopped, TooLarge, InputError.
-  Numbers(const Slice& slice, ModelValues& model, DiagnosisClock::time_point end, Look look);
+  Numbers(const Slice& slice, ModelValues& model, ProcessorClock::time_point end, Look look);
 
   const executor::Setup& setup() const { return setup_; }
   std::size_t claims() const { return setup_.compared; }
@@ -91,7 +91,7 @@ class Numbers {
 
   executor::Setup setup_;
   ModelValues& model_;
-  DiagnosisClock::time_point end_;
+  ProcessorClock::time_point end_;
   std::vector<char> holds_;
   std::vector<std::optional<long double>> ratios_;
   std::vector<char> ratiosSeen_;

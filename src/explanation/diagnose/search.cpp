@@ -219,13 +219,13 @@ std::vector<NodeRef> Search::before(const Failing& failing) const {
 }
 
 std::optional<Edit> Search::fix(EntryId entry, const Failing& failing, const Match& found,
-                                DiagnosisClock::time_point until) {
+                                ProcessorClock::time_point until) {
   const std::vector<Site> all = sites(failing);
   std::size_t most = trials_ + kMostTrials;
   std::optional<Edit> second;  // holds in the reals only: what is tried next may be better
   const auto tryAll = [&](const std::vector<Edit>& edits) -> std::optional<Edit> {
     for (const Edit& edit : edits) {
-      if (DiagnosisClock::now() > until || trials_ >= most) return std::nullopt;
+      if (ProcessorClock::now() > until || trials_ >= most) return std::nullopt;
       const Holds holds = holdsWith(entry, edit);
       if (holds == Holds::kInBoth) return edit;
       if (holds == Holds::kNot || second) continue;
@@ -268,7 +268,7 @@ std::optional<Edit> Search::fix(EntryId entry, const Failing& failing, const Mat
       std::vector<Edit> edits;
       propose(site, edits);
       if (auto edit = tryAll(edits)) return edit;
-      if (DiagnosisClock::now() > until || trials_ >= most) break;
+      if (ProcessorClock::now() > until || trials_ >= most) break;
     }
     return std::nullopt;
   };

@@ -21,7 +21,7 @@ namespace shardproof::diagnose {
 
 class Search {
  public:
-  Search(const Image& image, ModelValues& model, DiagnosisClock::time_point end)
+  Search(const Image& image, ModelValues& model, ProcessorClock::time_point end)
       : image_(image),
         cutter_(image),
         model_(model),
@@ -46,7 +46,7 @@ class Search {
   void ignore(std::set<EntryId> entries) { cutter_.ignore(std::move(entries)); }
   // `found`: what the claims were found to be.
   std::optional<Edit> fix(EntryId entry, const Failing& failing, const Match& found,
-                          DiagnosisClock::time_point until);
+                          ProcessorClock::time_point until);
   // Whether the claim of an entry holds with an edit.
   enum class Holds : std::uint8_t {
     kNot,
@@ -102,7 +102,7 @@ class Search {
   const Image& image_;
   SliceCutter cutter_;
   ModelValues& model_;
-  DiagnosisClock::time_point end_;
+  ProcessorClock::time_point end_;
   const Correspondence correspondence_;
   std::unique_ptr<Problem> work_;
   std::size_t trials_ = 0;

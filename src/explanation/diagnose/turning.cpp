@@ -19,7 +19,7 @@ using ProgramTensor = std::pair<ProgramId, TensorId>;
 
 class Turning {
  public:
-  Turning(const Search::Failing& failing, const Finder& finder, DiagnosisClock::time_point end)
+  Turning(const Search::Failing& failing, const Finder& finder, ProcessorClock::time_point end)
       : failing_(failing), finder_(finder), numbers_(*failing.numbers), end_(end) {
     const executor::Claim& claim = numbers_.claim(failing.claims.front());
     microbatch_ = std::max(claim.microbatch, 0);
@@ -54,7 +54,7 @@ class Turning {
             bool& theirs = recovers[{failing_.here[member].program, o.tensor}];
             theirs = theirs || after;
           }
-      if (after || DiagnosisClock::now() > end_) continue;
+      if (after || ProcessorClock::now() > end_) continue;
       const auto operands = in(n);
       const bool known = std::all_of(operands.begin(), operands.end(), [&](const Operand& o) {
         return !o.present() || isKnown({failing_.here[n].program, o.tensor});
@@ -65,7 +65,7 @@ class Turning {
       });
       if (known && turns) found.push_back(failing_.nodes[n]);
     }
-    if (DiagnosisClock::now() > end_) return {};
+    if (ProcessorClock::now() > end_) return {};
     std::reverse(found.begin(), found.end());
     if (found.size() > kMostTurning) found.resize(kMostTurning);
     return found;
@@ -165,7 +165,7 @@ class Turning {
     if (const auto it = known_.find(what); it != known_.end()) return it->second;
     known_[what] = true;
     ofModel_[what] = false;
-    if (DiagnosisClock::now() > end_) return true;
+    if (ProcessorClock::now() > end_) return true;
     const auto producer = makers_.find(what);
     if (producer == makers_.end()) return true;  // lineage says what it is
     const std::optional<Match> match = lookUp(what);
@@ -189,7 +189,7 @@ class Turning {
   const Search::Failing& failing_;
   const Finder& finder_;
   const Numbers& numbers_;
-  const DiagnosisClock::time_point end_;
+  const ProcessorClock::time_point end_;
   std::int32_t microbatch_ = 0;
   std::map<ProgramId, Rank> rankOf_;
   std::map<NameId, std::vector<std::size_t>> byComm_;
@@ -201,7 +201,7 @@ class Turning {
 }  // namespace
 
 std::vector<NodeRef> turningNodes(const Search::Failing& failing, const Finder& finder,
-                                  DiagnosisClock::time_point end) {
+                                  ProcessorClock::time_point end) {
   return Turning(failing, finder, end).nodes();
 }
 

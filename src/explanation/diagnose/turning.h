@@ -17,6 +17,6 @@ constexpr std::size_t kMostTurning = 12;
 // Of the image, farthest from the claim first; not more than kMostTurning. Empty when there is no
 // time for it: it looks up what tensors are until `end`.
 std::vector<NodeRef> turningNodes(const Search::Failing& failing, const Finder& finder,
-                                  DiagnosisClock::time_point end);
+                                  ProcessorClock::time_point end);
 
 }  // namespace shardproof::diagnose

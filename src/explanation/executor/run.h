@@ -16,6 +16,7 @@
 #include "executor/draw.h"
 #include "executor/setup.h"
 #include "executor/threads.h"
+#include "util/processor_clock.h"
 
 namespace shardproof::executor {
 
@@ -28,8 +29,16 @@ class Stopped : public std::runtime_error {
 struct Limits {
   std::int64_t maxBytes = 0;
   std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max();
+  // Of the thread that runs it.
+  ProcessorClock::time_point processorEnd = ProcessorClock::time_point::max();
   const std::atomic<bool>* cancel = nullptr;
   Threads* threads = nullptr;
+  bool late() const {
+    return (end != std::chrono::steady_clock::time_point::max() &&
+            std::chrono::steady_clock::now() > end) ||
+           (processorEnd != ProcessorClock::time_point::max() &&
+            ProcessorClock::now() > processorEnd);
+  }
 };
 
 struct Arrays {  // Options::keep

@@ -32,9 +32,7 @@ struct RunState {
     if (limits.cancel != nullptr && limits.cancel->load(std::memory_order_relaxed))
       throw Stopped("cancelled");
     if (limits.threads != nullptr) limits.threads->adapt();
-    if ((++steps & 15) == 0 && limits.end != std::chrono::steady_clock::time_point::max() &&
-        std::chrono::steady_clock::now() > limits.end)
-      throw Stopped("out of time");
+    if ((++steps & 15) == 0 && limits.late()) throw Stopped("out of time");
   }
 
   const Setup& setup;

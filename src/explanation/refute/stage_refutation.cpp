@@ -167,7 +167,7 @@ std::optional<StageRefuter::Trial> StageRefuter::searchClaims() {
                    kMostSeconds = 4;  // ... once an output differs, and when none does
   std::optional<Trial> first;
   int found = 0;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = ProcessorClock::now();
   constexpr int kRounds = 3;  // of these, while they cost little: a choice among experts may
                               // differ for few inputs only
   constexpr double kLittleSeconds = 0.5;

@@ -123,8 +123,10 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
     const Shrunk image = imageOf(problem, options.seconds / 2);
     executor::Limits limits;
     limits.maxBytes = static_cast<std::int64_t>(options.memoryMegabytes) << 20;
-    limits.end = start + std::chrono::duration_cast<Clock::duration>(
-                             std::chrono::duration<double>(options.seconds));
+    const auto most = std::chrono::duration_cast<ProcessorClock::duration>(
+        std::chrono::duration<double>(options.seconds));
+    limits.end = latest(most);
+    limits.processorEnd = ProcessorClock::now() + most;
     limits.cancel = options.cancel;
     const Problem& executed = image.problem ? *image.problem : problem;
     const double operations = executor::cost(executed).flops;

@@ -65,7 +65,6 @@ class RelationSearch {
     return draw;
   }
 
-  bool late() const { return std::chrono::steady_clock::now() > limits_.end; }
   bool cancelled() const {
     return limits_.cancel != nullptr && limits_.cancel->load(std::memory_order_relaxed);
   }
@@ -108,7 +107,7 @@ class RelationSearch {
       return precise;
     };
     hooks.ofPlan = [&](Rank rank, std::int32_t slot, const Value& value) {
-      if (late()) throw executor::Stopped("out of time");
+      if (limits_.late()) throw executor::Stopped("out of time");
       if (boxes_.take(rank, slot, value)) sums_.take(setup_.programs.slot(rank, slot), value);
     };
     const executor::RunResult result =
@@ -154,7 +153,7 @@ class RelationSearch {
           continue;
         ++result.looked;
         if (tensors[t].added) continue;
-        stopped_ = stopped_ || late();
+        stopped_ = stopped_ || limits_.late();
         if (cancelled()) throw executor::Stopped("cancelled");
         addRelations(p, t, ranksOf[p], result);
       }

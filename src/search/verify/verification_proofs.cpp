@@ -23,6 +23,7 @@ PoolOptions Verification::poolOptions(int jobs, double timeoutSeconds) const {
   pool.jobs = jobs;
   pool.inProcess = options_.inProcess;
   pool.timeoutSeconds = std::min(timeoutSeconds, budget_.left());
+  pool.processorTime = true;
   pool.memoryMegabytes = options_.memoryMegabytes;
   pool.cancel = [this] {
     tellAgain();

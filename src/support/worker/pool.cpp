@@ -38,6 +38,7 @@
 #include <thread>
 #include <utility>
 
+#include "util/processor_clock.h"
 #include "util/write_all.h"
 #include "worker/file_descriptor.h"
 #include "worker/total_memory.h"
@@ -128,9 +129,10 @@ struct Attempt {
 struct Worker {
   pid_t pid = -1;
   FileDescriptor tasks, results;
-  bool used = false;                      // has been given a task
-  std::optional<Attempt> current;         // what it is working on
-  Clock::time_point begun{}, deadline{};  // of `current`
+  bool used = false;                                // has been given a task
+  std::optional<Attempt> current;                   // what it is working on
+  Clock::time_point begun{}, deadline{};            // of `current`
+  std::optional<ProcessorClock::time_point> spent;  // when `current` was begun
   std::string received;
 };
 
@@ -196,6 +198,7 @@ class Pool {
         if (writeAll(slot->tasks.get(), bytesOf(task))) {
           slot->begun = Clock::now();
           slot->deadline = deadline();
+          slot->spent = processorTimeOf(slot->pid);
           slot->used = true;
           ++next.attempts;
           slot->current = std::move(next);
@@ -212,13 +215,24 @@ class Pool {
     }
   }
 
-  Clock::time_point deadline() const {
-    constexpr double kForever = 1e9;
+  Clock::duration timeout() const {
+    constexpr double kForever = 1e8;
     const double seconds = std::isfinite(options_.timeoutSeconds)
                                ? std::clamp(options_.timeoutSeconds, 0.0, kForever)
                                : kForever;
-    return Clock::now() +
-           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  Clock::time_point deadline() const {
+    return Clock::now() + (options_.processorTime ? kMostSecondsPerSecond : 1) * timeout();
+  }
+
+  // What its task may still take: processor time passes no faster than time does.
+  Clock::duration left(const Worker& worker) const {
+    const Clock::duration byClock = worker.deadline - Clock::now();
+    if (!options_.processorTime || !worker.spent) return byClock;
+    const auto now = processorTimeOf(worker.pid);
+    return now ? std::min<Clock::duration>(byClock, timeout() - (*now - *worker.spent)) : byClock;
   }
 
   // Process table or descriptors full: while other workers run, the caller waits for them; else
@@ -273,18 +287,18 @@ class Pool {
   void await() {
     std::vector<pollfd> polled;
     std::vector<Slot*> slots;
-    auto next = Clock::time_point::max();
+    auto next = Clock::duration::max();
     for (auto& slot : workers_) {
       if (!slot || !slot->current) continue;
       polled.push_back({slot->results.get(), POLLIN, 0});
       slots.push_back(&slot);
-      next = std::min(next, slot->deadline);
+      next = std::min(next, left(*slot));
     }
     // A signal that sets the cancel flag just before poll() does not interrupt it, so it never
     // sleeps for long.
     constexpr auto kLongest = std::chrono::milliseconds(100);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-    const auto wait = std::clamp(left, std::chrono::milliseconds(0), kLongest);
+    const auto wait = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(next),
+                                 std::chrono::milliseconds(0), kLongest);
     if (::poll(polled.data(), polled.size(), static_cast<int>(wait.count())) < 0)
       return;  // EINTR: the caller looks at the cancel flag
     for (std::size_t i = 0; i < polled.size(); ++i) {
@@ -292,7 +306,7 @@ class Pool {
       if (polled[i].revents != 0) {
         // Late but already answering counts as in time: it may have waited for us.
         receive(slot);
-      } else if (Clock::now() >= slot->deadline) {
+      } else if (left(*slot) <= Clock::duration::zero()) {
         // No retry: it would be late again.
         lose(slot, TaskOutcome::kTimedOut,
              "no answer within " + shortNumber(options_.timeoutSeconds) + " s", false);

@@ -23,7 +23,9 @@ struct PoolOptions {
   // task what a lost worker would, without the retry; but limits of time and memory are not kept,
   // and a crash is the caller's own.
   bool inProcess = false;
-  double timeoutSeconds = 60;          // wall clock per attempt of one task
+  double timeoutSeconds = 60;  // per attempt of one task: wall clock, or, ...
+  // ... of the worker's processor time (and kMostSecondsPerSecond times as much by the wall clock).
+  bool processorTime = false;
   std::size_t memoryMegabytes = 4096;  // address space a worker may add to what it inherited
   // What this process and the workers may have together, in bytes; nothing: totalMemoryLimit().
   // Where they have more, the task that was begun last is stopped, and begun again once there is

@@ -53,6 +53,9 @@ GENERATED = {
     OUT_OF_MEMORY,
     DOES_NOT_APPLY,
 ) = 0, 10, 5, 4, 1, 2, 6, 7, 3
+# Causes take most of the time of a wrong plan, and diagnosis.py is about them: for what looks at
+# verdicts and places.
+NO_CAUSES = ("--diagnose", "off")
 SLOW = os.environ.get("SHARDPROOF_SLOW_TESTS") == "1"
 # Seconds for one run: a hang is a failure, a slow machine is not.
 RUN_LIMIT = float(os.environ.get("SHARDPROOF_CASE_LIMIT", "300"))
@@ -427,6 +430,7 @@ class Runner:
             str(report),
             "--jobs",
             str(jobs),
+            *NO_CAUSES,
             *map(str, options),
         ]
         if model is not None:

@@ -109,7 +109,7 @@ class Capture:
             (plan, {**self.plan, "model": model.name, "capture": self.ledger()}),
         ):
             with gzip.open(path, "wt", compresslevel=3) as f:
-                json.dump(content, f, separators=(",", ":"))
+                f.write(json.dumps(content, separators=(",", ":")))  # dump() encodes in Python
         return model, plan
 
     def ledger(self) -> dict[str, Any]:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lazy modules, whose parameters are made in their first call."""
 
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 
 import shardproof.torch as sp
 import torch
 import torch.distributed as dist
+from command import run_command
 from shardproof.torch import numeric
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -142,22 +140,7 @@ optimizer.step()
             with tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "train.py"
                 path.write_text(text.replace("DRAWN", drawn))
-                done = subprocess.run(
-                    [
-                        sys.executable,
-                        "-W",
-                        "ignore",
-                        "-m",
-                        "shardproof.torch",
-                        "--mesh",
-                        "dp=2",
-                        str(path),
-                    ],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    env=os.environ,
-                )
+                done = run_command("--mesh", "dp=2", str(path))
             self.assertEqual(code, done.returncode, done.stdout + done.stderr)
             if code:
                 self.assertIn("begin with different values of weight", done.stdout)

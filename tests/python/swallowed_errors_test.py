@@ -2,10 +2,7 @@
 """Errors of the recorder that a program catches: no verdict on what it does then."""
 
 import contextlib
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 import weakref
@@ -15,6 +12,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
+from command import run_command
 
 MESH = {"dp": 2}
 
@@ -333,22 +331,7 @@ class Scripts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    "-m",
-                    "shardproof.torch",
-                    "--mesh",
-                    "dp=2",
-                    str(path),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=os.environ,
-            )
+            done = run_command("--mesh", "dp=2", str(path))
         return done.returncode, done.stdout + done.stderr
 
     def test_what_is_raised_is_reported(self):

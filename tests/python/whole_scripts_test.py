@@ -5,16 +5,14 @@ Each states its mesh, the verdict that is true of it, and an assignment that mak
 stands in the place of the script's own.
 """
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 import unittest
 import unittest.mock
 
 import torch
+from command import run_command
 from shardproof.torch import CaptureError
 from shardproof.torch.session import capture
 from shardproof.torch.session.script import script_step
@@ -23,10 +21,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[1] / "whole_scripts"
 
 
 def run(script, mesh, *options):
-    command = [sys.executable, "-W", "ignore", "-m", "shardproof.torch", "--mesh", mesh]
-    return subprocess.run(
-        [*command, *options, script], capture_output=True, text=True, check=False, env=os.environ
-    )
+    return run_command("--mesh", mesh, *options, script)
 
 
 def run_text(text, mesh="dp=2", *options):
@@ -306,7 +301,6 @@ class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 
     RANKS = """
-import os
 from torch.utils.data import DataLoader, TensorDataset
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
@@ -336,7 +330,6 @@ def train(factor):
         optimizer.step()
 
 
-import sys
 train(float(sys.argv[1]))
 """
 

@@ -301,6 +301,7 @@ class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 
     RANKS = """
+import os
 from torch.utils.data import DataLoader, TensorDataset
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
@@ -330,6 +331,7 @@ def train(factor):
         optimizer.step()
 
 
+import sys
 train(float(sys.argv[1]))
 """
 

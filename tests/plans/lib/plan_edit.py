@@ -430,7 +430,7 @@ class Runner:
             str(report),
             "--jobs",
             str(jobs),
-            *NO_CAUSES,
+            *(() if "--diagnose" in options else NO_CAUSES),
             *map(str, options),
         ]
         if model is not None:

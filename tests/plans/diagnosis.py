@@ -87,8 +87,6 @@ NAMED_MICROBATCHES = (
 )
 NAMED_MICROBATCHES_BUGS = ("missing_all_reduce_backward", "wrong_group")
 
-CAUSES = ("--diagnose", "10")
-
 
 def generate(runner, name):
     done = table.run(
@@ -148,7 +146,7 @@ def bug_without_cut_points(runner, name, bug):
 
 
 def right_plan(runner, model, plan):
-    result = runner.verify(plan, model, *CAUSES)
+    result = runner.verify(plan, model)
     expect_code(result, EQUIVALENT)
     if result.report["causes"] or "diagnose" in result.report["statistics"]["seconds_by_phase"]:
         raise Failure("a right plan was diagnosed")
@@ -164,13 +162,13 @@ def repaired(runner, model, plan):
     expect_code(runner.verify(wrong, model, "--fix", fixed, "--diagnose", "off"), NOT_EQUIVALENT)
     if fixed.exists():
         raise Failure("written without a diagnosis")
-    result = runner.verify(wrong, model, "--fix", fixed, *CAUSES)
+    result = runner.verify(wrong, model, "--fix", fixed)
     expect_code(result, NOT_EQUIVALENT)
     if "proved fix: " not in result.out or f"{fixed}: written" not in result.err:
         raise Failure(result.out + result.err)
     expect_code(runner.verify(fixed, model), EQUIVALENT)
     other = runner.path("other.json")
-    result = runner.verify(plan, model, "--fix", other, *CAUSES)
+    result = runner.verify(plan, model, "--fix", other)
     expect_code(result, EQUIVALENT)
     if other.exists() or "equivalent as it is" not in result.err:
         raise Failure(f"written of a right plan: {result.err}")
@@ -220,9 +218,7 @@ def readme(runner):
     """What the README shows of a wrong plan is what is printed, but for times and memory."""
     demo = runner.path("demo")
     table.run(sys.executable, ROOT / "scripts" / "make_demo_plan.py", demo)
-    result = runner.verify(
-        demo / "mlp_dropped_all_reduce.plan.json", demo / "mlp.model.json", *CAUSES
-    )
+    result = runner.verify(demo / "mlp_dropped_all_reduce.plan.json", demo / "mlp.model.json")
     printed = result.out.splitlines()
     shown = (
         (ROOT / "README.md")
@@ -243,7 +239,7 @@ def readme(runner):
 
 
 def main():
-    runner = Runner(sys.argv[1])
+    runner = Runner(sys.argv[1], causes=True)
     runner.case("readme", readme)
     for name in PLANS:
         model, plan = generate(runner, name)

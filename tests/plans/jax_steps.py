@@ -22,9 +22,10 @@ with_jax()
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from hlo import NO_CAUSES, edits  # noqa: E402
+from hlo import edits  # noqa: E402
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
+from plan_edit import NO_CAUSES  # noqa: E402
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 import shardproof.jax as sp  # noqa: E402

@@ -32,7 +32,7 @@ else:
     os._exit(0)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 for number, path in ((1, request["stdout"]), (2, request["stderr"])):
-    os.dup2(os.open(path, os.O_WRONLY), number)
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
 os.environ.clear()
 os.environ.update(request["environment"])
 os.chdir(request["folder"])
@@ -61,16 +61,14 @@ def _server() -> subprocess.Popen:
     return server
 
 
-def run_command(*arguments: str, folder: str | None = None) -> subprocess.CompletedProcess:
-    """Runs it with these arguments in the folder (None: the current one)."""
+def run_command(*arguments: str) -> subprocess.CompletedProcess:
+    """Runs it with these arguments."""
     server = _server()
     with tempfile.TemporaryDirectory() as place:
         out, err = (pathlib.Path(place) / name for name in ("stdout", "stderr"))
-        for path in (out, err):
-            path.touch()
         request = {
             "arguments": arguments,
-            "folder": folder or os.getcwd(),
+            "folder": os.getcwd(),
             "environment": dict(os.environ),
             "stdout": str(out),
             "stderr": str(err),

@@ -7,8 +7,6 @@ import collections
 import copy
 import dataclasses
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -16,6 +14,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from command import run_command
 from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -662,12 +661,7 @@ optimizer.step()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(script)
-            done = subprocess.run(
-                [sys.executable, "-m", "shardproof.torch", "--mesh", "dp=2", str(path)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = run_command("--mesh", "dp=2", str(path))
         self.assertEqual(2, done.returncode, done.stdout + done.stderr)
         self.assertIn("no collective was issued on 2 ranks", done.stderr)
 

@@ -2,10 +2,7 @@
 """Several steps as one program: what the second and later ones compute, too."""
 
 import importlib
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -13,6 +10,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from command import run_command
 from shardproof.torch.session import numeric
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -219,23 +217,7 @@ class Scripts(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(SCRIPT.replace("REDUCED", str(reduced)))
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    "-m",
-                    "shardproof.torch",
-                    "--mesh",
-                    "dp=2",
-                    *options,
-                    str(path),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=os.environ,
-            )
+            done = run_command("--mesh", "dp=2", *options, str(path))
         return done.returncode, done.stdout + done.stderr
 
     def test_steps(self):

@@ -32,8 +32,8 @@ class SolverQuestions {
 };
 
 // kUnsat only where besides the facts can be met: contradictory ones would prove anything. What the
-// solver throws passes through. `milliseconds` of the thread's
-// processor time are for all questions together.
+// solver throws passes through. `milliseconds` of the thread's processor time are for all questions
+// together.
 SmtResult decide(const SmtQuery& query, SolverQuestions& questions, const std::string& solver,
                  unsigned milliseconds);
 

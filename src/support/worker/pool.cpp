@@ -129,10 +129,10 @@ struct Attempt {
 struct Worker {
   pid_t pid = -1;
   FileDescriptor tasks, results;
-  bool used = false;                                // has been given a task
-  std::optional<Attempt> current;                   // what it is working on
-  Clock::time_point begun{}, deadline{};            // of `current`
-  std::optional<ProcessorClock::time_point> spent;  // when `current` was begun
+  bool used = false;                                     // has been given a task
+  std::optional<Attempt> current;                        // what it is working on
+  Clock::time_point begun{}, deadline{};                 // of `current`
+  std::optional<ProcessorClock::time_point> usedBefore;  // PoolOptions::processorTime: `current`
   std::string received;
 };
 
@@ -198,7 +198,7 @@ class Pool {
         if (writeAll(slot->tasks.get(), bytesOf(task))) {
           slot->begun = Clock::now();
           slot->deadline = deadline();
-          slot->spent = processorTimeOf(slot->pid);
+          if (options_.processorTime) slot->usedBefore = processorTimeOf(slot->pid);
           slot->used = true;
           ++next.attempts;
           slot->current = std::move(next);
@@ -216,7 +216,7 @@ class Pool {
   }
 
   Clock::duration timeout() const {
-    constexpr double kForever = 1e8;
+    constexpr double kForever = 1e8;  // so many times kMostSecondsPerSecond is a duration, too
     const double seconds = std::isfinite(options_.timeoutSeconds)
                                ? std::clamp(options_.timeoutSeconds, 0.0, kForever)
                                : kForever;
@@ -230,9 +230,10 @@ class Pool {
   // What its task may still take: processor time passes no faster than time does.
   Clock::duration left(const Worker& worker) const {
     const Clock::duration byClock = worker.deadline - Clock::now();
-    if (!options_.processorTime || !worker.spent) return byClock;
+    if (!worker.usedBefore) return byClock;
     const auto now = processorTimeOf(worker.pid);
-    return now ? std::min<Clock::duration>(byClock, timeout() - (*now - *worker.spent)) : byClock;
+    return now ? std::min<Clock::duration>(byClock, timeout() - (*now - *worker.usedBefore))
+               : byClock;
   }
 
   // Process table or descriptors full: while other workers run, the caller waits for them; else

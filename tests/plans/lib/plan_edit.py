@@ -407,11 +407,13 @@ def default_signals():
 
 
 class Runner:
-    def __init__(self, program, jobs=None):
+    def __init__(self, program, jobs=None, causes=False):
+        """causes: whether those of wrong plans are looked for."""
         default_signals()
         self.program = str(pathlib.Path(program).resolve())
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="shardproof-plans-"))
         self.jobs = jobs or max(1, min(4, os.cpu_count() or 1))
+        self.causes = causes
         self._cases = []
         self._count = itertools.count()
 
@@ -430,7 +432,7 @@ class Runner:
             str(report),
             "--jobs",
             str(jobs),
-            *(() if "--diagnose" in options else NO_CAUSES),
+            *(() if self.causes or "--diagnose" in options else NO_CAUSES),
             *map(str, options),
         ]
         if model is not None:

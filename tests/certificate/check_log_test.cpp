@@ -10,6 +10,7 @@
 #include "certificate/log_check_text.h"
 #include "certificate/proof_log.h"
 #include "certificate/proof_record.h"
+#include "prover/model_facts.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
 #include "support/problems.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "certificate/proof_record.h"
+#include "reader/reader.h"
 #include "shardproof/error.h"
 #include "support/problems.h"
 

@@ -8,6 +8,7 @@
 #include "certificate/check_log.h"
 #include "certificate/log_check_text.h"
 #include "certificate/proof_record.h"
+#include "prover/model_facts.h"
 #include "shardproof/verify.h"
 #include "support/problems.h"
 

@@ -8,6 +8,7 @@
 
 #include "kernels.h"
 #include "ops/cases.h"
+#include "ops/registry.h"
 
 namespace shardproof::executor {
 namespace {

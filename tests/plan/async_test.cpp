@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/defects.h"
+#include "reader/reader.h"
 #include "writer/write_problem.h"
 
 namespace shardproof {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "choices.h"
+#include "ops/registry.h"
 #include "prover/stage_interpreter.h"
 #include "shape_reduction/reduction.h"
 #include "values.h"

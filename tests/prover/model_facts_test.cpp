@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "reader/reader.h"
 #include "support/problems.h"
 
 namespace shardproof {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "reader/reader.h"
 #include "shardproof/error.h"
 #include "support/problems.h"
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ops/registry.h"
 #include "support/problems.h"
 
 namespace shardproof {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "prover/model_facts.h"
 #include "stages/stage.h"
 #include "support/problems.h"
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/cases.h"
+#include "ops/registry.h"
 
 namespace shardproof::unreduced {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "generate/generate.h"
 #include "ops/registry.h"
+#include "reader/reader.h"
 #include "support/problems.h"
 
 namespace shardproof {

@@ -265,6 +265,24 @@ def unfaked(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class _LoadedModules:
+    """Notices that sys.modules has changed by its length and its last key.
+
+    To look at each module would write its count of references: in a forked process that copies the
+    memory of all of them, which takes longer than to record a small step.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, str] = (0, "")
+
+    def changed(self) -> bool:
+        """Whether any were loaded since the last call."""
+        now = (len(sys.modules), next(reversed(sys.modules)))
+        before, self._seen = self._seen, now
+        return now != before
+
+
+_of_places, _of_results = _LoadedModules(), _LoadedModules()
 # by id: an object, how many modules were looked through, and which of them had it by which name
 _found: dict[int, tuple[Any, int, list[tuple[Any, str]]]] = {}
 _modules: dict[int, Any] = {}  # all that were seen, by id, in the order in which they were
@@ -277,8 +295,9 @@ def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
     names, and is looked through each time.
     """
     script = sys.modules.get("__main__")
-    new = [m for m in list(sys.modules.values()) if id(m) not in _modules and m is not script]
-    _modules.update({id(m): m for m in new})
+    if _of_places.changed():
+        new = [m for m in list(sys.modules.values()) if id(m) not in _modules and m is not script]
+        _modules.update({id(m): m for m in new})
     count = len(_modules)
     looking: dict[int, dict[int, list[tuple[Any, str]]]] = {}  # from which module on, for what
     for x in wanted:
@@ -303,11 +322,17 @@ def _places(wanted: list[Any]) -> list[list[tuple[Any, str]]]:
 
 def replace_everywhere(pairs: list[tuple[Any, Any]], undo: Undo) -> None:
     """Each first object by the second one, in every module that has imported it by name."""
+    script = sys.modules.get("__main__")
     for (old, new), places in zip(pairs, _places([old for old, _ in pairs])):
         for module, name in places:
             if vars(module).get(name) is old:
                 undo.append((module, name, old))
                 setattr(module, name, new)
+        if "<locals>" in getattr(new, "__qualname__", ""):
+            # A function made for this is nowhere else: it need not be looked for when it is
+            # replaced in its turn. In a forked process a pass over all modules copies their memory.
+            at = [(module, name) for module, name in places if module is not script]
+            _found[id(new)] = (new, len(_modules), at)
 
 
 def set_attribute(owner: Any, name: str, value: Any, undo: Undo) -> None:
@@ -510,8 +535,11 @@ def forget_results() -> None:
 
     A result that one rank's run left there is no other rank's.
     """
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _OTHERS or not isinstance(module, types.ModuleType):
+    if _of_results.changed():
+        _with_results[:] = [n for n in list(sys.modules) if n.partition(".")[0] not in _OTHERS]
+    for name in _with_results:
+        module = sys.modules.get(name)
+        if not isinstance(module, types.ModuleType):
             continue
         for value in list(vars(module).values()):
             inside = (
@@ -525,6 +553,7 @@ def forget_results() -> None:
                     f.cache_clear()
 
 
+_with_results: list[str] = []  # names of the modules that are looked through
 _OTHERS = frozenset(
     {
         "torch",

@@ -6,12 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "reader/hlo/graph.h"
 #include "util/index.h"
 
 namespace shardproof::hlo {
+
+// One for each dimension of a product: more than these are not supported.
+inline constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 inline bool contains(const Sizes& list, std::size_t d) {
   return std::find(list.begin(), list.end(), static_cast<std::int64_t>(d)) != list.end();

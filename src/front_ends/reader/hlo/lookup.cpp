@@ -4,13 +4,13 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "reader/hlo/dimensions.h"
 #include "reader/hlo/lowering.h"
 
 namespace shardproof::hlo {
 namespace {
 
 char letter(std::size_t n) {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   if (n >= kLetters.size()) throw std::invalid_argument("more than 52 dimensions in one product");
   return kLetters[n];
 }

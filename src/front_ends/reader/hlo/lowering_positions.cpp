@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::int64_t kMostPlaces = 256;  // of a window of several elements
 
-constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-
 }  // namespace
 
 std::string Lowering::positionRows(const Value& v, std::int64_t count, bool moved) {

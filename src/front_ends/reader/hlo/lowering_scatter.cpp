@@ -97,7 +97,6 @@ Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value&
   const Value indices = known.isTable() ? indexValueOf(known) : known;
   const IndexFunction& f = *indices.index;
   const Sizes base = sizesOf(f.base);
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   if (base.size() + own.size() + 1 > kLetters.size()) unsupported(i, "more than 52 dimensions");
   // Letters: dimensions of the base, then the row, then one for each dimension of the updates.
   std::string baseText(kLetters.substr(0, base.size())), updateText;

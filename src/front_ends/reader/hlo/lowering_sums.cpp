@@ -4,6 +4,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "reader/hlo/dimensions.h"
 #include "reader/hlo/lowering.h"
 #include "util/index.h"
 
@@ -32,7 +33,6 @@ Value Lowering::lowerDot(const Frame& frame, const Instruction& i) {
                               optionalDims("rhs_contracting_dims")};
   if (batch[0].size() != batch[1].size() || contracted[0].size() != contracted[1].size())
     unsupported(i, "dimensions of both sides that do not pair up");
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::size_t next = 0;
   const auto fresh = [&] {
     if (next == kLetters.size()) unsupported(i, "more than 52 dimensions");

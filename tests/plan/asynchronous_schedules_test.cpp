@@ -13,6 +13,7 @@
 #include "executor/interpret.h"
 #include "plan/checks.h"
 #include "plan/defects.h"
+#include "support/problems.h"
 
 namespace shardproof {
 namespace {
@@ -293,7 +294,7 @@ Draft withoutHandles(Draft d) {
 
 TEST(AsynchronousSchedules, AsEveryOrderOfStepsHasIt) {
   int runs = 0, deadlocks = 0, runByHandles = 0;
-  for (std::uint32_t seed = 0; seed < 2000; ++seed) {
+  for (std::uint32_t seed = 0; static_cast<int>(seed) < test::randomCases(2000); ++seed) {
     const RandomPlan plan(seed);
     const auto problem = test::read(plan.draft());
     const auto defects = test::defectsOf(*problem);
@@ -309,9 +310,9 @@ TEST(AsynchronousSchedules, AsEveryOrderOfStepsHasIt) {
     if (ends && seed % 8 == 0)
       runByHandles += !test::defectsOf(withoutHandles(plan.draft())).empty();
   }
-  EXPECT_GT(runs, 500);
-  EXPECT_GT(deadlocks, 500);
-  EXPECT_GT(runByHandles, 20);
+  EXPECT_GT(runs, test::randomCases(500));
+  EXPECT_GT(deadlocks, test::randomCases(500));
+  EXPECT_GT(runByHandles, test::randomCases(20));
 }
 
 }  // namespace

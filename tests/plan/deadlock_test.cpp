@@ -10,6 +10,7 @@
 #include "executor/interpret.h"
 #include "plan/checks.h"
 #include "plan/defects.h"
+#include "support/problems.h"
 
 namespace shardproof {
 namespace {
@@ -531,7 +532,7 @@ class RandomPlan {
 
 TEST(Deadlock, AsTheExecutorHasIt) {
   int runs = 0, waits = 0, mixed = 0;
-  for (std::uint32_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint32_t seed = 0; static_cast<int>(seed) < test::randomCases(1500); ++seed) {
     const Draft d = RandomPlan(seed).made();
     const auto problem = test::read(d);
     const auto defects = defectsOf(*problem);
@@ -543,9 +544,9 @@ TEST(Deadlock, AsTheExecutorHasIt) {
       ++waits, mixed += defects.front().message.find(" reads ") != std::string::npos &&
                         defects.front().message.find(" issued ") != std::string::npos;
   }
-  EXPECT_GT(runs, 200);
-  EXPECT_GT(waits, 100);
-  EXPECT_GT(mixed, 20);
+  EXPECT_GT(runs, test::randomCases(200));
+  EXPECT_GT(waits, test::randomCases(100));
+  EXPECT_GT(mixed, test::randomCases(20));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "reader/hlo/graph.h"
 #include "reader/reader.h"
 #include "shardproof/error.h"
+#include "support/problems.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -301,7 +302,7 @@ TEST(HloDocuments, DamagedProgramsAreErrorsWithAPlace) {
     return text;
   };
   std::size_t refused = 0, read = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < test::randomCases(4000); ++round) {
     const bool first = round % 2 == 0;
     const std::string model = first ? damaged(kModel) : kModel,
                       plan = first ? kPlan : damaged(kPlan);
@@ -320,8 +321,8 @@ TEST(HloDocuments, DamagedProgramsAreErrorsWithAPlace) {
       FAIL() << error.what() << "\n" << model << plan;
     }
   }
-  EXPECT_GT(refused, 1500u);
-  EXPECT_GT(read, 150u);
+  EXPECT_GT(refused, static_cast<std::size_t>(test::randomCases(1500)));
+  EXPECT_GT(read, static_cast<std::size_t>(test::randomCases(150)));
 }
 
 // The starts of the devices' rows: what is read of the plan's programs.

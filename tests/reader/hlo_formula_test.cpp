@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include "support/problems.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -112,7 +113,7 @@ TEST(HloFormula, PiecesAreFoundWhereTheyAre) {
   const Value whole = angles(sizes[0], sizes[1]);
   ASSERT_EQ(whole.kind, Value::Kind::kFormula);
   EXPECT_TRUE(isFinite(s, whole));
-  for (int trial = 0; trial < 20; ++trial) {
+  for (int trial = 0; trial < test::randomCases(20); ++trial) {
     Sizes low, high;
     for (const std::int64_t n : sizes) {
       low.push_back(static_cast<std::int64_t>(random()) % (n / 3));

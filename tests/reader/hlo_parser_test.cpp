@@ -8,6 +8,7 @@
 
 #include "reader/hlo/parser.h"
 #include "shardproof/error.h"
+#include "support/problems.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -273,7 +274,7 @@ TEST(HloParser, DamagedTextsAreReadOrRefused) {
   const std::string original = kModule;
   const std::string alphabet = "(){}[],=%\"'<>0123456789-abT/* \n\\:.\xff";
   std::size_t refused = 0, read = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < test::randomCases(20000); ++round) {
     std::string text = original;
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
       const std::size_t at = random() % text.size();
@@ -306,8 +307,8 @@ TEST(HloParser, DamagedTextsAreReadOrRefused) {
       ASSERT_TRUE(std::string(error.what()).starts_with("x.hlo: line ")) << error.what();
     }
   }
-  EXPECT_GT(refused, 5000u);
-  EXPECT_GT(read, 500u);
+  EXPECT_GT(refused, static_cast<std::size_t>(test::randomCases(5000)));
+  EXPECT_GT(read, static_cast<std::size_t>(test::randomCases(500)));
 }
 
 }  // namespace

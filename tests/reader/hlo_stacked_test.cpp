@@ -115,6 +115,8 @@ TEST(HloStacked, ErrorsNameThePlace) {
   expect(both(", to_apply=%add\n", "\n"), "no attribute 'to_apply'");
   expect(both("tanh(%a)", "recv(%a)"), "recv: is not supported");
   expect(both("num_partitions=2", "num_partitions=5000"), "expected at most 4096");
+  expect(both("%a = f32[4,2] parameter(0)", "%a = f32[4,2] parameter(1)"),
+         "parameter 'b': a parameter's number used twice");
 }
 
 }  // namespace

@@ -24,6 +24,16 @@ namespace shardproof::test {
 
 using Json = nlohmann::ordered_json;
 
+// How many random cases are run of `all`: the first tenth with sanitizers, which look at what is
+// read and written, not at results.
+constexpr int randomCases(int all) {
+#ifdef SHARDPROOF_SANITIZED
+  return all / 10;
+#else
+  return all;
+#endif
+}
+
 // A directory that goes away with the object.
 class TemporaryDirectory {
  public:

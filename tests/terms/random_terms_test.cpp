@@ -7,6 +7,7 @@
 #include "expression.h"
 #include "numbers/double_algebra.h"
 #include "numbers/modular_algebra.h"
+#include "support/problems.h"
 #include "terms/domain.h"
 
 namespace shardproof::test {
@@ -23,7 +24,7 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
   Generator g(1);
   int compared = 0;
   int unsupported = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < randomCases(4000); ++round) {
     TermAlgebra normal;
     TermAlgebra raw(TermAlgebra::Mode::kRaw);
     TermAlgebra fractions(TermAlgebra::Mode::kFractions);
@@ -60,7 +61,7 @@ TEST(RandomTerms, NormalFormsKeepExactValues) {
       }
     }
   }
-  EXPECT_GT(compared, 40000);
+  EXPECT_GT(compared, randomCases(40000));
   EXPECT_LT(unsupported, 8000);
 }
 
@@ -69,7 +70,7 @@ TEST(RandomTerms, SignsHoldAtEveryPoint) {
   using Op = Expression::Op;
   Generator g(11);
   int known = 0, chosen = 0;
-  for (int round = 0; round < 6000; ++round) {
+  for (int round = 0; round < randomCases(6000); ++round) {
     TermAlgebra a;
     const std::vector<Term> variables = makeVariables(a);
     const auto stepOf = [&](ExpressionPtr x) {
@@ -114,8 +115,8 @@ TEST(RandomTerms, SignsHoldAtEveryPoint) {
       ASSERT_EQ(exactValue(a, magnitude, point), expected) << describe(relu);
     }
   }
-  EXPECT_GT(known, 1000);
-  EXPECT_GT(chosen, 300);
+  EXPECT_GT(known, randomCases(1000));
+  EXPECT_GT(chosen, randomCases(300));
 }
 
 // Expressions that are called equal once they are multiplied by their denominators have equal
@@ -123,7 +124,7 @@ TEST(RandomTerms, SignsHoldAtEveryPoint) {
 TEST(RandomTerms, EqualFractionsHaveEqualValues) {
   Generator g(3);
   int equal = 0, different = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < randomCases(20000); ++round) {
     TermAlgebra a(TermAlgebra::Mode::kFractions);
     const std::vector<Term> variables = makeVariables(a);
     const ExpressionPtr parts[4] = {g.expression(1 + g.below(2)), g.expression(1 + g.below(2)),
@@ -162,15 +163,15 @@ TEST(RandomTerms, EqualFractionsHaveEqualValues) {
       ASSERT_EQ(*l, *r) << describe(left) << "\n" << describe(right);
     }
   }
-  EXPECT_GT(equal, 4000);
-  EXPECT_GT(different, 2000);
+  EXPECT_GT(equal, randomCases(4000));
+  EXPECT_GT(different, randomCases(2000));
 }
 
 TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
   Generator g(2, true);
   DoubleAlgebra doubles;
   int compared = 0;
-  for (int round = 0; round < 6000; ++round) {
+  for (int round = 0; round < randomCases(6000); ++round) {
     TermAlgebra normal;
     TermAlgebra raw(TermAlgebra::Mode::kRaw);
     TermAlgebra fractions(TermAlgebra::Mode::kFractions);
@@ -223,13 +224,13 @@ TEST(RandomTerms, NormalFormsKeepTrueFunctions) {
       }
     }
   }
-  EXPECT_GT(compared, 30000);
+  EXPECT_GT(compared, randomCases(30000));
 }
 
 TEST(RandomTerms, RegroupingEndsInTheSameTerm) {
   Generator g(3, true);
   int compared = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < randomCases(4000); ++round) {
     TermAlgebra a;
     const std::vector<Term> variables = makeVariables(a);
     const ExpressionPtr e = g.expression(2 + g.below(4));
@@ -248,14 +249,14 @@ TEST(RandomTerms, RegroupingEndsInTheSameTerm) {
     } catch (const Unsupported&) {
     }
   }
-  EXPECT_GT(compared, 2500);
+  EXPECT_GT(compared, randomCases(2500));
 }
 
 TEST(RandomTerms, DistributingEndsInTheSameExpansion) {
   Generator g(4);
   int compared = 0;
   int different = 0;
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < randomCases(4000); ++round) {
     TermAlgebra a;
     const std::vector<Term> variables = makeVariables(a);
     // Polynomials and powers of them; sums of different fractions have no common form here.
@@ -279,14 +280,14 @@ TEST(RandomTerms, DistributingEndsInTheSameExpansion) {
     } catch (const Unsupported&) {
     }
   }
-  EXPECT_GT(compared, 1000);
-  EXPECT_GT(different, 50);
+  EXPECT_GT(compared, randomCases(1000));
+  EXPECT_GT(different, randomCases(50));
 }
 
 TEST(RandomTerms, MutationsAreToldApart) {
   Generator g(5);
   int apart = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < randomCases(3000); ++round) {
     TermAlgebra a;
     const std::vector<Term> variables = makeVariables(a);
     const ExpressionPtr e = g.expression(2 + g.below(3));
@@ -309,7 +310,7 @@ TEST(RandomTerms, MutationsAreToldApart) {
     } catch (const Unsupported&) {
     }
   }
-  EXPECT_GT(apart, 1000);
+  EXPECT_GT(apart, randomCases(1000));
 }
 
 // Without exp, roots and logarithms a fingerprint depends on the value only.
@@ -318,7 +319,7 @@ TEST(RandomTerms, FingerprintsOfRegroupedExpressionsAgree) {
   ModularAlgebra m;
   int equal = 0;
   int mutantsApart = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < randomCases(3000); ++round) {
     const ExpressionPtr e = g.expression(2 + g.below(3));
     std::vector<ModularAlgebra::Element> point;
     for (int i = 0; i < kReals; ++i) point.push_back({g.random() % ModularAlgebra::kPrime, false});
@@ -331,8 +332,8 @@ TEST(RandomTerms, FingerprintsOfRegroupedExpressionsAgree) {
     } catch (const Unsupported&) {
     }
   }
-  EXPECT_GT(equal, 2000);
-  EXPECT_GT(mutantsApart, 1000);
+  EXPECT_GT(equal, randomCases(2000));
+  EXPECT_GT(mutantsApart, randomCases(1000));
 }
 
 }  // namespace

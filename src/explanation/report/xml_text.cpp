@@ -7,9 +7,9 @@
 namespace shardproof {
 
 std::string xmlText(const std::string& text) {
-  using Json = nlohmann::json;
   const std::string utf8 =
-      Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
+      nlohmann::json::parse(
+          nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
           .get<std::string>();
   std::string result;
   for (std::size_t i = 0; i < utf8.size(); ++i) {

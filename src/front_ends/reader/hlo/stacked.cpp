@@ -146,7 +146,8 @@ std::map<std::int64_t, const Instruction*> parametersOf(const Computation& c,
                                                         const std::string& file) {
   std::map<std::int64_t, const Instruction*> found;
   for (const Instruction& i : c.instructions)
-    if (i.opcode == "parameter") found[numberOf(i, file)] = &i;
+    if (i.opcode == "parameter" && !found.emplace(numberOf(i, file), &i).second)
+      failAt(file, i.place, "parameter '" + i.name + "': a parameter's number used twice");
   return found;
 }
 

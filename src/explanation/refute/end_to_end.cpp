@@ -95,6 +95,8 @@ class EndToEndCheck {
   std::vector<EntryId> outputs_;  // that are not proved
   CutOptions cut_;
   bool decisive_ = false;  // what was evaluated settles all outputs
+  // By inputs of one kind: whether a stage was evaluated, and one with axes taken together.
+  bool evaluated_ = false, collapsed_ = false;
   EndToEndResult result_;
 };
 
@@ -110,8 +112,12 @@ EndToEndResult EndToEndCheck::run() {
   for (const Inputs& inputs : tried) {
     cut_.apart = inputs.apart;
     cut_.sameInMicrobatches = inputs.sameInMicrobatches;
-    if (auto outcome = evaluateOutputs()) take(*outcome);
-    if (result_.differs) break;
+    evaluated_ = collapsed_ = false;
+    auto outcome = evaluateOutputs();
+    // Where no axis was taken together, inputs differed along all of them already.
+    if (evaluated_ && !collapsed_ && !inputs.sameInMicrobatches) cut_.apart = CollapsedAxis::kApart;
+    if (outcome) take(*outcome);
+    if (result_.differs || cut_.apart == CollapsedAxis::kApart) break;
   }
   return result_;
 }
@@ -286,7 +292,11 @@ std::optional<StageOutcome> EndToEndCheck::evaluate(const std::vector<EntryId>& 
     }
     if (stage->nodes.size() > kMostEndToEndNodes) return std::nullopt;
     StageOutcome outcome = evaluateStage(*stage, masks);
-    if (!outcome.needsRefinement || !cut.collapse) return outcome;
+    if (!outcome.needsRefinement || !cut.collapse) {
+      evaluated_ = true;
+      collapsed_ = collapsed_ || cut.collapse;
+      return outcome;
+    }
     cut.collapse = false;
   }
 }

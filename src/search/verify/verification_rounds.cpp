@@ -96,11 +96,8 @@ void Verification::prove() {
         // It counts only where the arguments of functions of which nothing is known are the same.
         if (argumentsProved()) break;
       } else if (attempt_.stopAtFirstFailure && lineageIsRefuted()) {
-        todo = withoutCutPoints();
-        gaveUp_ = todo.empty();
-        if (gaveUp_) break;
-        last = round + kMostRounds;
-        continue;
+        gaveUp_ = true;
+        break;
       }
     }
     // Failed cut points are no longer assumed; what relied on them is cut again, further up.

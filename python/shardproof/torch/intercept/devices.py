@@ -26,7 +26,8 @@ _MEMORY = 80 << 30  # what the device reports; nothing is stored there
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 # whose first argument may be the number of a GPU (nn.Module.to calls the second)
 _TO = frozenset({torch.Tensor.to, torch._C._nn._parse_to})
-_MAKE_TENSORS = frozenset({torch.tensor, torch.as_tensor})
+_TENSOR = torch.tensor  # which is another function while arrays are followed (data_array.py)
+_MAKE_TENSORS = frozenset({_TENSOR, torch.as_tensor})
 
 
 def _is_cuda(x: Any) -> bool:
@@ -181,7 +182,7 @@ class OnCPU(TorchFunctionMode):
                 return with_numbers(func, args, kwargs or {})
         if func in _MAKE_TENSORS and args and type(args[0]) in (list, tuple) and holds_one(args):
             return with_numbers(func, args, kwargs or {})
-        if func is torch.tensor and (made := _of_tensors(args, kwargs or {})) is not None:
+        if func is _TENSOR and (made := _of_tensors(args, kwargs or {})) is not None:
             return made
         if not kwargs and not on_cuda:
             return self.devices.moved(func(*args)) if moves else func(*args)

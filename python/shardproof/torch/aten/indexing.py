@@ -328,7 +328,8 @@ def scatter_rows(g: Graph, grad: Value, ids: Table, shape: tuple[int, ...]) -> V
         grad = Named(grad.name, grad.shape, grad.kind, grad.node)
     index = torch.where(used, index, torch.full_like(index, -1))
     shift = index - torch.arange(len(index))
-    changes = (torch.nonzero(shift[1:] != shift[:-1]).flatten() + 1).tolist()
+    differ = (shift[1:] != shift[:-1]) | (used[1:] != used[:-1])
+    changes = (torch.nonzero(differ).flatten() + 1).tolist()
     bounds = [0, *changes, len(index)]
     windows = [(a, b, int(shift[a])) for a, b in zip(bounds[:-1], bounds[1:])]
     lines = [w for w in windows if w[1] - w[0] > 1 and bool(used[w[0] : w[1]].all())]
@@ -695,9 +696,10 @@ def index_add(
             x,
             taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]),
         )
-    i = choices.as_index(g, i, x.shape[dim])
-    tables.note_classes(g, i, x.shape[dim])
-    require(isinstance(i, Named) and i.kind == "int", "an index that is not one tensor of classes")
+    if dim == 0 and len(x.shape) == 2:
+        return ar.binary(
+            g, "add", x, embedding_backward(call, g, source, i, x.shape[0], -1, False)
+        )
     rows, back = ar.rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
     width = numel(rows.shape[:-1])
     flat = g.permute(g.reshape(rows, (width, rows.shape[-1])), [1, 0])
@@ -1087,6 +1089,14 @@ def index_put(
     if flat is not None:
         whole, dim, place, back = flat
         return back(_put_known(g, whole, dim, Known(place), value, accumulate))
+    if len(given) == 1 and accumulate:  # the gradient of x[classes]
+        dim, i = given[0]
+        assert i is not None
+        before, after = x.shape[:dim], x.shape[dim + 1 :]
+        source = g.reshape(
+            g.expand(value, (*before, *i.shape, *after)), (*before, numel(i.shape), *after)
+        )
+        return index_add(call, g, x, dim, g.reshape(i, (numel(i.shape),)), source)
     raise Unsupported("a write by an index that depends on data")
 
 

@@ -11,6 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import torch
 
@@ -129,9 +130,22 @@ def binary(
                 and shape == x.shape
             ):
                 kept = g.one(op, [x, g.named(keep)], shape)
-                kept.masked = (x, g.reshape(keep, shape[:-1]))  # type: ignore[assignment]
+                note_masked_rows(g, kept, x, keep)
                 return kept
     return _of_classes(g, op, g.named(a), g.named(b), shape)
+
+
+def note_masked_rows(g: Graph, kept: Value, x: Value, keep: Value) -> None:
+    """`kept` is x in the rows of the classes that a table keeps, and zero in others."""
+    if (
+        isinstance(kept, Named)
+        and isinstance(x, Named)
+        and x.kind == "real"
+        and x.shape == kept.shape
+        and isinstance(keep, Table)
+        and tables.keeps_rows(keep, x.shape)
+    ):
+        kept.masked = (x, g.reshape(keep, x.shape[:-1]))  # type: ignore[assignment]
 
 
 def numbers(g: Graph, v: Value) -> Value:
@@ -280,10 +294,36 @@ def _fold(g: Graph, op: str, a: Value, b: Value, shape: Shape) -> Value:
         x, y = a.fill, b.fill
         if op == "div" and y == 0:
             raise Unsupported("a constant is divided by zero")
-        return Filled(number(_NUMBERS[op](x, y)), shape, kind)
+        return Filled(_folded(g, op, x, y), shape, kind)
     if numel(shape) > FOLD_LIMIT:
         raise Unsupported("a constant tensor that is too large to be computed")
     return Known(_FUNCTIONS[op](g.data(a), g.data(b)))
+
+
+def _folded(g: Graph, op: str, x: float, y: float) -> float | int:
+    """x op y. Where one of them stands for a fraction, the double nearest to that of the fractions:
+    9 times 1 - 0.999 is 0.009, as it is where it is computed as a tensor.
+    """
+    result = _NUMBERS[op](x, y)
+    if isinstance(x, int) and isinstance(y, int) or not math.isfinite(result):
+        return number(result)
+    exact = [_stands_for(g, x), _stands_for(g, y)]
+    if None in exact:
+        return number(result)
+    found = float(_NUMBERS[op](*exact))
+    return number(found) if math.isfinite(found) else number(result)
+
+
+def _stands_for(g: Graph, x: float | int) -> Fraction | None:
+    """The number that a constant stands for; None for a root."""
+    found = as_fraction(x) if isinstance(x, float) else None
+    if found is None:
+        return Fraction(repr(x)) if math.isfinite(x) else None
+    p, q, root = found
+    if root:
+        return None
+    g.assume(assumptions.fraction(x, f"{p}/{q}"))
+    return Fraction(p, q)
 
 
 def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:

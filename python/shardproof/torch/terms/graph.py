@@ -172,6 +172,15 @@ class Graph(Nodes):
             source = self.reshape(v.source, to + v.source.shape[-1:])
             if isinstance(index, Table) and v.source.shape[:-1] == v.index.shape:
                 return Pick(source, index, v.scale, v.offset, False, to)
+        if (
+            isinstance(v, Pick)
+            and v.table
+            and len(v.source.shape) == 2
+            and v.index.shape == v.shape[:-1]
+            and to[-1:] == v.shape[-1:]
+        ):
+            rows = self.reshape(v.index, to[:-1])
+            return Pick(v.source, rows, v.scale, v.offset, True, to)
         n = self.named(v)
         base = n.base or n
         if base.shape == to:
@@ -182,6 +191,12 @@ class Graph(Nodes):
         r.base = base
         if n.of_class is not None and r.of_class is None:
             r.of_class = self.named(self.reshape(n.of_class, to))
+        if n.masked is not None and to and to[-1] == n.shape[-1]:
+            rows, keep = n.masked
+            r.masked = (
+                cast("Named", self.reshape(rows, to)),
+                cast("Table", self.reshape(keep, to[:-1])),
+            )
         return r
 
     def _expand_source(self, v: Table) -> Named:

@@ -100,7 +100,12 @@ def choose(g: Graph, mask: Value, a: Value, b: Value, shape: tuple[int, ...]) ->
             )
     a, b = ar.numbers(g, a), ar.numbers(g, b)
     if not (g.definedness.has_a_value(a) and g.definedness.has_a_value(b)) and ar.are_real(a, b):
-        return ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
+        one = ar.one_of(g, mask if isinstance(condition, Table) else condition, a, b, shape)
+        if isinstance(b, Filled) and b.fill == 0:
+            ar.note_masked_rows(g, one, a, mask)
+        elif isinstance(a, Filled) and a.fill == 0 and isinstance(mask, Table):
+            ar.note_masked_rows(g, one, b, complement(g, mask))
+        return one
     # Both are numbers, so that products with ones and zeros are the same, of which more is known.
     g.definedness.both_have_values(a, b)
     if isinstance(b, Filled) and b.fill == 0:

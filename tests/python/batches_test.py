@@ -10,10 +10,123 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from shardproof.torch.trace.batches import Batch, Cut, Loaded, Shared, cut_of, mapped
+from shardproof.torch.trace import collation
+from shardproof.torch.trace.batches import Batch, Cut, Loaded, Shared, cut_of
+from shardproof.torch.trace.containers import mapped
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
+
+
+def graphs(items):
+    """One graph of many: the edges are numbered through."""
+    nodes, edges, labels = zip(*items)
+    firsts = [sum(map(len, nodes[:i])) for i in range(len(nodes))]
+    return {
+        "nodes": torch.cat(nodes),
+        "edges": torch.cat([e + n for e, n in zip(edges, firsts)], 1),
+        "label": torch.stack(labels),
+    }
+
+
+class Collation(unittest.TestCase):
+    def items(self):
+        return [
+            (torch.randn(3, 2), torch.randint(0, 3, (2, 2)), torch.tensor(float(i)))
+            for i in range(2)
+        ]
+
+    def test_of_graphs(self):
+        found = collation.sample_dimensions(graphs, self.items())
+        self.assertEqual({"nodes": 0, "edges": None, "label": 0}, found)
+
+    def test_sequences_side_by_side(self):
+        def sequences(items):
+            return torch.nn.utils.rnn.pad_sequence([i[0] for i in items]), len(items)
+
+        self.assertEqual({"0": 1}, collation.sample_dimensions(sequences, self.items()))
+
+    def test_an_order_of_its_own(self):
+        def longest_first(items):
+            return torch.stack(sorted((i[0] for i in items), key=lambda x: -float(x.sum())))
+
+        self.assertEqual({"": 0}, collation.sample_dimensions(longest_first, self.items()))
+
+    def test_what_is_drawn(self):
+        def noisy(items):
+            return torch.stack([i[0] for i in items], 1) + torch.rand(1)
+
+        before = torch.get_rng_state()
+        items = self.items()
+        after = torch.get_rng_state()
+        self.assertEqual({"": 1}, collation.sample_dimensions(noisy, items))
+        self.assertTrue(torch.equal(after, torch.get_rng_state()))
+        self.assertFalse(torch.equal(before, after))
+
+    def test_means_over_samples(self):
+        def centered(items):
+            x = torch.stack([i[0] for i in items])
+            return x, x.mean(0)
+
+        self.assertEqual({"0": 0, "1": None}, collation.sample_dimensions(centered, self.items()))
+
+    def test_samples_that_are_taken_apart(self):
+        def popping(items):
+            return torch.stack([i.pop("x") for i in items])
+
+        items = [{"x": torch.ones(2)}, {"x": torch.zeros(2)}]
+        self.assertEqual({"": 0}, collation.sample_dimensions(popping, items))
+        self.assertEqual([["x"], ["x"]], [list(i) for i in items])
+
+    def test_an_error_is_none_of_the_step(self):
+        self.assertEqual({}, collation.sample_dimensions(lambda items: items[7], self.items()))
+
+    def test_places(self):
+        shapes = {"x": Loaded((2, 6), ""), "y": Loaded((2, 4), ""), "z": Loaded((4, 4), "")}
+        dims = {"x": None, "y": 1}
+        both = tuple(Batch((0, 1), shapes, dims=dims) for _ in range(2))
+        self.assertIsNone(cut_of(both, "x", 0))
+        self.assertEqual(Cut(1, 4, (2, 8)), cut_of(both, "y", 1))
+        self.assertEqual(Cut(0, 4, (8, 4)), cut_of(both, "z", 1))
+
+
+class AsTheyWereRead(unittest.TestCase):
+    """The step cannot be followed for all labels: those that were read are looked at."""
+
+    def verdict(self, scale=1, draws=False):
+        class Labels(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, i):
+                g = None if draws else torch.Generator().manual_seed(i)
+                return torch.randn(3, generator=g), i % 3
+
+        def step(world):
+            torch.manual_seed(0)
+            model = DDP(torch.nn.Linear(3, 1))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * scale ** (not world.single))
+            loader = DataLoader(Labels(), 2, sampler=DistributedSampler(Labels(), shuffle=False))
+            for x, y in loader:
+                each = model(x).squeeze(1)
+                loss = 0.0
+                for label in torch.unique(y).tolist():
+                    loss = loss + (each * (y == label)).square().sum() / len(y)
+                loss.backward()
+                optimizer.step()
+                break
+
+        return sp.verify(step, mesh={"dp": 2})
+
+    def test_of_the_same_samples(self):
+        found = self.verdict()
+        self.assertEqual("CONDITIONAL", found.verdict, str(found))
+        self.assertIn("batches-as-read", str(found))
+        self.assertEqual("NOT EQUIVALENT", self.verdict(scale=2).verdict)
+
+    def test_of_samples_that_are_drawn(self):
+        with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+            self.verdict(draws=True)
 
 
 def batch(samples, **shapes):

@@ -330,18 +330,23 @@ print((total[0] / NUMBER).item())
         )
 
 
-class Sentences(Case):
-    def test_only_gradients_differ(self):
+class Gradients(Case):
+    def test_that_are_left_as_those_of_own_samples(self):
         rest = """
 with torch.no_grad():
     for p in model.parameters():
         dist.all_reduce(p.data)
         p.data /= DIVISOR
 """
-        only = "Likely mistake: only the gradients that are left in .grad differ"
-        self.wrong(script(rest, head=BY_HAND, DIVISOR="world"), only)
-        wrong = self.wrong(script(rest, head=BY_HAND, DIVISOR="1"))
-        self.assertNotIn(only, wrong.text)
+        self.wrong(
+            script(rest, head=BY_HAND, DIVISOR="world"), "gradients-left", verdict="CONDITIONAL"
+        )
+        self.assertNotIn("left", self.wrong(script(rest, head=BY_HAND, DIVISOR="1")).text)
+
+    def test_of_parameters_that_stay_as_they_are(self):
+        """There is nothing but the gradients to be compared."""
+        text = script("", head=BY_HAND, DIVISOR="1").replace("opt.step()", "opt.param_groups")
+        self.wrong(text)
 
 
 if __name__ == "__main__":

@@ -697,9 +697,7 @@ def index_add(
             taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]),
         )
     if dim == 0 and len(x.shape) == 2:
-        return ar.binary(
-            g, "add", x, embedding_backward(call, g, source, i, x.shape[0], -1, False)
-        )
+        return ar.binary(g, "add", x, embedding_backward(call, g, source, i, x.shape[0], -1, False))
     rows, back = ar.rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
     width = numel(rows.shape[:-1])
     flat = g.permute(g.reshape(rows, (width, rows.shape[-1])), [1, 0])

@@ -49,6 +49,8 @@ class Following(Protocol):
 
     def next_samples(self, loader: Any, next_of_sampler: Callable[[], Any]) -> Any: ...
 
+    def collated(self, loader: Any, collate: Callable[[Any], Any], items: Any) -> Any: ...
+
     def batch(self, loader: Any, data: Any) -> Any: ...
 
 
@@ -76,6 +78,14 @@ def in_this_process(undo: Undo, loaders: Following) -> None:
             begin(self, loader)
         self._loader = loader
 
+    def single(self: Any, loader: Any) -> None:
+        begin_single(self, loader)
+        fetcher = self._dataset_fetcher
+        if fetcher.auto_collation:
+            fetcher.collate_fn = functools.partial(loaders.collated, loader, fetcher.collate_fn)
+
+    begin_single = loading._SingleProcessDataLoaderIter.__init__
+
     following = loading._BaseDataLoaderIter._next_index
 
     def next_index(self: Any) -> Any:
@@ -95,6 +105,7 @@ def in_this_process(undo: Undo, loaders: Following) -> None:
     )
     set_attribute(DataLoader, "__init__", init, undo)
     set_attribute(loading._BaseDataLoaderIter, "__init__", start, undo)
+    set_attribute(loading._SingleProcessDataLoaderIter, "__init__", single, undo)
     set_attribute(loading._BaseDataLoaderIter, "_next_index", next_index, undo)
     set_attribute(loading._BaseDataLoaderIter, "__next__", next_batch, undo)
     for sampler in (RandomSampler, SubsetRandomSampler, DistributedSampler):

@@ -49,7 +49,7 @@ from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
-from .mistakes import likely_mistake, only_gradients, only_printed
+from .mistakes import likely_mistake, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .ranks_apart import problem, ranks_apart, same_problem
 from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
@@ -94,6 +94,8 @@ class Capture:
     # what is wrong where the step is
     suspected: Hazard | None = None
     decides: bool = False  # its code depends on numbers of data
+    # batches are constants, on the single device of the samples that all ranks read
+    batches_as_read: bool = False
     # integer inputs that are classes: how many
     ranges: dict[str, int] = dataclasses.field(default_factory=dict)
     real: RealRun = dataclasses.field(default_factory=RealRun)  # the step with numbers
@@ -447,7 +449,14 @@ def _capture(
 
 def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorder) -> RealRun:
     fresh = [a for a in c.assumptions if a.name == basis.FIRST_OPTIMIZER_STEP]
-    because = obstacle(step, c.model, c.decides, fresh[0].text if fresh else "", where.world)
+    other = (
+        "the single device's batch is of all ranks' samples, which its own sampler does not give"
+        if c.batches_as_read
+        else fresh[0].text
+        if fresh
+        else ""
+    )
+    because = obstacle(step, c.model, c.decides, other, where.world)
     if because:
         return RealRun(because=because)
     progress.phase("running the step with numbers")
@@ -536,10 +545,14 @@ def _captured(
                 if less is not None:
                     initial_state, first, tried = less, False, None
                     continue
-            if initial_state.loaders and not isinstance(e, Hazard):
+            if (
+                initial_state.loaders
+                and not initial_state.batches_as_read
+                and not isinstance(e, Hazard)
+            ):
                 # no program for the batches of all: as they are, then
-                initial_state, first = dataclasses.replace(initial_state, loaders={}), False
-                apart = e
+                initial_state = dataclasses.replace(initial_state, batches_as_read=True)
+                first, apart = False, e
                 continue
             if apart is not None:
                 raise apart from None
@@ -802,6 +815,7 @@ def _begun(
         likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
         any(side.facts.gave_numbers or side.decisions for side in (single, *sides)),
+        initial_state.batches_as_read,
         {**single.graph.integers.ranges, **single.graph.integers.chosen_from},
     )
 
@@ -1080,9 +1094,16 @@ def _judged(
     words.put(report, arguments)
     report = _without_arguments(report, c)
     _heed_numbers(report)
+    less = _without_gradients(report, c)
+    if less is not None:
+        of_less = _judged(less, keep, arguments, words, mesh)
+        if of_less.verdict in ("EQUIVALENT", "CONDITIONAL"):
+            return of_less
+        if keep is not None:
+            c.write(keep)
     mistake = ""
     if report.verdict == "NOT EQUIVALENT":
-        mistake = only_printed(report) or _only_gradients(report, c) or c.mistake
+        mistake = only_printed(report) or c.mistake
     if mistake:
         report.likely_mistake = mistake
         head, gap, rest = report.text.partition("\n\n")
@@ -1108,34 +1129,40 @@ def _heed_numbers(report: Report) -> None:
     report.text = f"UNDECIDED: {report.reason}\n\nOf the recording: {report.text}"
 
 
-def _only_gradients(report: Report, c: Capture) -> str:
-    """The sentence where all else is proved by itself; empty where it is not."""
+def _without_gradients(report: Report, c: Capture) -> Capture | None:
+    """The capture without the gradients that are left in .grad, if the report refutes nothing else,
+    and the new values of their parameters are compared; else None.
+
+    Of a hand-written ZeRO, gradients stay those of a rank's own samples: only what an optimizer
+    makes of them is the same.
+    """
     gradients = set(c.compared.get("gradients", ()))
-    if not report.defects or not gradients.issuperset(d.tensor for d in report.defects):
-        return ""
-    outputs = [name for name in c.model["outputs"] if name not in gradients]
-    if not outputs:
-        return ""
-    lineage = [
-        e for e in c.plan["lineage"] if e["role"] != "output" or e["tensor"] not in gradients
-    ]
-    without = dataclasses.replace(
+    stages = report.raw.get("stages", [])
+    not_proved = {
+        s["tensor"]: s["verdict"]
+        for s in stages
+        if s["role"] == "output" and s["verdict"] != "proved"
+    }
+    refuted = {name for name, verdict in not_proved.items() if verdict != "undecided"}
+    wrong = gradients.intersection(not_proved)
+    new = set(c.compared.get("new parameters", ()))
+    if (
+        report.verdict != "NOT EQUIVALENT"
+        or not wrong
+        or not gradients.issuperset(refuted)
+        or not new.issuperset(f"{name.removesuffix('.grad')}.new" for name in wrong)
+    ):
+        return None
+    outputs = [name for name in c.model["outputs"] if name not in wrong]
+    lineage = [e for e in c.plan["lineage"] if e["role"] != "output" or e["tensor"] not in wrong]
+    return dataclasses.replace(
         c,
         model={**c.model, "outputs": outputs},
         plan={**c.plan, "lineage": lineage},
-        compared={kind: names for kind, names in c.compared.items() if kind != "gradients"},
+        compared={k: [n for n in names if n not in wrong] for k, names in c.compared.items()},
+        names={label: tensor for label, tensor in c.names.items() if tensor not in wrong},
+        assumptions=[*c.assumptions, basis.gradients_left(listed(sorted(wrong)))],
     )
-    with tempfile.TemporaryDirectory() as folder:
-        _, plan = without.write(Path(folder) / "step")
-        quick = ["--confirm", "off", "--diagnose", "off", "--timeout", str(_SECONDS_WITHOUT)]
-        try:
-            other = verify_files(plan, arguments=quick)
-        except ProgramError:
-            return ""
-    return only_gradients(report) if other.verdict in ("EQUIVALENT", "CONDITIONAL") else ""
-
-
-_SECONDS_WITHOUT = 60  # to prove all but gradients
 
 
 def _without_arguments(report: Report, c: Capture) -> Report:

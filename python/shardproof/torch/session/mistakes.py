@@ -64,18 +64,6 @@ def only_printed(report: Report) -> str:
     )
 
 
-def only_gradients(report: Report) -> str:
-    """The sentence where nothing but gradients in `.grad` differs, and all else was proved by
-    itself.
-    """
-    names = dict.fromkeys(d.tensor for d in report.defects)
-    return (
-        f"only the gradients that are left in .grad differ ({listed(names)}), as those of a rank's "
-        "own samples do: without them all that is compared is proved, new parameters and states "
-        "included"
-    )
-
-
 def _batch_sizes(sides: Sequence[Recording], loaders: Mapping[Key, Shared]) -> str:
     for key, shared in loaders.items():
         sizes = shared.sizes
@@ -244,4 +232,4 @@ def _is_multiple(x: float, n: int) -> bool:
     return n > 1 and x >= n - 0.5 and math.isclose(x / n, round(x / n))
 
 
-__all__ = ["likely_mistake", "only_gradients", "only_printed"]
+__all__ = ["likely_mistake", "only_printed"]

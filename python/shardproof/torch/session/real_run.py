@@ -178,18 +178,18 @@ def wanted_by(environment: Mapping[str, str]) -> bool:
     return environment.get("SHARDPROOF_NUMBERS", "1") != "0"
 
 
-def obstacle(step: Step, model: Mapping[str, Any], decides: bool, fresh: str, world: int) -> str:
+def obstacle(step: Step, model: Mapping[str, Any], decides: bool, other: str, world: int) -> str:
     """Why the step is not run with numbers; empty: it can be.
 
-    decides: its code depends on numbers of data, which may be others than in the recording. fresh:
-    why an optimizer was recorded in its first step, where it runs in a later one.
+    decides: its code depends on numbers of data, which may be others than in the recording. other:
+    how else what was recorded is not what would run.
     """
     if getattr(step, "whole_script", False):
         return "scripts are not run (python -m shardproof.torch.trace records one)"
     if decides:
         return "the code decides by numbers of data"
-    if fresh:
-        return fresh
+    if other:
+        return other
     if world > MOST_RANKS:
         return f"{world} ranks are more than {MOST_RANKS}"
     elements = sum(math.prod(t["shape"]) for t in model["tensors"].values()) * (1 + world)
@@ -360,10 +360,12 @@ def _look(
     size = float(np.sqrt(np.mean(np.abs(np.where(both, executed, 0.0)) ** 2))) if real.size else 0.0
     bound = allowed * max(size, 1e-3)
     far = float(np.sqrt(np.mean(distance**2))) if real.size else 0.0
-    if far <= bound and np.array_equal(np.isfinite(real), np.isfinite(executed)):
+    on_one = np.isfinite(real) != np.isfinite(executed)
+    if far <= bound and not on_one.any():
         agreement.compared += 1
         return
-    worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), real.shape))
+    furthest = np.argmax(on_one if on_one.any() else distance)
+    worst = tuple(int(i) for i in np.unravel_index(int(furthest), real.shape))
     agreement.differs = (
         f"{label} on {where} is {real[worst]:.6g} at {list(worst)} where the step runs, and "
         f"{executed[worst]:.6g} in the recording"

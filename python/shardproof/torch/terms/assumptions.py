@@ -365,8 +365,8 @@ def batches_as_read(why: str) -> Assumption:
     return Assumption(
         "batches-as-read",
         Kind.RISK,
-        "the batches of DataLoaders are those that were read, on the single device by its own "
-        "sampler, so that nothing is known of other batches: with the ranks' batches as inputs the "
+        "the batches of DataLoaders are those that the ranks read, on the single device of their "
+        "samples, so that nothing is known of other batches: with the batches as inputs the "
         f"step cannot be followed ({why})",
     )
 
@@ -380,7 +380,10 @@ def read_by_some(loader: str) -> Assumption:
     )
 
 
-def as_read(loader: str, path: str, kind: str) -> Assumption:
+def as_read(loader: str, path: str, kind: str, apart: bool = False) -> Assumption:
+    """apart: of all ranks' samples its collation makes something else than of each rank's."""
+    if apart:
+        kind += ", which its collate_fn does not make of one sample after another"
     what = f"{path!r} ({kind})" if path else kind
     return Assumption(
         "batch-constants",
@@ -481,6 +484,16 @@ def same_batch(axis: str, loc: str, seeds: str) -> Assumption:
         Kind.RISK,
         f"the batch is taken to be the same on all ranks along {axis}, which compute"
         f" from the same numbers{drawn}",
+    )
+
+
+def gradients_left(names: str) -> Assumption:
+    return Assumption(
+        "gradients-left",
+        Kind.RISK,
+        f"what is left in .grad ({names}) is not the single device's gradient, as that of a rank's "
+        "own samples is not, and is not compared; what the optimizers make of it is. Nothing is to "
+        "read it later: norms that are printed, steps that add to it",
     )
 
 

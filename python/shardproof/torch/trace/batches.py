@@ -19,7 +19,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -33,6 +33,8 @@ from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement
 from ..terms.assumptions import Assumption, as_read, loaded_below
 from ..terms.values import Shape
+from . import collation
+from .containers import beside_tensors, mapped
 from .initial_parameters import Origin
 
 Key = str  # FILE:LINE where a loader was made; of further ones that were made there, with a number
@@ -57,11 +59,15 @@ class Loaded:
 class Batch:
     """samples: what the sampler gave, or None for each of an IterableDataset. tensors: by their
     path in what the loader yields. beside: what else there is that may be data, and its type.
+    dims: along which dimension of a tensor its collation puts samples (collation.py). digests: of
+    the samples, where their numbers are known.
     """
 
     samples: tuple[Any, ...]
     tensors: Mapping[str, Loaded]
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    dims: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    digests: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,14 +208,24 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
         and shapes[0][d] % counts[0] == 0
         and all(s[:d] + s[d + 1 :] == shapes[0][:d] + shapes[0][d + 1 :] for s in shapes)
     ]
+    found_by_calls = {b.dims[path] for b in batches if path in b.dims}
+    if found_by_calls:
+        found_dim = found_by_calls.pop() if len(found_by_calls) == 1 else None
+        return _cut_along(shapes, found_dim, rank)
     # the first that is as long as there are samples; else the first dimension, where each sample
     # has several rows
     exact = [d for d in dims if shapes[0][d] == counts[0]]
-    dim = exact[0] if exact else 0 if 0 in dims else None
-    if dim is None:
+    return _cut_along(shapes, exact[0] if exact else 0 if 0 in dims else None, rank)
+
+
+def _cut_along(shapes: list[Shape], dim: int | None, rank: int) -> Cut | None:
+    """None where tensors of these shapes cannot follow each other along the dimension."""
+    first = shapes[0]
+    if dim is None or any(
+        s[:dim] + s[dim + 1 :] != first[:dim] + first[dim + 1 :] or not s[dim] for s in shapes
+    ):
         return None
     rows = [s[dim] for s in shapes]
-    first = shapes[0]
     return Cut(dim, sum(rows[:rank]), (*first[:dim], sum(rows), *first[dim + 1 :]))
 
 
@@ -222,58 +238,6 @@ def rows_of(shared: Shared) -> str:
             along = f" along dimension {cut.dim}" if cut.dim else ""
             texts.append(f"{path or 'a tensor'} {list(tensor.shape)}{along}")
     return ", ".join(texts[:_MOST_SHAPES]) + (", ..." if len(texts) > _MOST_SHAPES else "")
-
-
-def _inside(path: str, key: Any) -> str:
-    """The path of what lies under a key of what has this path."""
-    return f"{path}.{key}" if path else str(key)
-
-
-def mapped(data: Any, f: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
-    """What a loader yields, with f(path, tensor) in the place of each tensor."""
-    if isinstance(data, torch.Tensor):
-        return f(path, data)
-    if isinstance(data, Mapping):
-        made = {k: mapped(v, f, _inside(path, k)) for k, v in data.items()}
-        if type(data) is dict:
-            return made
-        if isinstance(data, MutableMapping):  # of tokenizers, for one: it stays what it is
-            for k, v in made.items():
-                data[k] = v
-        return data
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(mapped(v, f, _inside(path, k)) for k, v in zip(data._fields, data)))
-    if type(data) in (list, tuple):
-        return type(data)(mapped(v, f, _inside(path, i)) for i, v in enumerate(data))
-    if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        fields = [field.name for field in dataclasses.fields(data) if field.init]
-        return dataclasses.replace(
-            data, **{n: mapped(getattr(data, n), f, _inside(path, n)) for n in fields}
-        )
-    return data
-
-
-_PLAIN = (str, bytes, bool, type(None))  # of a batch: names, texts and switches
-
-
-def beside_tensors(data: Any, path: str = "") -> dict[str, str]:
-    """What a loader yields that is no tensor and may be data: its path, and its type."""
-    found: dict[str, str] = {}
-
-    if isinstance(data, (torch.Tensor, *_PLAIN)):
-        return found
-    if isinstance(data, Mapping):
-        for k, v in data.items():
-            found.update(beside_tensors(v, _inside(path, k)))
-    elif type(data) in (list, tuple) or isinstance(data, tuple) and hasattr(data, "_fields"):
-        for i, v in enumerate(data):
-            found.update(beside_tensors(v, _inside(path, i)))
-    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
-        for field in dataclasses.fields(data):
-            found.update(beside_tensors(getattr(data, field.name), _inside(path, field.name)))
-    else:
-        found[path] = type(data).__name__
-    return found
 
 
 def _of_a_module() -> bool:
@@ -304,6 +268,8 @@ class _Loader:
     length: int | None = None
     number: int = 0
     samples: tuple[Any, ...] = ()  # of the batch that is being read
+    digests: tuple[str, ...] = ()  # of these
+    dims: Mapping[str, int | None] | None = None  # None: no batch was collated yet
     dealt: Dealt | None = None
 
 
@@ -336,6 +302,9 @@ class Tensors(Protocol):
     def reading(self) -> AbstractContextManager[None]:
         """Inside, a batch is read: nothing is recorded (reading.py)."""
 
+    def numbers(self, t: torch.Tensor) -> torch.Tensor | None:
+        """What a tensor holds while a batch is read; None where that is not known."""
+
     def from_array(self, t: torch.Tensor) -> bool:
         """Whether it holds numbers of an array of the program's, as of a file."""
 
@@ -350,9 +319,12 @@ class Loaders:
         mesh: Mesh,
         rank: int,
         shared: Mapping[Key, Shared],
+        as_read: bool,
         side: Tensors,
     ) -> None:
+        """as_read: batches are constants, of the samples that `shared` has."""
         self.mesh, self.rank, self.shared, self.side = mesh, rank, shared, side
+        self.as_read = as_read
         self._by_id: dict[int, _Loader] = {}
         # of what is moved to a device: the instruction that moves it; whether it is for training
         self._by_place: dict[tuple[str, int, bool], _Loader] = {}
@@ -404,6 +376,19 @@ class Loaders:
         known.samples = tuple(found) if isinstance(found, (list, tuple)) else ()
         return found
 
+    def collated(self, loader: Any, collate: Callable[[Any], Any], items: Any) -> Any:
+        """What the loader's collation makes of samples."""
+        known = self._by_id.get(id(loader))
+        if known is None or not isinstance(items, list):
+            return collate(items)
+        numbers = collation.real(items, self.side.numbers)
+        known.digests = tuple(map(collation.digest, numbers)) if numbers is not None else ()
+        if known.dims is None:
+            known.dims = (
+                collation.sample_dimensions(collate, numbers) if numbers is not None else {}
+            )
+        return collate(items)
+
     def batch(self, loader: Any, data: Any) -> Any:
         """What the loader yields, where it has read `data`."""
         known = self._by_id.get(id(loader))
@@ -415,6 +400,8 @@ class Loaders:
         if shared is None:
             self._read(known, data)
             return data
+        if self.as_read:
+            return self._as_read(known, shared, number, data)
         return self._given(known.key, shared, number, data)
 
     def _key(self, place: str) -> Key:
@@ -488,7 +475,25 @@ class Loaders:
             samples = (None,) * rows
         if not known.batches:
             known.dealt = Dealt.by(known.loader)
-        known.batches.append(Batch(samples, tensors, beside_tensors(data)))
+        known.batches.append(
+            Batch(samples, tensors, beside_tensors(data), known.dims or {}, known.digests)
+        )
+
+    def _as_read(self, known: _Loader, shared: Shared, number: int, data: Any) -> Any:
+        """The batch, where the single device's is of the samples that the ranks read."""
+        if self.single and shared.axes:
+            theirs = [d for b in shared.of_single(number) or () for d in b.digests]
+            if not theirs or list(known.digests) != theirs:
+                raise self.side.error(
+                    f"the samples of {known.key} are not the same when they are read again"
+                )
+
+        def note(path: str, t: torch.Tensor) -> torch.Tensor:
+            if known.loader is not None:
+                self.side.of_loader(t)
+            return t
+
+        return mapped(data, note)
 
     def _given(self, key: Key, shared: Shared, number: int, data: Any) -> Any:
         at = 0
@@ -504,7 +509,8 @@ class Loaders:
         def put(path: str, t: torch.Tensor) -> torch.Tensor:
             cut = cut_of(batches, path, rank)
             if cut is None:
-                self.side.assume(as_read(key, path, f"a tensor of shape {list(t.shape)}"))
+                apart = any(b.dims.get(path, 0) is None for b in batches)
+                self.side.assume(as_read(key, path, f"a tensor of shape {list(t.shape)}", apart))
                 return t
             name = f"{key} batch {which}" + (f" {path}" if path else "")
             shape, place = cut.whole, Placement()
@@ -543,5 +549,4 @@ __all__ = [
     "Read",
     "Shared",
     "cut_of",
-    "mapped",
 ]

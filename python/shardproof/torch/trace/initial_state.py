@@ -47,6 +47,7 @@ class InitialState:
     device draws the rows of all of them, rank by rank. permuted: random permutations of a batch, of
     which ranks along these axes permute their own parts (terms/permutations.py). loaders: how the
     batches of ranks make the single device's (batches.py); None where that is to be found out.
+    batches_as_read: these are constants, not inputs.
     requested: mesh axis -> CONCAT or SAME, as the user says of its ranks' batches.
 
     without_rest: why what follows a script's step is not recorded; empty: it is. ranks_apart: ranks
@@ -62,6 +63,7 @@ class InitialState:
     permuted: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     loaders: Mapping[Key, Shared] | None = None
+    batches_as_read: bool = False
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_rest: str = ""
     ranks_apart: str = ""

@@ -54,7 +54,13 @@ class Side:
         self.spread = self.end.spread
         self.input_names: set[str] = set()
         self.python_random = PythonRandom()
-        self.loaders = Loaders(mesh, recorder.rank, initial_state.loaders or {}, self)
+        self.loaders = Loaders(
+            mesh,
+            recorder.rank,
+            initial_state.loaders or {},
+            initial_state.batches_as_read,
+            self,
+        )
         recorder.random.on_moved = self.loaders.moved
         self.loaded_names: set[str] = set()
         self.ended = "", ""
@@ -191,6 +197,9 @@ class Side:
     def reading(self) -> Iterator[None]:
         with self.python_random.reading(), self.recorder.reading.batch():
             yield
+
+    def numbers(self, t: torch.Tensor) -> torch.Tensor | None:
+        return self.recorder.reading.numbers(t)
 
     def from_array(self, t: torch.Tensor) -> bool:
         with self.recorder.here():

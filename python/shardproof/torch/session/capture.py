@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ... import progress
-from ...program import ProgramError, verify_files
+from ...program import verify_files
 from ...report import Defect, Report
 from ..distributed.mesh import Mesh, RankClasses
 from ..export.agreement import (

@@ -74,6 +74,13 @@ constexpr PlannedAttempt kAttempts[] = {
       .stageSeconds = kGlance,
       .megabytes = kGlanceMegabytes,
       .stopAtFirstFailure = true}},
+    // What is proved with parts is proved soon; without them one stage may take all of its time.
+    {When::kGuessed,
+     {.name = "with inferred parts, 3 s a stage",
+      .lemmas = Lemmas::kInferredParts,
+      .stageSeconds = kGlance,
+      .megabytes = kGlanceMegabytes,
+      .stopAtFirstFailure = true}},
     {When::kAsGiven, {.name = "as given"}},
     {When::kInferred, {.name = "with inferred lemmas", .lemmas = Lemmas::kInferred}},
     {When::kInferred, {.name = "with inferred parts", .lemmas = Lemmas::kInferredParts}},
@@ -228,11 +235,13 @@ class Attempts {
   // Whether it is worth an attempt.
   bool inferMore(const Attempt& attempt) {
     const std::size_t before = found_ ? found_->lemmas : 0;
-    if (attempt.stopAtFirstFailure && found_ && !contradicted()) return false;
+    const bool needsDoubt =
+        attempt.stopAtFirstFailure && attempt.lemmas != Lemmas::kInferredParts;
+    if (needsDoubt && found_ && !contradicted()) return false;
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas);
-    if (attempt.stopAtFirstFailure && made_ > 0 && !contradicted()) return false;
+    if (needsDoubt && made_ > 0 && !contradicted()) return false;
     if (found_->lemmas > before || made_ == 0) return true;
     if (onlyNew_) return false;
     switch (attempt.lemmas) {

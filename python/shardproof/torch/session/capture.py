@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import functools
@@ -1026,6 +1027,7 @@ def verify(
         *(f"--accept={name}" for name in accept),
         *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
     ]
+    left, arguments = _run_seconds(arguments)
 
     def judged(labels: _Labels, **less: str) -> tuple[Report, Capture | None]:
         try:
@@ -1044,7 +1046,12 @@ def verify(
             )
         except Hazard as e:
             return _hazardous(e), None
-        report = _judged(c, keep, [*accepted, *arguments], words, where)
+        nonlocal left
+        # what is undecided is verified with less
+        seconds = left / 2 if c.with_rest or c.with_more_steps else left
+        start = time.monotonic()
+        report = _judged(c, keep, [*accepted, f"--timeout={seconds:g}", *arguments], words, where)
+        left = max(left - (time.monotonic() - start), _LEAST_SECONDS)
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
             return _hazardous(c.suspected), None
         return report, c
@@ -1075,6 +1082,22 @@ def verify(
     if keep is not None:
         made.write(keep)
     return report
+
+
+# What `shardproof verify` takes at most, if no --timeout says another number; and what is left for
+# another look where that was used.
+_RUN_SECONDS, _LEAST_SECONDS = 120.0, 5.0
+
+
+def _run_seconds(arguments: Sequence[str]) -> tuple[float, list[str]]:
+    """How long all that is proved may take, and the other options."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-t", "--timeout", default=str(_RUN_SECONDS))
+    known, others = parser.parse_known_args(list(arguments))
+    try:
+        return float(known.timeout), others
+    except ValueError:
+        return _RUN_SECONDS, list(arguments)  # the program says what is wrong with it
 
 
 def _judged(

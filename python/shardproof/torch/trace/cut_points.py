@@ -32,6 +32,8 @@ class CutPoints:
         # Parameters as FSDP gathers them, by id, and their names.
         self.gathered: dict[int, tuple[torch.Tensor, str]] = {}
         self.trying = False  # modules run to see what shapes they give
+        # what each parameter held when modules used it, in the order of these values
+        self._held: dict[str, list[str]] = collections.defaultdict(list)
 
     def finish(self) -> None:
         """The step has ended: what is known by then of losses and reductions."""
@@ -145,7 +147,7 @@ class CutPoints:
             if p is not None and full in self.binding.parameters:
                 self.tracker.track(
                     CUT_POINT,
-                    full,
+                    full + self._updated(full, p),
                     p,
                     place(
                         self.recorder,
@@ -155,6 +157,18 @@ class CutPoints:
                 )
                 if p is not self.binding.parameters[full]:
                     self.gathered[id(p)] = (p, full)
+
+    def _updated(self, name: str, p: torch.Tensor) -> str:
+        """What is added to the name of a parameter that the step has written since its first use."""
+        own = self.binding.parameters[name]
+        if p is not own and not isinstance(own, private.DTensor):
+            return ""  # FSDP 1 puts other tensors there
+        value = self.recorder.read(unwrapped(own))
+        held = self._held[name]
+        if isinstance(value, Named) and value.name not in held:
+            held.append(value.name)
+        times = held.index(value.name) if isinstance(value, Named) else 0
+        return f", updated {times}" if times else ""
 
     def unreduced(self, p: torch.Tensor, grad: torch.Tensor) -> None:
         """The gradient of a parameter that FSDP gathered, before its ranks add theirs up.

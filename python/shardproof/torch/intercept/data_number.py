@@ -32,6 +32,9 @@ from ..compat.private import changes, replace_everywhere, set_attribute
 from ..compat.refusals import Refusal
 from ..terms import arithmetic as ar
 
+# What is asked of a number: the comparison, and what it is compared with; None: such a number, too.
+Question = tuple[str | float | None, ...]
+
 
 class DataDependent(Refusal):
     """The program uses a number that depends on data to decide something."""
@@ -55,7 +58,7 @@ class Follower(Protocol):
 
     def decided_by_drawn(self, loc: str) -> None: ...
 
-    def decide(self, loc: str, values: Sequence[Any]) -> bool: ...
+    def decide(self, loc: str, values: Sequence[Any], question: Question) -> bool: ...
 
     def unknown_text(self, t: torch.Tensor) -> bool: ...
 
@@ -226,7 +229,8 @@ def _decision(name: str) -> Callable[..., Any]:
         if any(x is None for x in numbers):
             if name in _QUESTIONS and all(isinstance(x, (int, float)) for x in others):
                 asked = [x.value for x in (self, *others) if type(x) is DataNumber]
-                return self.follower.decide(self.loc, asked)
+                known = tuple(None if type(x) is DataNumber else float(x) for x in others)
+                return self.follower.decide(self.loc, asked, (name, *known))
             return self.refuse()
         self.follower.decided_by_drawn(self.loc)
         return getattr(float, name)(*numbers)

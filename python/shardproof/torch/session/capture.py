@@ -48,7 +48,8 @@ from ..trace.batches import rows_of
 from ..trace.end_of_step import AS_IT_WAS
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
-from ..trace.recording import CaptureError, Hazard, NotKept, Recording, Step
+from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
+from .each_way import check_questions, each_way
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
@@ -334,7 +335,7 @@ def capture(
 
 def _captured_with(
     labels: _Labels,
-    less: Mapping[str, str],
+    less: Mapping[str, Any],
     functions: Sequence[Step],
     mesh: Mapping[str, int] | str,
     ranks: str,
@@ -362,6 +363,7 @@ def _captured_with(
                 requested=dict(batch or {}),
                 without_rest=less.get("without_rest", ""),
                 one_step=less.get("one_step", ""),
+                answers=less.get("answers", ()),
             ),
             numbers,
         )
@@ -671,6 +673,7 @@ def _begun(
         for side in sides:
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
+        check_questions(single, sides)
         check_ended(single, sides, steps[0] is steps[-1])
         check_copies(single, sides)
         check_second_step(single, sides, initial_state.loaders or {})
@@ -753,6 +756,10 @@ def _begun(
     if any(side.gone_states for side in (single, *sides)):
         assumptions += states_gone(single, sides)
     assumptions += permuted_parts(sides, initial_state.permuted)
+    for place, answer in initial_state.answers:
+        times = max(sum(p == place for p, _ in side.answered) for side in (single, *sides))
+        if times:
+            assumptions.append(basis.answered(place, answer, times > 1))
     if initial_state.ranks_apart:
         assumptions.append(basis.ranks_apart(initial_state.ranks_apart))
     assumptions += [*apart.values(), *counted.values(), *copies_left]
@@ -1029,7 +1036,7 @@ def verify(
     ]
     left, arguments = _run_seconds(arguments)
 
-    def judged(labels: _Labels, **less: str) -> tuple[Report, Capture | None]:
+    def judged_once(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
         try:
             c = _captured_with(
                 labels,
@@ -1055,6 +1062,12 @@ def verify(
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
             return _hazardous(c.suspected), None
         return report, c
+
+    def judged(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
+        try:
+            return judged_once(labels, **less)
+        except DecidedByData as e:
+            return each_way(e, lambda answers: judged_once(labels, answers=answers, **less))
 
     report, made = judged(labels)
     undecided = "it was not decided whether that is the same"

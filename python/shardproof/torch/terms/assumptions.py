@@ -487,6 +487,24 @@ def same_batch(axis: str, loc: str, seeds: str) -> Assumption:
     )
 
 
+def answered(place: str, answer: bool, several: bool) -> Assumption:
+    """several: one step asks there more than once."""
+    yes = "yes" if answer else "no"
+    if several:
+        return Assumption(
+            "answers-alike",
+            Kind.RISK,
+            f"{place} asks several times in one step what depends on data: the answers are taken "
+            "to be the same, all yes or all no",
+        )
+    return Assumption(
+        "each-answer",
+        Kind.CHECKABLE,
+        f"{place} asks what depends on data, and the answer makes another program: this is the one "
+        f"for {yes}; the other was verified, too, and the number that decides is compared",
+    )
+
+
 def gradients_left(names: str) -> Assumption:
     return Assumption(
         "gradients-left",

@@ -159,7 +159,7 @@ class CutPoints:
                     self.gathered[id(p)] = (p, full)
 
     def _updated(self, name: str, p: torch.Tensor) -> str:
-        """What is added to the name of a parameter that the step has written since its first use."""
+        """What is added to the name of a parameter that was written since its first use."""
         own = self.binding.parameters[name]
         if p is not own and not isinstance(own, private.DTensor):
             return ""  # FSDP 1 puts other tensors there

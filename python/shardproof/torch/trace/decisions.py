@@ -5,6 +5,10 @@ A script compares a loss with the best one so far, to save the model or to print
 step may depend on the answer: so each question gets an answer, and the step is recorded again with
 every other combination of answers. All recordings have to be the same program. Where an answer
 makes the program raise an error, it is no training step, and the others count.
+
+Where an answer makes another program (gradients are clipped if their norm is large), the step is
+verified with each answer as a program of its own (session/each_way.py), and the number that decides
+is compared as a result.
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ def check_decisions(
         f"{loc}: {who}: what the program does next depends on data: it asks more questions of this "
         f"kind than {MOST_RECORDINGS} recordings can answer in all ways",
         any(d.own for d in side.decisions),
+        (d.asked for d in side.decisions),
     )
 
 
@@ -81,4 +86,5 @@ def _decides(who: str, loc: str, what: str, side: Recording) -> CaptureError:
         f"gave is compared (or a tensor is asked whether it is true), and with the other answer "
         f"{what} (what depends on data can be written with tensors: torch.where, torch.clamp)",
         any(d.own for d in side.decisions if d.loc == loc),
+        (d.asked for d in side.decisions if d.loc == loc),
     )

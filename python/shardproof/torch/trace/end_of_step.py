@@ -22,7 +22,7 @@ from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .clues import Noticing
 from .copies_of_weights import Copies
 from .cut_points import CutPoints
-from .printed_numbers import Reduced, labelled
+from .printed_numbers import DECIDING, Reduced, labelled
 from .recording import CaptureError
 from .results import PLAIN, leaves_of
 from .tracker import Tracker
@@ -310,6 +310,7 @@ class EndOfStep:
             [d.value.name for d in self.recorder.random.draws if d.more],
         )
         self._copies()
+        self._decides()
         self._prints(reduced)
         self.recorder.decisions = [
             dataclasses.replace(d, own=not all(isinstance(v, Named) and reduced(v) for v in values))
@@ -566,6 +567,16 @@ class EndOfStep:
             },
             reduced.of_own_samples,
         )
+
+    def _decides(self) -> None:
+        """Numbers by which the program decides what it does, as results: they are to be the same on
+        the single device and on every rank, so that all decide alike.
+        """
+        asked = [(place, v) for place, _, values in self.recorder.answered for v in values]
+        for label, v in labelled(asked, DECIDING).items():
+            self.tracker.tracked.append(
+                TrackedTensor("output", label, v, Placement(mean=[]), kind="deciding numbers")
+            )
 
     def _prints(self, reduced: Reduced) -> None:
         """Numbers that a script prints where all ranks have the same (printed_numbers.py)."""

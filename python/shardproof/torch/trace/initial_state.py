@@ -48,6 +48,7 @@ class InitialState:
     which ranks along these axes permute their own parts (terms/permutations.py). loaders: how the
     batches of ranks make the single device's (batches.py); None where that is to be found out.
     batches_as_read: these are constants, not inputs.
+    answers: to what the program asks of data at a line, FILE:LINE and the answer (decisions.py).
     requested: mesh axis -> CONCAT or SAME, as the user says of its ranks' batches.
 
     without_rest: why what follows a script's step is not recorded; empty: it is. ranks_apart: ranks
@@ -64,6 +65,7 @@ class InitialState:
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     loaders: Mapping[Key, Shared] | None = None
     batches_as_read: bool = False
+    answers: tuple[tuple[str, bool], ...] = ()
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_rest: str = ""
     ranks_apart: str = ""

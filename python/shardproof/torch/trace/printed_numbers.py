@@ -22,11 +22,12 @@ from ..terms.liveness import COMMUNICATION
 from ..terms.values import Named, Value, numel
 
 _GIVE_ALL_THE_SAME = ("all_reduce", "all_gather")
-PRINTED = "the number printed at "  # what names of printed numbers begin with
+# what names of printed numbers, and of those that decide, begin with
+PRINTED, DECIDING = "the number printed at ", "the number that decides at "
 MOST_ELEMENTS = 64  # of a tensor that is printed
 
 
-def labelled(prints: Iterable[tuple[str, Value | None]]) -> dict[str, Named]:
+def labelled(prints: Iterable[tuple[str, Value | None]], prefix: str = PRINTED) -> dict[str, Named]:
     """What is printed, by names: the place, and how often something was printed there before."""
     count: collections.Counter[str] = collections.Counter()
     found: dict[str, Named] = {}
@@ -34,7 +35,7 @@ def labelled(prints: Iterable[tuple[str, Value | None]]) -> dict[str, Named]:
         count[place] += 1
         if isinstance(value, Named) and numel(value.shape) <= MOST_ELEMENTS:
             which = f" ({count[place]})" if count[place] > 1 else ""
-            found[f"{PRINTED}{place}{which}"] = value
+            found[f"{prefix}{place}{which}"] = value
     return found
 
 

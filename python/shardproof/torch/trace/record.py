@@ -214,6 +214,7 @@ def _recorded(
     initial_state = initial_state or InitialState()
     recorder = Recorder(rank, answers)
     recorder.answers = decided
+    recorder.answers_at = dict(initial_state.answers)
     recorder.prints = [] if getattr(step, "whole_script", False) else None
     recorder.g.integers.classes.update(classes or {})
     recorder.g.integers.ignorable.update(ignorable)
@@ -321,6 +322,7 @@ def _recorded(
         given=frozenset(side.input_names),
         read=side.loaders.read(),
         decisions=tuple(recorder.decisions),
+        answered=tuple((place, question) for place, question, _ in recorder.answered),
         drawn_by_python=dict(side.python_random.drawn),
         drawn_for_batches=dict(side.python_random.of_batches),
         read_draws={place: tuple(keys) for place, keys in recorder.read_draws.items()},

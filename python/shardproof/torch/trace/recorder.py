@@ -11,7 +11,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +23,7 @@ from ..compat.refusals import fail
 from ..compat.user_code import nearest_user_place, own_place
 from ..distributed import collectives
 from ..distributed.asynchronous import Begun
-from ..intercept.data_number import DataDependent, holds_one
+from ..intercept.data_number import DataDependent, Question, holds_one
 from ..terms import arithmetic as ar
 from ..terms import assumptions, tables
 from ..terms.constants import FOLD_LIMIT
@@ -189,6 +189,9 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._item_drawn: float | None = None
         self._item_keys: dict[str, str] = {}  # by the place of item()
         self.decisions: list[Decision] = []  # questions about data that were answered
+        self.answers_at: dict[str, bool] = {}  # InitialState.answers
+        # by these: where, what was asked, and of which numbers
+        self.answered: list[tuple[str, Question, Sequence[Named]]] = []
         self.decided_by: list[Sequence[Value | None]] = []  # what each was about
         self.answers: Sequence[bool] = ()  # to the first of them
         self.in_rest = False  # a script's optimizers have stepped, and it goes on
@@ -524,17 +527,22 @@ class Recorder(Memory, private.TorchDispatchMode):
             # whether numbers are resampled, of parameters that are inputs afterwards
             return False
         if t.dtype == torch.bool:
-            return self.decide(self.g.loc, [v])
+            return self.decide(self.g.loc, [v], ("__bool__",))
         raise DataDependent(
             f"{self.g.loc}: the program asks for a number that depends on data (Tensor.item(), "
             "bool() or int() of a tensor)"
         )
 
-    def decide(self, loc: str, values: Sequence[Value | None]) -> bool:
+    def decide(self, loc: str, values: Sequence[Value | None], question: Question) -> bool:
         """The answer to a question about these values, which depend on data (decisions.py)."""
+        followed = all(isinstance(v, Named) for v in values)
+        asked = (own_place() or loc) if followed else ""
+        if asked in self.answers_at:
+            self.answered.append((asked, question, cast("list[Named]", values)))
+            return self.answers_at[asked]
         n = len(self.decisions)
         answer = self.answers[n] if n < len(self.answers) else False
-        self.decisions.append(Decision(loc, answer))
+        self.decisions.append(Decision(loc, answer, asked=asked))
         self.decided_by.append(values)
         return answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..compat.refusals import refuse
@@ -57,23 +57,26 @@ class Hazard(CaptureError):
 
 class DecidedByData(CaptureError):
     """The program decides something by data. own: by numbers that ranks have not reduced, so that
-    each may decide otherwise.
+    each may decide otherwise. places: where it asks what can be answered for it
+    (`InitialState.answers`).
     """
 
-    def __init__(self, text: str, own: bool = False) -> None:
+    def __init__(self, text: str, own: bool = False, places: Iterable[str] = ()) -> None:
         super().__init__(text)
         self.own = own
+        self.places = tuple(dict.fromkeys(p for p in places if p))
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """The answer that the program got to a question about data, and where. own: it is about numbers
-    that ranks have not reduced.
+    that ranks have not reduced. asked: the line that asks, if the number is followed.
     """
 
     loc: str
     answer: bool
     own: bool = False
+    asked: str = ""
 
 
 @dataclasses.dataclass
@@ -150,6 +153,8 @@ class Recording:
     # by DataLoader, what was read (batches.py)
     read: dict[Key, Read] = dataclasses.field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()  # in order
+    # where it asked what `initial_state.answers` answers, and what (data_number.py)
+    answered: tuple[tuple[str, tuple[str | float | None, ...]], ...] = ()
     # generators of Python's own that it drew from, and a digest of their last state
     drawn_by_python: dict[str, str] = dataclasses.field(default_factory=dict)
     # those that it drew from while batches were read, and a digest of their first state

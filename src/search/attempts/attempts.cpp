@@ -235,8 +235,7 @@ class Attempts {
   // Whether it is worth an attempt.
   bool inferMore(const Attempt& attempt) {
     const std::size_t before = found_ ? found_->lemmas : 0;
-    const bool needsDoubt =
-        attempt.stopAtFirstFailure && attempt.lemmas != Lemmas::kInferredParts;
+    const bool needsDoubt = attempt.stopAtFirstFailure && attempt.lemmas != Lemmas::kInferredParts;
     if (needsDoubt && found_ && !contradicted()) return false;
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);

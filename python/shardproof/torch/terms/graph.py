@@ -179,8 +179,8 @@ class Graph(Nodes):
             and v.index.shape == v.shape[:-1]
             and to[-1:] == v.shape[-1:]
         ):
-            rows = cast("Table", self.reshape(v.index, to[:-1]))
-            return Pick(v.source, rows, v.scale, v.offset, True, to)
+            index_of_rows = cast("Table", self.reshape(v.index, to[:-1]))
+            return Pick(v.source, index_of_rows, v.scale, v.offset, True, to)
         n = self.named(v)
         base = n.base or n
         if base.shape == to:

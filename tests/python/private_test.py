@@ -2,11 +2,16 @@
 """Replacing functions in all modules, and what makes that fast in a forked process."""
 
 import functools
+import os
 import sys
 import types
 import unittest
+from unittest import mock
 
+import torch
 from shardproof.torch.compat import private
+from shardproof.torch.distributed.mesh import Mesh
+from shardproof.torch.trace.record import record
 
 
 def original():
@@ -17,6 +22,29 @@ def module_with(name, **contents):
     module = types.ModuleType(name)
     vars(module).update(contents)
     return module
+
+
+class WithoutGPUs(unittest.TestCase):
+    """PyTorch as PyPI has it is built for GPUs, and a fake mode would tell autograd that there are
+    eight: it would start threads, and no forked process could differentiate."""
+
+    def test_no_stand_in_for_them(self):
+        def step(world):
+            torch.nn.Linear(2, 2)(world.input("x", (2, 2))).sum().backward()
+
+        with mock.patch.object(torch._C, "_ensureCUDADeviceGuardSet") as asked:
+            record(step, Mesh({"dp": 1}), 0)
+            asked.assert_not_called()
+            with torch._subclasses.FakeTensorMode():
+                pass
+            asked.assert_called()  # so that it is known when PyTorch asks otherwise
+
+    def test_forked_processes_differentiate(self):
+        self.assertTrue(private.can_differentiate())
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if private.can_differentiate() else 1)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 class Replacing(unittest.TestCase):

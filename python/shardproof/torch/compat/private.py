@@ -44,6 +44,8 @@ __all__ = [
     "VersionError",
     "require",
     "outside",
+    "no_stand_in_for_gpus",
+    "can_differentiate",
     "fake_group",
     "group_ranks",
     "reduction_name",
@@ -83,6 +85,30 @@ def require() -> None:
             f"{torch.__version__}. "
             "SHARDPROOF_ANY_TORCH=1 tries all the same"
         )
+
+
+@contextlib.contextmanager
+def no_stand_in_for_gpus() -> Iterator[None]:
+    """Inside, a fake mode does not put a stand-in for GPUs in place, as it does where torch is
+    built for them and there are none. Nothing here is on a GPU, and with GPUs autograd starts
+    threads, so that forked processes could not differentiate.
+    """
+    original = torch._C._ensureCUDADeviceGuardSet
+    torch._C._ensureCUDADeviceGuardSet = lambda: None
+    try:
+        yield
+    finally:
+        torch._C._ensureCUDADeviceGuardSet = original
+
+
+def can_differentiate() -> bool:
+    """Not in a process that was forked when autograd had threads for GPUs."""
+    with outside():
+        try:
+            (torch.ones((), requires_grad=True) * 2).backward()
+        except RuntimeError:
+            return False
+    return True
 
 
 class outside:

@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from ..compat import private
 from ..compat.user_code import is_own, raised_by_user
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
@@ -212,14 +213,18 @@ class IsolatedRecorder:
 @functools.cache
 def _warm_up() -> None:
     """Records a step of its own. Most of the time of a first recording is that of modules which
-    PyTorch imports late, and of tables that are made once: forked processes have them, then.
+    PyTorch imports late, and of tables that are made once: forked processes have them, then. With
+    GPUs, nothing is differentiated: autograd would start threads, which forked processes lack.
     """
+    with_gpus = torch.accelerator.device_count() > 0
 
     def step(world: World) -> None:
         model = torch.nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         labels = torch.zeros(2, dtype=torch.long)
-        torch.nn.functional.cross_entropy(model(torch.randn(2, 2)), labels).backward()
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(2, 2)), labels)
+        if not with_gpus:
+            loss.backward()
         optimizer.step()
 
     with torch.random.fork_rng(devices=()), contextlib.suppress(CaptureError):
@@ -359,6 +364,12 @@ class _Server:
 
 
 def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any, ...]:
+    if not private.can_differentiate():
+        return "capture", (
+            "this process has differentiated on a machine with GPUs before, and processes that are "
+            "forked from it cannot: verify first, or in a process of its own (python -m "
+            "shardproof.torch)"
+        )
     try:
         return record(
             step,

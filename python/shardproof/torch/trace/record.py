@@ -48,6 +48,10 @@ class _OneThread(private.FakeTensorMode):
         self.thread = threading.get_ident()
         self.elsewhere: list[str] = []
 
+    def __enter__(self) -> Any:
+        with private.no_stand_in_for_gpus():
+            return super().__enter__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if threading.get_ident() != self.thread:
             self.elsewhere.append(str(func))

@@ -7,6 +7,18 @@ The step runs on fake tensors, rank by rank in one process.
     report = sp.verify(step, mesh={"dp": 2, "tp": 2})
 """
 
+import torch
+
+from .compat import tested_versions
+
+try:
+    from .compat import private as _private  # noqa: F401
+except (ImportError, AttributeError) as e:
+    raise ImportError(
+        f"shardproof.torch does not run with torch {torch.__version__} ({e}): it is tested with "
+        f"{tested_versions.those()}"
+    ) from e
+
 from ..layout import Layout, LayoutError, LayoutReport, Part, verify_layout
 from .conversion import (
     ConversionError,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything of PyTorch that is not public: other versions may have it elsewhere or not at all.
 
-Checked with torch 2.13. `require()` is called before anything is recorded.
+Checked with torch 2.13 and 2.14. `require()` is called before anything is recorded.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import _StopRecomputationError
+
+from .tested_versions import TESTED, those
 
 __all__ = [
     "AsyncCollectiveTensor",
@@ -65,26 +67,37 @@ __all__ = [
     "replace_everywhere",
 ]
 
-SUPPORTED = ("2.13",)
 torch_folder = os.path.dirname(torch.__file__)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+_accepted = False  # another version, after a self-test (session/self_test.py)
 
 
 class VersionError(RuntimeError):
     """The installed torch is not one that this front end knows."""
 
 
+def versions() -> str:
+    """Which versions of torch are tested, and which one this is."""
+    return f"shardproof.torch is tested with {those()}; this is torch {torch.__version__}"
+
+
+def is_known() -> bool:
+    """Whether this version of torch is one of these, or was accepted."""
+    return _accepted or str(torch.__version__).startswith(tuple(v + "." for v in TESTED))
+
+
+def accept(accepted: bool = True) -> None:
+    """Takes another version of torch, too; forked processes know that."""
+    global _accepted
+    _accepted = accepted
+
+
 def require() -> None:
     """Raises VersionError for a version of torch whose internals were not checked."""
-    if (
-        not torch.__version__.startswith(tuple(v + "." for v in SUPPORTED))
-        and os.environ.get("SHARDPROOF_ANY_TORCH") != "1"
-    ):
-        raise VersionError(
-            f"shardproof.torch knows the internals of torch {', '.join(SUPPORTED)}; this is "
-            f"{torch.__version__}. "
-            "SHARDPROOF_ANY_TORCH=1 tries all the same"
-        )
+    if not is_known():
+        raise VersionError(versions())
 
 
 @contextlib.contextmanager

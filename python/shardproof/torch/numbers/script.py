@@ -181,7 +181,9 @@ def trace_script(options: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0, or 2 where the script cannot be traced."""
-    private.require()
+    if not private.is_known():
+        print(f"shardproof.torch.trace: {private.versions()}", file=sys.stderr)
+        private.accept()
     options = _options(argv)
     _alone()
     try:

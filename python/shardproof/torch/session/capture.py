@@ -68,6 +68,7 @@ from .rest_of_step import (
     shown_later,
     states_gone,
 )
+from .self_test import QUICK, require_known_version
 from .wording import Wording, source_of, wording
 
 
@@ -333,6 +334,11 @@ def capture(
     )
 
 
+def _verdict_of(step: Step, mesh: Mapping[str, int]) -> str:
+    """Of a step of the self-test."""
+    return verify(step, mesh=mesh, arguments=QUICK, numbers=False).verdict
+
+
 def _captured_with(
     labels: _Labels,
     less: Mapping[str, Any],
@@ -346,6 +352,7 @@ def _captured_with(
     batch: Mapping[str, str] | None,
     numbers: bool,
 ) -> Capture:
+    require_known_version(_verdict_of)
     if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:

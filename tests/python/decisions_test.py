@@ -183,6 +183,21 @@ class Steps(unittest.TestCase):
         self.assertEqual("EQUIVALENT", report.verdict)
         self.assertTrue(any("drawn at" in a for a in report.assumptions))
 
+    def test_a_seed_that_is_drawn(self):
+        """As RandomSampler and accelerate draw it."""
+
+        def step(world, kind):
+            torch.manual_seed(3)
+            seed = int(torch.empty((), dtype=kind).random_().item())
+            limited = int(torch.empty(1, dtype=kind).random_(2, 5)[0])
+            order = torch.randperm(8, generator=torch.Generator().manual_seed(seed + limited))
+            return torch.nn.Linear(6, 2)(world.input("x", (8, 6))[order]).square().mean()
+
+        for kind in (torch.int64, torch.int32, torch.uint8):
+            with self.subTest(kind):
+                report = sp.verify(lambda world, kind=kind: step(world, kind), mesh=self.MESH)
+                self.assertEqual("EQUIVALENT", report.verdict, str(report))
+
     def test_ranks_that_decide_by_numbers_of_their_own(self):
         def step(world, seed):
             model = DDP(torch.nn.Linear(4, 2))

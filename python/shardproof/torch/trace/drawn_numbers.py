@@ -36,6 +36,8 @@ def _drawn(distribution: str, shape: tuple[int, ...], limits: list[int], seed: i
     if distribution == "randint":
         low, high = (0, limits[0]) if len(limits) == 1 else limits
         return torch.randint(low, high, shape, generator=generator)
+    if distribution == "random":  # integers; without limits from 0 to the largest
+        return torch.empty(shape, dtype=torch.int64).random_(*limits, generator=generator)
     if distribution == "uniform":
         return torch.rand(shape, generator=generator)
     if distribution == "normal":

@@ -235,6 +235,13 @@ class Randomness:
         if what == "randint":
             limits = [x for x in values if isinstance(x, int) and not isinstance(x, bool)]
             self._below, self._limits = (limits[-1] if min(limits) >= 0 else None), limits
+        elif what == "random" and kind_of(call.outs[0].dtype) == "int":
+            limits = [x for x in values[1:] if isinstance(x, int) and not isinstance(x, bool)]
+            if not limits and call.outs[0].dtype != torch.int64:
+                limits = [0, torch.iinfo(call.outs[0].dtype).max + 1]
+            if limits and min(limits) >= 0:
+                self._below = limits[-1]
+            self._limits = limits
         try:
             return [self.draw(t, _distribution(what, numbers), generator) for t in call.outs]
         finally:

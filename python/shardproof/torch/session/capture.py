@@ -1179,7 +1179,10 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
     Of a hand-written ZeRO, gradients stay those of a rank's own samples: only what an optimizer
     makes of them is the same.
     """
-    gradients = set(c.compared.get("gradients", ()))
+    # a tensor may be something else, too: a state that an optimizer begins with a gradient
+    others = {n for kind, names in c.compared.items() if kind != "gradients" for n in names}
+    others |= {n for label, n in c.names.items() if not label.endswith(".grad")}
+    gradients = set(c.compared.get("gradients", ())) - others
     stages = report.raw.get("stages", [])
     not_proved = {
         s["tensor"]: s["verdict"]

@@ -24,6 +24,8 @@ ARGUMENTS = ("--confirm", "off", "--diagnose", "off", "--stage-timeout", "5", "-
 _BATCH = 20  # cases of one process: what they leave in memory ends with it
 _SECONDS = 120  # of one case
 
+DECIDED = "Decided by data:"  # what the report begins with where each way was verified
+
 
 class _Overtime(BaseException):
     """Not an Exception: no step catches it."""
@@ -50,6 +52,8 @@ def verdict(case: Case) -> tuple[str, str]:
     finally:
         signal.alarm(0)
     why = report.reason or (report.defects[0].text if report.defects else "")
+    if DECIDED in report.text:
+        why = f"{DECIDED} {why}"
     return report.verdict, why
 
 

@@ -39,6 +39,21 @@ class WithoutGPUs(unittest.TestCase):
                 pass
             asked.assert_called()  # so that it is known when PyTorch asks otherwise
 
+    def test_those_that_are_there_are_hidden_from_forked_processes(self):
+        pid = os.fork()
+        if pid == 0:
+            before = os.environ.get("CUDA_VISIBLE_DEVICES")
+            private.hide_gpus()
+            same = before == os.environ.get("CUDA_VISIBLE_DEVICES")
+            os._exit(0 if same else 1)
+        self.assertEqual(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        for drivers, expected in (((__file__,), True), (("/missing",), False)):
+            with (
+                mock.patch.object(torch.version, "cuda", "13.0"),
+                mock.patch.object(private, "_DRIVERS", drivers),
+            ):
+                self.assertEqual(expected, private.may_have_gpus())
+
     def test_forked_processes_differentiate(self):
         self.assertTrue(private.can_differentiate())
         pid = os.fork()

@@ -48,6 +48,8 @@ __all__ = [
     "outside",
     "no_stand_in_for_gpus",
     "can_differentiate",
+    "hide_gpus",
+    "may_have_gpus",
     "fake_group",
     "group_ranks",
     "reduction_name",
@@ -112,6 +114,27 @@ def no_stand_in_for_gpus() -> Iterator[None]:
         yield
     finally:
         torch._C._ensureCUDADeviceGuardSet = original
+
+
+# Devices of drivers, and what hides GPUs from a process that has not asked for them yet.
+_DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg", "/dev/dri")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def may_have_gpus() -> bool:
+    """Whether there may be GPUs. No driver is asked: one that was cannot be used in a process that
+    is forked afterwards.
+    """
+    built = torch.version.cuda or torch.version.hip or torch.version.xpu
+    return built is not None and any(os.path.exists(path) for path in _DRIVERS)
+
+
+def hide_gpus() -> None:
+    """This process has none from now on, unless it has asked for them before. `os.environ` stays as
+    it is for the program.
+    """
+    for name in _VISIBLE:
+        os.putenv(name, "-1")
 
 
 def can_differentiate() -> bool:

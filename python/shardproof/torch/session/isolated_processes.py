@@ -216,7 +216,7 @@ def _warm_up() -> None:
     PyTorch imports late, and of tables that are made once: forked processes have them, then. With
     GPUs, nothing is differentiated: autograd would start threads, which forked processes lack.
     """
-    with_gpus = torch.accelerator.device_count() > 0
+    with_gpus = private.may_have_gpus()
 
     def step(world: World) -> None:
         model = torch.nn.Linear(2, 2)
@@ -275,6 +275,7 @@ class _Server:
 
     def run(self) -> None:
         signal.signal(signal.SIGTERM, self._stop)
+        private.hide_gpus()
         while True:
             try:
                 message = self.requests.recv()

@@ -36,21 +36,55 @@ class Collation(unittest.TestCase):
             for i in range(2)
         ]
 
+    def found(self, collate, items=None, mixed=()):
+        found = collation.sample_dimensions(collate, items or self.items())
+        self.assertEqual(set(mixed), {path for path, of in found.items() if of.mixed})
+        return {path: of.dim for path, of in found.items()}
+
+    def test_samples_that_come_into_others(self):
+        """Of which batches of ranks are no parts."""
+        for name, collate in {
+            "mean": lambda x: x - x.mean(0),
+            "deviation": lambda x: x / x.std(),
+            "largest": lambda x: x / x.abs().max(),
+            "neighbour": lambda x: x * x.roll(1, 0),
+            "sum": lambda x: x / x.sum(0),
+        }.items():
+            for count in (1, 2):
+                with self.subTest(name, count=count):
+                    items = self.items()[:count]
+                    of = self.found(lambda i, f=collate: f(torch.stack([x[0] for x in i])), items)
+                    self.assertEqual({"": None}, of)
+
+    def test_negatives_of_the_same_batch(self):
+        def negatives(items):
+            x = torch.stack([i[0] for i in items])
+            return x, x.roll(1, 0)
+
+        self.assertEqual({"0": 0, "1": None}, self.found(negatives))
+
+    def test_samples_that_are_mixed_at_random(self):
+        def mixed(items):
+            x = torch.stack([i[0] for i in items])
+            return x + x[torch.randperm(len(x))]
+
+        items = [*self.items(), *self.items(), *self.items()]
+        self.assertEqual({"": 0}, self.found(mixed, items, [""]))
+
     def test_of_graphs(self):
-        found = collation.sample_dimensions(graphs, self.items())
-        self.assertEqual({"nodes": 0, "edges": None, "label": 0}, found)
+        self.assertEqual({"nodes": 0, "edges": None, "label": 0}, self.found(graphs))
 
     def test_sequences_side_by_side(self):
         def sequences(items):
             return torch.nn.utils.rnn.pad_sequence([i[0] for i in items]), len(items)
 
-        self.assertEqual({"0": 1}, collation.sample_dimensions(sequences, self.items()))
+        self.assertEqual({"0": 1}, self.found(sequences))
 
     def test_an_order_of_its_own(self):
         def longest_first(items):
             return torch.stack(sorted((i[0] for i in items), key=lambda x: -float(x.sum())))
 
-        self.assertEqual({"": 0}, collation.sample_dimensions(longest_first, self.items()))
+        self.assertEqual({"": 0}, self.found(longest_first))
 
     def test_what_is_drawn(self):
         def noisy(items):
@@ -59,7 +93,7 @@ class Collation(unittest.TestCase):
         before = torch.get_rng_state()
         items = self.items()
         after = torch.get_rng_state()
-        self.assertEqual({"": 1}, collation.sample_dimensions(noisy, items))
+        self.assertEqual({"": 1}, self.found(noisy, items))
         self.assertTrue(torch.equal(after, torch.get_rng_state()))
         self.assertFalse(torch.equal(before, after))
 
@@ -68,14 +102,14 @@ class Collation(unittest.TestCase):
             x = torch.stack([i[0] for i in items])
             return x, x.mean(0)
 
-        self.assertEqual({"0": 0, "1": None}, collation.sample_dimensions(centered, self.items()))
+        self.assertEqual({"0": 0, "1": None}, self.found(centered))
 
     def test_samples_that_are_taken_apart(self):
         def popping(items):
             return torch.stack([i.pop("x") for i in items])
 
         items = [{"x": torch.ones(2)}, {"x": torch.zeros(2)}]
-        self.assertEqual({"": 0}, collation.sample_dimensions(popping, items))
+        self.assertEqual({"": 0}, self.found(popping, items))
         self.assertEqual([["x"], ["x"]], [list(i) for i in items])
 
     def test_an_error_is_none_of_the_step(self):
@@ -83,7 +117,7 @@ class Collation(unittest.TestCase):
 
     def test_places(self):
         shapes = {"x": Loaded((2, 6), ""), "y": Loaded((2, 4), ""), "z": Loaded((4, 4), "")}
-        dims = {"x": None, "y": 1}
+        dims = {"x": collation.Samples(None), "y": collation.Samples(1)}
         both = tuple(Batch((0, 1), shapes, dims=dims) for _ in range(2))
         self.assertIsNone(cut_of(both, "x", 0))
         self.assertEqual(Cut(1, 4, (2, 8)), cut_of(both, "y", 1))

@@ -73,9 +73,22 @@ class Steps(unittest.TestCase):
                 model.module.weight.grad.div_(norm)
 
         self.assertEqual("EQUIVALENT", self.verify(lambda world: step(world, 1.0)).verdict)
-        report = self.verify(lambda world: step(world, 2.0))
-        self.assertEqual("NOT EQUIVALENT", report.verdict)
-        self.assertIn("> 2, and the single device whether it is > 1", report.text)
+        with self.assertRaisesRegex(CaptureError, "> 2, and the single device whether it is > 1"):
+            self.verify(lambda world: step(world, 2.0))
+
+    def test_a_loop_without_an_end(self):
+        def step(world):
+            model = DDP(torch.nn.Linear(4, 2))
+            model(world.input("x", (4, 4), shard={"dp": 0})).square().mean().backward()
+            while model.module.weight.grad.norm().item() > 1:
+                model.module.weight.grad.mul_(0.5)
+
+        with self.assertRaisesRegex(CaptureError, "depends on data"):
+            self.verify(step)
+
+    def test_a_number_without_a_double(self):
+        with self.assertRaisesRegex(CaptureError, "depends on data"):
+            self.verify(lambda world: world.input("x", ()).item() > 10**400)
 
     def test_tensors_that_are_asked(self):
         def step(world, threshold):

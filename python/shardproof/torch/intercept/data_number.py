@@ -229,7 +229,10 @@ def _decision(name: str) -> Callable[..., Any]:
         if any(x is None for x in numbers):
             if name in _QUESTIONS and all(isinstance(x, (int, float)) for x in others):
                 asked = [x.value for x in (self, *others) if type(x) is DataNumber]
-                known = tuple(None if type(x) is DataNumber else float(x) for x in others)
+                try:
+                    known = tuple(None if type(x) is DataNumber else float(x) for x in others)
+                except OverflowError:
+                    return self.refuse()
                 return self.follower.decide(self.loc, asked, (name, *known))
             return self.refuse()
         self.follower.decided_by_drawn(self.loc)

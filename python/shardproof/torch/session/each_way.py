@@ -13,7 +13,7 @@ from typing import Any
 
 from ...report import Report
 from ..intercept.data_number import Question
-from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
+from ..trace.recording import CaptureError, DecidedByData, Recording
 
 # Of what numbers are compared with: what is computed in another order differs by less.
 _SAME = 1e-12
@@ -21,6 +21,10 @@ _SAME = 1e-12
 Answers = tuple[tuple[str, bool], ...]  # lines that ask, and what they are answered
 MOST_WAYS = 8
 _WORST_FIRST = ("NOT EQUIVALENT", "UNDECIDED", "CONDITIONAL", "EQUIVALENT")
+
+
+class QuestionsApart(CaptureError):
+    """Ranks ask something else of data than the single device."""
 
 
 def each_way(
@@ -43,6 +47,8 @@ def each_way(
         except DecidedByData as e:
             todo = [*_further(answers, e), *todo]
             continue
+        except QuestionsApart:
+            raise
         except CaptureError:
             raise met from None  # says which answer leads to what cannot be followed
         found.append((answers, report, made))
@@ -57,26 +63,24 @@ def check_questions(single: Recording, sides: Sequence[Recording]) -> None:
     """Whether ranks ask what the single device asks: that the number is the same, and the answer,
     makes them decide alike only then. A rank that asks nothing does the same whatever the answer.
 
-    Raises Hazard if a rank asks something else, and CaptureError if it asks elsewhere, or another
-    number of times.
+    Raises QuestionsApart if a rank asks something else, elsewhere, or another number of times.
     """
     for side in sides:
         if not side.answered:
             continue
         ours, theirs = ([place for place, _ in s.answered] for s in (single, side))
         if ours != theirs:
-            raise CaptureError(
+            raise QuestionsApart(
                 f"rank {side.rank} asks what depends on data at {', '.join(theirs)}, and the "
                 f"single device at {', '.join(ours) or 'no line'}: which of it corresponds is not "
                 "known"
             )
         for (place, here), (_, there) in zip(side.answered, single.answered):
             if not _same_question(here, there):
-                raise Hazard(
+                raise QuestionsApart(
                     f"rank {side.rank}: {place} asks of a number that depends on data whether it "
-                    f"is {_words(here)}, and the single device whether it is {_words(there)}",
-                    place,
-                    "",
+                    f"is {_words(here)}, and the single device whether it is {_words(there)}: "
+                    "whether both decide alike is not known"
                 )
 
 

@@ -393,6 +393,16 @@ def as_read(loader: str, path: str, kind: str, apart: bool = False) -> Assumptio
     )
 
 
+def mixed_samples(loader: str, path: str) -> Assumption:
+    return Assumption(
+        "mixed-samples",
+        Kind.RISK,
+        f"what the DataLoader at {loader} yields{f' as {path!r}' if path else ''} has samples "
+        "mixed at random by its collate_fn: each rank mixes its own, as the single device is taken "
+        "to",
+    )
+
+
 def integers_decide(loc: str, below: int) -> Assumption:
     return Assumption(
         "loaded-integers-decide",
@@ -501,7 +511,8 @@ def answered(place: str, answer: bool, several: bool) -> Assumption:
         "each-answer",
         Kind.CHECKABLE,
         f"{place} asks what depends on data, and the answer makes another program: this is the one "
-        f"for {yes}; the other was verified, too, and the number that decides is compared",
+        f"for {yes}; the other was verified, too, the number that decides is compared, and what it "
+        "is compared with is the same to 12 digits",
     )
 
 

@@ -31,7 +31,7 @@ from ..compat import private
 from ..compat.user_code import nearest_user_place, own_frame, own_place, user_place
 from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement
-from ..terms.assumptions import Assumption, as_read, loaded_below
+from ..terms.assumptions import Assumption, as_read, loaded_below, mixed_samples
 from ..terms.values import Shape
 from . import collation
 from .containers import beside_tensors, mapped
@@ -66,7 +66,7 @@ class Batch:
     samples: tuple[Any, ...]
     tensors: Mapping[str, Loaded]
     beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    dims: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    dims: Mapping[str, collation.Samples] = dataclasses.field(default_factory=dict)
     digests: tuple[str, ...] = ()
 
 
@@ -208,7 +208,7 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
         and shapes[0][d] % counts[0] == 0
         and all(s[:d] + s[d + 1 :] == shapes[0][:d] + shapes[0][d + 1 :] for s in shapes)
     ]
-    found_by_calls = {b.dims[path] for b in batches if path in b.dims}
+    found_by_calls = {b.dims[path].dim for b in batches if path in b.dims}
     if found_by_calls:
         found_dim = found_by_calls.pop() if len(found_by_calls) == 1 else None
         return _cut_along(shapes, found_dim, rank)
@@ -269,7 +269,7 @@ class _Loader:
     number: int = 0
     samples: tuple[Any, ...] = ()  # of the batch that is being read
     digests: tuple[str, ...] = ()  # of these
-    dims: Mapping[str, int | None] | None = None  # None: no batch was collated yet
+    dims: Mapping[str, collation.Samples] | None = None  # None: no batch was collated yet
     dealt: Dealt | None = None
 
 
@@ -509,9 +509,11 @@ class Loaders:
         def put(path: str, t: torch.Tensor) -> torch.Tensor:
             cut = cut_of(batches, path, rank)
             if cut is None:
-                apart = any(b.dims.get(path, 0) is None for b in batches)
+                apart = any(path in b.dims and b.dims[path].dim is None for b in batches)
                 self.side.assume(as_read(key, path, f"a tensor of shape {list(t.shape)}", apart))
                 return t
+            if any(path in b.dims and b.dims[path].mixed for b in batches):
+                self.side.assume(mixed_samples(key, path))
             name = f"{key} batch {which}" + (f" {path}" if path else "")
             shape, place = cut.whole, Placement()
             if not self.single:

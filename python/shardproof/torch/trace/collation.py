@@ -3,18 +3,21 @@
 
 A batch of all ranks' samples is the ranks' batches, one after another along some dimension, if
 collation treats samples one by one. It need not: the edges of a batch of graphs are numbered
-through. So the samples of the first batch are collated once, and twice over, with numbers, and
-tensors are compared. Whoever has drawn anything meanwhile is put back.
+through. So samples of the first batch are collated, with numbers, and
+tensors are compared: those of the samples, of others with other numbers, and of both together.
+Whoever has drawn anything meanwhile is put back.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,51 +66,102 @@ def digest(item: Any) -> str:
     return found.hexdigest()
 
 
-def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, int | None]:
-    """By path of a tensor in what `collate` makes of samples: the dimension along which it puts
-    them one after another, in any order; None: it makes something else of them together.
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """What is known of a tensor that a collation makes.
+
+    dim: along which it puts samples one after another, in any order that all tensors of as many
+    rows share; None: it makes something else of them together. mixed: by what it draws, samples
+    come into each other's rows.
+    """
+
+    dim: int | None
+    mixed: bool = False
+
+
+def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, Samples]:
+    """By path of a tensor in what `collate` makes of samples.
 
     Tensors of which nothing could be found are left out, and so are all of PyTorch's own
     collation, which stacks. items: as of `real`.
     """
     if collate in (default_collate, default_convert) or not items or _has_generator(collate):
         return {}
-    found: dict[str, int | None] = {}
     try:
-        with _draws_put_back(), private.outside():
-            once, again, both = (
-                _tensors(collate(_copies(samples))) for samples in (items, items, [*items, *items])
-            )
-            for path, t in once.items():
-                if path in again and path in both:
-                    found.update(_dimension(path, t, again[path], both[path]))
+        others = [mapped(copy.copy(item), lambda path, t: _other(t)) for item in items]
+        one, two, again, both, same = _collated(
+            collate, (items, others, items, [*items, *others], [*items, *items])
+        )
     except Exception:  # what a collation cannot do with these is no concern of the step
         return {}
+    found: dict[str, Samples] = {}
+    rows: dict[int, list[str]] = collections.defaultdict(list)  # by their number, if none is drawn
+    for path, t in one.items():
+        if not all(path in other for other in (two, again, both, same)):
+            continue
+        dim = _longer(t, two[path], both[path])
+        if not torch.equal(t, again[path]):
+            if dim is not None:
+                n = t.shape[dim]
+                alone = torch.equal(both[path].narrow(dim, 0, n), same[path].narrow(dim, 0, n))
+                found[path] = Samples(dim, not alone)
+        elif dim is not None and torch.equal(torch.cat([t, two[path]], dim), both[path]):
+            found[path] = Samples(dim)
+            rows[t.shape[dim]].append(path)
+        else:
+            found[path] = Samples(None)
+            if dim is not None:
+                rows[t.shape[dim]].append(path)
+    for paths in rows.values():
+        dims = {p: d for p in paths if (d := _longer(one[p], two[p], both[p])) is not None}
+        parts = [tuple(torch.cat([one[p], two[p]], d) for p, d in dims.items())]
+        if _rows(parts[0], dims) == _rows(tuple(both[p] for p in dims), dims):
+            found.update({p: Samples(d) for p, d in dims.items()})
     return found
 
 
-def _dimension(
-    path: str, once: torch.Tensor, again: torch.Tensor, both: torch.Tensor
-) -> dict[str, int | None]:
-    longer = [
-        d
-        for d in range(once.dim())
-        if both.dim() == once.dim()
-        and tuple(both.shape) == (*once.shape[:d], 2 * once.shape[d], *once.shape[d + 1 :])
-        and once.shape[d]
-    ]
-    if not torch.equal(once, again):  # it draws: masked tokens
-        return {path: longer[0]} if longer else {}
-    for d in longer:
-        if _rows(torch.cat([once, once], d), d) == _rows(both, d):
-            return {path: d}
-    return {path: None}
+def _collated(collate: Any, batches: Sequence[Sequence[Any]]) -> list[dict[str, torch.Tensor]]:
+    """What becomes of each, with the same draws; only the third is drawn anew."""
+    found = []
+    with _draws_put_back() as put_back, private.outside():
+        for i, samples in enumerate(batches):
+            if i != 2:
+                put_back()
+            found.append(_tensors(collate(_copies(samples))))
+    return found
 
 
-def _rows(t: torch.Tensor, dim: int) -> list[bytes]:
-    """The slices along a dimension, in an order of their own."""
-    rows = t.movedim(dim, 0).reshape(t.shape[dim], -1).contiguous()
-    return sorted(row.view(torch.uint8).numpy().tobytes() for row in rows)
+def _other(t: torch.Tensor) -> torch.Tensor:
+    """Another sample's, with numbers of the same range."""
+    if not t.numel():
+        return t.clone()
+    if t.is_floating_point():
+        return t * 0.75 + 0.125
+    if t.dtype == torch.bool or t.is_complex():
+        return t.clone()
+    return t.max() + t.min() - t
+
+
+def _longer(one: torch.Tensor, two: torch.Tensor, both: torch.Tensor) -> int | None:
+    """The dimension in which one tensor is as long as two others."""
+    for d in range(one.dim()):
+        if (
+            one.dim() == two.dim() == both.dim()
+            and both.shape[d] == one.shape[d] + two.shape[d] > 0
+            and both.shape[:d] == one.shape[:d] == two.shape[:d]
+            and both.shape[d + 1 :] == one.shape[d + 1 :] == two.shape[d + 1 :]
+        ):
+            return d
+    return None
+
+
+def _rows(tensors: Sequence[torch.Tensor], dims: Mapping[str, int]) -> list[tuple[bytes, ...]]:
+    """The slices of all along their dimensions, in an order of their own."""
+    found = []
+    for t, dim in zip(tensors, dims.values()):
+        flat = t.movedim(dim, 0).reshape(t.shape[dim], -1).contiguous()
+        found.append([row.view(torch.uint8).numpy().tobytes() for row in flat])
+    return sorted(zip(*found))
 
 
 def _copies(items: Sequence[Any]) -> list[Any]:
@@ -135,17 +189,22 @@ def _has_generator(collate: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _draws_put_back() -> Iterator[None]:
+def _draws_put_back() -> Iterator[Callable[[], None]]:
+    """Gives what puts all generators back."""
     numpy: Any = sys.modules.get("numpy")
     state = torch.default_generator.get_state()
     of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy else None
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         torch.default_generator.set_state(state)
         random.setstate(of_python)
         if numpy:
             numpy.random.set_state(of_numpy)
 
+    try:
+        yield put_back
+    finally:
+        put_back()
 
-__all__ = ["Numbers", "digest", "real", "sample_dimensions"]
+
+__all__ = ["Numbers", "Samples", "digest", "real", "sample_dimensions"]

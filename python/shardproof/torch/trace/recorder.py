@@ -51,7 +51,7 @@ from .opaque import Calls
 from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
 from .randomness import Randomness
 from .reading import Reading
-from .recording import Decision
+from .recording import CaptureError, Decision
 from .row_tensors import RowTensors
 from .untracked_tensors import UntrackedTensors
 
@@ -143,6 +143,9 @@ def _identity(x: Any) -> Any:
     if isinstance(x, Value):
         return id(x)
     return (type(x), *map(_identity, x)) if isinstance(x, (list, tuple)) else (type(x), str(x))
+
+
+MOST_ANSWERS = 256  # to what a step asks of data at lines whose answer is given
 
 
 class Recorder(Memory, private.TorchDispatchMode):
@@ -538,6 +541,10 @@ class Recorder(Memory, private.TorchDispatchMode):
         followed = all(isinstance(v, Named) for v in values)
         asked = (own_place() or loc) if followed else ""
         if asked in self.answers_at:
+            if len(self.answered) >= MOST_ANSWERS:
+                raise CaptureError(
+                    f"{asked} asks what depends on data more than {MOST_ANSWERS} times"
+                )
             self.answered.append((asked, question, cast("list[Named]", values)))
             return self.answers_at[asked]
         n = len(self.decisions)

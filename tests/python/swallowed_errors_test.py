@@ -26,7 +26,7 @@ def mean_of_gradients(world, model):
 
 class Steps(unittest.TestCase):
     def ends(self, step, said="depends on data"):
-        """It is refused, or, where it decides by a number, each way is verified and one is wrong."""
+        """It is refused. Where it decides by a number, each way is verified, and one is wrong."""
         try:
             report = sp.verify(step, mesh=MESH, arguments=["--stage-timeout", "30"])
         except sp.CaptureError as e:

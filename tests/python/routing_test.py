@@ -7,6 +7,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from megatron_parallel import ReduceFromGroup
 from routing_models import (
     DIM,
     EXPERTS,
@@ -23,20 +24,6 @@ from shardproof.torch import numeric
 
 ACCEPT = ["rows-present", "initial-values"]
 ARGUMENTS = ["--timeout", "40", "--confirm", "off"]
-
-
-class Reduced(torch.autograd.Function):
-    """The sum over ranks, of a part of which each rank goes on with the whole."""
-
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
 
 
 def data_parallel(form, change=lambda name, p: None):
@@ -70,7 +57,7 @@ def expert_parallel(form, owner=lambda rank, size: rank, router=True):
         x, y = (world.input(name, (TOKENS, DIM)) for name in "xy")
         out = model(x)
         if not world.single:
-            out = Reduced.apply(out)
+            out = ReduceFromGroup.apply(out, None)
         loss = F.mse_loss(out, y)
         loss.backward()
         if not world.single and router:

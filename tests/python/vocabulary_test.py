@@ -8,6 +8,7 @@ import shardproof.torch as sp
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from megatron_parallel import CopyToGroup, ReduceFromGroup
 
 ROWS, WIDTH = 16, 6
 
@@ -15,30 +16,6 @@ ROWS, WIDTH = 16, 6
 def verified(step, mesh):
     """The gradient is compared as a result."""
     return sp.verify(step, mesh=mesh, allow_uncompared=["table.grad"], numbers=True)
-
-
-class ToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        g = g.clone()
-        dist.all_reduce(g)
-        return g
-
-
-class FromAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 def assigned(table, ids, mask):
@@ -71,9 +48,9 @@ def tied(lookup):
         mask = (tokens < low) | (tokens >= low + table.shape[0])
         ids = tokens - low
         ids[mask] = 0
-        h = FromAll.apply(lookup(table, ids, mask))
+        h = ReduceFromGroup.apply(lookup(table, ids, mask), None)
         h = h + F.layer_norm(h, (WIDTH,))
-        logits = F.linear(ToAll.apply(h), table)
+        logits = F.linear(CopyToGroup.apply(h, None), table)
         (logits * logits).sum().backward()
         world.output("table.grad", table.grad, shard={"tp": 0})
 

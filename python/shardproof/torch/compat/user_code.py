@@ -28,6 +28,11 @@ def short_name(file: str) -> str | None:
     )
 
 
+def is_pythons(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return file.startswith(_PYTHON) and _INSTALLED.isdisjoint(file.split(os.sep))
+
+
 @functools.cache
 def is_own(file: str) -> bool:
     """Whether a file is the user's own: of no installed package, and not Python's."""

@@ -25,6 +25,7 @@ import torch
 from ... import progress
 from ...program import verify_files
 from ...report import Defect, Report
+from ..compat import private
 from ..distributed.mesh import Mesh, RankClasses
 from ..export.agreement import (
     OtherBatches,
@@ -68,8 +69,7 @@ from .rest_of_step import (
     shown_later,
     states_gone,
 )
-from .self_test import QUICK, require_known_version
-from .wording import Wording, source_of, wording
+from .wording import Wording, source_of, with_second_paragraph, wording
 
 
 @dataclasses.dataclass
@@ -334,9 +334,13 @@ def capture(
     )
 
 
-def _verdict_of(step: Step, mesh: Mapping[str, int]) -> str:
-    """Of a step of the self-test."""
-    return verify(step, mesh=mesh, arguments=QUICK, numbers=False).verdict
+def _test_version() -> None:
+    """The self-test, which imports much of PyTorch. Raises VersionError."""
+    from . import self_test
+
+    self_test.test_version(
+        lambda step, mesh: verify(step, mesh=mesh, arguments=self_test.QUICK, numbers=False).verdict
+    )
 
 
 def _captured_with(
@@ -352,7 +356,8 @@ def _captured_with(
     batch: Mapping[str, str] | None,
     numbers: bool,
 ) -> Capture:
-    require_known_version(_verdict_of)
+    if not private.is_known():
+        _test_version()
     if not 1 <= len(functions) <= 2:
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
@@ -459,13 +464,12 @@ def _capture(
 
 def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorder) -> RealRun:
     fresh = [a for a in c.assumptions if a.name == basis.FIRST_OPTIMIZER_STEP]
-    other = (
-        "the single device's batch is of all ranks' samples, which its own sampler does not give"
-        if c.batches_as_read
-        else fresh[0].text
-        if fresh
-        else ""
-    )
+    other = fresh[0].text if fresh else ""
+    if c.batches_as_read:
+        other = (
+            "the single device's batch is of all ranks' samples, which its own sampler does not "
+            "give"
+        )
     because = obstacle(step, c.model, c.decides, other, where.world)
     if because:
         return RealRun(because=because)
@@ -1149,8 +1153,7 @@ def _judged(
         mistake = only_printed(report) or c.mistake
     if mistake:
         report.likely_mistake = mistake
-        head, gap, rest = report.text.partition("\n\n")
-        report.text = f"{head.rstrip()}\n\nLikely mistake: {mistake}.\n{gap and chr(10)}{rest}"
+        report.text = with_second_paragraph(report.text, f"Likely mistake: {mistake}.")
     report.assumptions = [a.text for a in c.assumptions]
     report.not_compared = [str(n) for n in c.not_compared]
     report.seconds_capture = c.seconds

@@ -14,6 +14,7 @@ from typing import Any
 from ...report import Report
 from ..intercept.data_number import Question
 from ..trace.recording import CaptureError, DecidedByData, Recording
+from .wording import with_second_paragraph
 
 # Of what numbers are compared with: what is computed in another order differs by less.
 _SAME = 1e-12
@@ -128,8 +129,7 @@ def _told(answers: Answers, report: Report, ways: int, more: bool) -> str:
     else:
         rest = "others were not looked at" if more else f"one of {ways} that were verified"
         text += f"This is the program for {here}, {rest}."
-    head, gap, below = report.text.partition("\n\n")
-    return f"{head.rstrip()}\n\n{text}\n{gap and chr(10)}{below}"
+    return with_second_paragraph(report.text, text)
 
 
 def _places(answers: Answers) -> str:

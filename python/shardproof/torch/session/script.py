@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from ... import progress
 from ...program import ProgramError
-from ..compat.user_code import user_place
+from ..compat.user_code import is_pythons, user_place
 from ..distributed.mesh import Mesh
 from ..intercept.conversions import own_conversions
 from ..step.world import World
@@ -159,14 +159,6 @@ def _run(path: str, optimizers: OptimizerSteps) -> dict[str, Any]:
     return {}
 
 
-def _is_standard(file: str) -> bool:
-    """Whether a file is one of Python's own library."""
-    return file.startswith(_STANDARD) and "site-packages" not in file[len(_STANDARD) :]
-
-
-_STANDARD = os.path.dirname(os.__file__) + os.sep
-
-
 def _raised(path: str) -> str:
     """The last error that the script caught, and where it was raised.
 
@@ -182,7 +174,7 @@ def _raised(path: str) -> str:
             and place
             and isinstance(argument[1], Exception)
             and not isinstance(argument[1], StopIteration)
-            and not _is_standard(frame.f_code.co_filename)  # weakref tries and catches
+            and not is_pythons(frame.f_code.co_filename)  # weakref tries and catches
             and (not found or found[-1] is not argument[1])  # not where it only passes
         ):
             found.append(argument[1])

@@ -67,6 +67,12 @@ class Wording:
         report.text = head + gap + rest
 
 
+def with_second_paragraph(text: str, paragraph: str) -> str:
+    """A report's text with a paragraph after its first one."""
+    head, gap, rest = text.partition("\n\n")
+    return f"{head.rstrip()}\n\n{paragraph}\n{gap and chr(10)}{rest}"
+
+
 def wording(steps: Sequence[Any], mesh: str, files: bool) -> Wording:
     """steps: as `verify` is given them, one or two."""
     single = source_of(steps[0])

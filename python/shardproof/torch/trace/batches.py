@@ -201,6 +201,9 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
     counts = [len(b.samples) for b in batches]
     if len(shapes) < len(batches) or not counts[0] or len({len(s) for s in shapes}) > 1:
         return None
+    collated = {b.dims[path].dim for b in batches if path in b.dims}
+    if collated:
+        return _cut_along(shapes, collated.pop() if len(collated) == 1 else None, rank)
     dims = [
         d
         for d in range(len(shapes[0]))
@@ -208,10 +211,6 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
         and shapes[0][d] % counts[0] == 0
         and all(s[:d] + s[d + 1 :] == shapes[0][:d] + shapes[0][d + 1 :] for s in shapes)
     ]
-    found_by_calls = {b.dims[path].dim for b in batches if path in b.dims}
-    if found_by_calls:
-        found_dim = found_by_calls.pop() if len(found_by_calls) == 1 else None
-        return _cut_along(shapes, found_dim, rank)
     # the first that is as long as there are samples; else the first dimension, where each sample
     # has several rows
     exact = [d for d in dims if shapes[0][d] == counts[0]]
@@ -377,9 +376,14 @@ class Loaders:
         return found
 
     def collated(self, loader: Any, collate: Callable[[Any], Any], items: Any) -> Any:
-        """What the loader's collation makes of samples."""
+        """What the loader's collation makes of samples.
+
+        They are looked at where batches are read to see how the ranks' make the single device's,
+        and where the latter's are constants.
+        """
         known = self._by_id.get(id(loader))
-        if known is None or not isinstance(items, list):
+        planned = known is not None and known.key in self.shared
+        if known is None or not isinstance(items, list) or planned and not self.as_read:
             return collate(items)
         numbers = collation.real(items, self.side.numbers)
         known.digests = tuple(map(collation.digest, numbers)) if numbers is not None else ()

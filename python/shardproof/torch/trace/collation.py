@@ -3,9 +3,9 @@
 
 A batch of all ranks' samples is the ranks' batches, one after another along some dimension, if
 collation treats samples one by one. It need not: the edges of a batch of graphs are numbered
-through. So samples of the first batch are collated, with numbers, and
-tensors are compared: those of the samples, of others with other numbers, and of both together.
-Whoever has drawn anything meanwhile is put back.
+through. So samples of the first batch are collated, with numbers, and tensors are compared: those
+of the samples, of others with other numbers, and of both together. Whoever has drawn anything
+meanwhile is put back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def real(items: Sequence[Any], numbers: Numbers) -> list[Any] | None:
             return found.clone()
 
     try:
-        return [mapped(copy.copy(item), put) for item in items]
+        return _copies(items, put)
     except Exception:  # samples that cannot be copied are not looked at
         return None
 
@@ -54,15 +54,14 @@ def digest(item: Any) -> str:
     found = hashlib.sha256()
 
     def add(path: str, t: torch.Tensor) -> torch.Tensor:
-        with private.outside():
-            flat = t.detach().contiguous().reshape(-1)
-            found.update(f"{path} {t.dtype} {tuple(t.shape)}".encode())
-            if flat.numel():
-                found.update(flat.view(torch.uint8).numpy().tobytes())
+        flat = t.detach().contiguous().reshape(-1)
+        found.update(f"{path} {t.dtype} {tuple(t.shape)}".encode())
+        if flat.numel():
+            found.update(flat.view(torch.uint8).numpy().tobytes())
         return torch.empty(0)
 
     with private.outside():
-        found.update(repr(mapped(item, add)).encode())
+        found.update(repr(_copies([item], add)).encode())
     return found.hexdigest()
 
 
@@ -88,14 +87,15 @@ def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, Samples]:
     if collate in (default_collate, default_convert) or not items or _has_generator(collate):
         return {}
     try:
-        others = [mapped(copy.copy(item), lambda path, t: _other(t)) for item in items]
+        others = _copies(items, lambda path, t: _other(t))
         one, two, again, both, same = _collated(
             collate, (items, others, items, [*items, *others], [*items, *items])
         )
     except Exception:  # what a collation cannot do with these is no concern of the step
         return {}
     found: dict[str, Samples] = {}
-    rows: dict[int, list[str]] = collections.defaultdict(list)  # by their number, if none is drawn
+    # where nothing is drawn: by the number of rows, tensors and the dimension of these
+    rows: dict[int, dict[str, int]] = collections.defaultdict(dict)
     for path, t in one.items():
         if not all(path in other for other in (two, again, both, same)):
             continue
@@ -105,17 +105,15 @@ def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, Samples]:
                 n = t.shape[dim]
                 alone = torch.equal(both[path].narrow(dim, 0, n), same[path].narrow(dim, 0, n))
                 found[path] = Samples(dim, not alone)
-        elif dim is not None and torch.equal(torch.cat([t, two[path]], dim), both[path]):
-            found[path] = Samples(dim)
-            rows[t.shape[dim]].append(path)
-        else:
-            found[path] = Samples(None)
-            if dim is not None:
-                rows[t.shape[dim]].append(path)
-    for paths in rows.values():
-        dims = {p: d for p in paths if (d := _longer(one[p], two[p], both[p])) is not None}
-        parts = [tuple(torch.cat([one[p], two[p]], d) for p, d in dims.items())]
-        if _rows(parts[0], dims) == _rows(tuple(both[p] for p in dims), dims):
+            continue
+        found[path] = Samples(None)
+        if dim is not None:
+            rows[t.shape[dim]][path] = dim
+            if torch.equal(torch.cat([t, two[path]], dim), both[path]):
+                found[path] = Samples(dim)
+    for dims in rows.values():
+        parts = {p: torch.cat([one[p], two[p]], d) for p, d in dims.items()}
+        if _rows(parts, dims) == _rows(both, dims):
             found.update({p: Samples(d) for p, d in dims.items()})
     return found
 
@@ -155,18 +153,23 @@ def _longer(one: torch.Tensor, two: torch.Tensor, both: torch.Tensor) -> int | N
     return None
 
 
-def _rows(tensors: Sequence[torch.Tensor], dims: Mapping[str, int]) -> list[tuple[bytes, ...]]:
-    """The slices of all along their dimensions, in an order of their own."""
+def _rows(tensors: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> list[tuple[bytes, ...]]:
+    """The slices of these tensors along their dimensions, in an order of their own."""
     found = []
-    for t, dim in zip(tensors, dims.values()):
+    for path, dim in dims.items():
+        t = tensors[path]
         flat = t.movedim(dim, 0).reshape(t.shape[dim], -1).contiguous()
         found.append([row.view(torch.uint8).numpy().tobytes() for row in flat])
     return sorted(zip(*found))
 
 
-def _copies(items: Sequence[Any]) -> list[Any]:
-    """Samples, from which a collation may take something out."""
-    return [mapped(copy.copy(item), lambda path, t: t.clone()) for item in items]
+def _copies(
+    items: Sequence[Any], f: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, t: t.clone()
+) -> list[Any]:
+    """Samples, from which a collation may take something out, with f(path, tensor) in the place of
+    each tensor.
+    """
+    return [mapped(copy.copy(item), f) for item in items]
 
 
 def _tensors(data: Any) -> dict[str, torch.Tensor]:
@@ -181,11 +184,8 @@ def _tensors(data: Any) -> dict[str, torch.Tensor]:
 
 
 def _has_generator(collate: Any) -> bool:
-    return (
-        any(isinstance(x, torch.Generator) for x in vars(collate).values())
-        if hasattr(collate, "__dict__")
-        else False
-    )
+    kept = getattr(collate, "__dict__", {})
+    return any(isinstance(x, torch.Generator) for x in kept.values())
 
 
 @contextlib.contextmanager

@@ -232,11 +232,8 @@ class Randomness:
                 "random numbers that depend on data, or of an operator that is not known"
             )
         numbers = [x for x in (*values, *keywords.values()) if isinstance(x, (int, float))]
-        if what == "randint":
+        if what == "randint" or what == "random" and kind_of(call.outs[0].dtype) == "int":
             limits = [x for x in values if isinstance(x, int) and not isinstance(x, bool)]
-            self._below, self._limits = (limits[-1] if min(limits) >= 0 else None), limits
-        elif what == "random" and kind_of(call.outs[0].dtype) == "int":
-            limits = [x for x in values[1:] if isinstance(x, int) and not isinstance(x, bool)]
             if not limits and call.outs[0].dtype != torch.int64:
                 limits = [0, torch.iinfo(call.outs[0].dtype).max + 1]
             if limits and min(limits) >= 0:

@@ -33,6 +33,30 @@ TEST_F(Drawing, IndicesCoverTheirRange) {
   EXPECT_EQ(std::set<double>(few.begin(), few.end()).size(), 10u) << "no value comes twice";
 }
 
+TEST_F(Drawing, IntegersOfTwoValuesAreMasksOfPaddingWhereFreeOnesGiveNoValue) {
+  const Use use{.ranged = true, .low = 0, .high = 2};
+  const auto padded = draw({6, 5}, ElementKind::kInteger, use, false, {.style = 1});
+  std::set<int> lengths;
+  for (std::size_t row = 0; row < 6; ++row) {
+    int ones = 0;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const double x = padded[row * 5 + i];
+      if (i > 0) {
+        EXPECT_LE(x, padded[row * 5 + i - 1]) << "no one comes after a zero";
+      }
+      ones += x == 1 ? 1 : 0;
+    }
+    EXPECT_GE(ones, 1);
+    lengths.insert(ones);
+  }
+  EXPECT_GT(lengths.size(), 1u);
+  const std::vector<double> ones(30, 1), zeros(30, 0);
+  EXPECT_EQ(draw({6, 5}, ElementKind::kInteger, use, false, {.style = 2}), ones);
+  EXPECT_EQ(draw({6, 5}, ElementKind::kInteger, use, false, {.style = 3}), zeros);
+  EXPECT_EQ(draw({6, 5}, ElementKind::kInteger, use, false, {.style = 4}),
+            draw({6, 5}, ElementKind::kInteger, use, false));
+}
+
 TEST_F(Drawing, ParametersKeepTheSizeOfWhatTheyMultiply) {
   double squares = 0;
   const auto w = draw({50, 400}, ElementKind::kReal, {}, true);

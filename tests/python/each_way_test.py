@@ -9,6 +9,7 @@ import torch
 from shardproof.torch.session.each_way import MOST_WAYS, each_way
 from shardproof.torch.trace.recording import CaptureError, DecidedByData
 from torch.nn.parallel import DistributedDataParallel as DDP
+from whole_scripts_test import verified
 
 
 def clipped(scale, reduced=True, each=False):
@@ -187,6 +188,66 @@ class Ways(unittest.TestCase):
         met = DecidedByData("first", places=["", ""])
         with self.assertRaisesRegex(DecidedByData, "first"):
             each_way(met, lambda answers: self.fail("there is nothing to answer"))
+
+
+SCRIPT = """
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 2))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+one = dist.get_world_size() == 1
+for x, y in DataLoader(data, 2, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    BODY
+"""
+
+
+class ScriptsThatSkipSteps(unittest.TestCase):
+    def report(self, body):
+        return verified(SCRIPT.replace("BODY", body))
+
+    def test_a_large_norm(self):
+        for body in (
+            "if norm.item() < 10: optimizer.step()",
+            "if norm > 10: continue\n    optimizer.step()",
+        ):
+            with self.subTest(body):
+                report = self.report(body)
+                self.assertEqual("EQUIVALENT", report.verdict, report)
+                self.assertIn("Each of the 2 programs", report.text)
+
+    def test_a_step_that_is_wrong(self):
+        body = (
+            "if norm.item() < 10:\n"
+            "        optimizer.param_groups[0]['lr'] *= 1 if one else 2\n"
+            "        optimizer.step()"
+        )
+        report = self.report(body)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+    def test_ranks_that_do_something_where_there_is_no_step(self):
+        body = (
+            "if norm.item() < 10: optimizer.step()\n"
+            "    elif not one:\n"
+            "        with torch.no_grad(): model.module.weight.mul_(0.5)"
+        )
+        report = self.report(body)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.assertIn("no at", report.text)
+
+    def test_ranks_that_step_all_the_same(self):
+        report = self.report("if norm.item() < 10 or not one: optimizer.step()")
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+    def test_a_norm_of_its_own(self):
+        body = "own = (model(x) - y).square().mean().item()\n    if own < 10: optimizer.step()"
+        report = self.report(body)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.assertIn("the number that decides at", report.text)
 
 
 if __name__ == "__main__":

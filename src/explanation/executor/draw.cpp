@@ -14,6 +14,15 @@ std::uint64_t bits(std::uint64_t key, std::int64_t element, std::uint64_t seed) 
   return mixed(mixed(key ^ mixed(seed)) + static_cast<std::uint64_t>(element));
 }
 
+// Which of two values integers are in the first styles after 0. Where all scores of a row are masked,
+// a model has no value: one that is drawn freely leaves no row of a long batch alone.
+enum class TwoValues { kFree, kPadded, kAllHigh, kAllLow };  // kPadded: the higher one, then the lower
+
+TwoValues twoValuesOf(const Use& use, const Draw& draw) {
+  if (use.high - use.low != 2 || draw.style == 0 || draw.style > 3) return TwoValues::kFree;
+  return static_cast<TwoValues>(draw.style);
+}
+
 // In (0, 1), never a round number.
 double unit(std::uint64_t b) { return (static_cast<double>(b >> 12) + 0.5) * 0x1p-52; }
 
@@ -62,6 +71,17 @@ std::int64_t indexAt(const Use& use, std::uint64_t key, std::int64_t i, std::uin
   return use.low + static_cast<std::int64_t>(product % static_cast<Wide>(range));
 }
 
+std::int64_t integerAt(const Drawn& what, const Draw& draw, std::int64_t i) {
+  const TwoValues how = twoValuesOf(what.use, draw);
+  if (how == TwoValues::kFree) return indexAt(what.use, what.key, i, draw.seed);
+  const std::int64_t length = what.shape.empty() ? 1 : what.shape.back();
+  const std::uint64_t seen =
+      1 + bits(what.key, i / length, draw.seed) % static_cast<std::uint64_t>(length);
+  const bool high = how == TwoValues::kAllHigh ||
+                    (how == TwoValues::kPadded && i % length < static_cast<std::int64_t>(seen));
+  return high ? what.use.high - 1 : what.use.low;
+}
+
 template <class T>
 void drawReals(const Drawn& what, const Draw& draw, std::int64_t size, T* to) {
   const Reals reals = realsOf(what, draw);
@@ -90,7 +110,7 @@ Value<T> drawn(Memory& memory, const Drawn& what, const Draw& draw) {
   const std::uint64_t key = what.key, seed = draw.seed;
   if (what.element == ElementKind::kInteger) {
     forEach(v.size(),
-            [&](std::int64_t i) { to[i] = fromInteger<T>(indexAt(what.use, key, i, seed)); });
+            [&](std::int64_t i) { to[i] = fromInteger<T>(integerAt(what, draw, i)); });
     return v;
   }
   if constexpr (kIsField<T>) {

@@ -253,8 +253,11 @@ def _broadcast(
     shape: tuple[int, ...],
     kind: str,
 ) -> Value:
+    sent = given
+    if isinstance(given, Known) and exchange.size > 1:
+        sent = Known(given.data)  # all have the root's: that is no array of a rank's own
     return _received_constant(
-        recorder.groups, exchange, root, given, exchange.broadcast(given, root, shape, kind)
+        recorder.groups, exchange, root, given, exchange.broadcast(sent, root, shape, kind)
     )
 
 

@@ -15,6 +15,7 @@ from ..terms import arithmetic as ar
 from ..terms.graph import Graph
 from ..terms.values import Filled, Known, Named, Unsupported, Value, numel
 from .mesh import Mesh
+from .shared_constants import SharedConstants
 
 _REDUCTIONS = {"sum": "sum", "avg": "mean", "max": "max", "min": "min"}
 
@@ -55,6 +56,7 @@ class Groups:
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
         self.barriers = 0  # of all ranks
+        self.constants = SharedConstants(self.mailbox, rank)
 
     def meets(
         self, comm: str, ranks: tuple[int, ...], operator: str, loc: str, tag: int = 0
@@ -147,18 +149,19 @@ class Exchange:
             n = self.real(v, name)
             return self._product(self.all_gather(self.g.reshape(n, (1,) + n.shape)), n.shape)
         n = self.real(v, _reduce_name(name))
+        comm = self._comm()
         result = self.g.one(
             "all_reduce",
             [n],
             n.shape,
             {"reduce": _reduce_name(name)},
             n.kind,
-            comm=self._comm(),
+            comm=comm,
             **self.fields,
         )
         if name in ("sum", "avg", "premul_sum"):
             result.of_class = n.of_class
-        return result
+        return self._of_constants(comm, _reduce_name(name), v, result)
 
     def all_gather(self, v: Value) -> Value:
         """Along dimension 0 of the shape it was made in."""
@@ -169,9 +172,13 @@ class Exchange:
         if not n.shape:
             n = self.g.named(self.g.reshape(n, (1,)))
         shape = (n.shape[0] * self.size,) + n.shape[1:]
-        return self.g.one(
-            "all_gather", [n], shape, {"dim": 0}, n.kind, comm=self._comm(), **self.fields
-        )
+        comm = self._comm()
+        result = self.g.one("all_gather", [n], shape, {"dim": 0}, n.kind, comm=comm, **self.fields)
+        return self._of_constants(comm, "gather", self.g.reshape(v, n.shape), result)
+
+    def _of_constants(self, comm: str, how: str, v: Value, result: Named) -> Value:
+        constants: SharedConstants = self.recorder.groups.constants
+        return constants.result(comm, self.ranks, how, v, result)
 
     def reduce_scatter(self, v: Value, reduction: tuple[str, float | None]) -> Value:
         name, factor = reduction

@@ -704,16 +704,18 @@ def _tie(
         local.shape,
         box,
         tracked.name if tracked.role == "output" else "",
-        guess=_guess(tracked, box),
+        guess=_guess(side, tracked, box),
     )
 
 
-def _guess(tracked: TrackedTensor, box: Box) -> str:
+def _guess(side: Recording, tracked: TrackedTensor, box: Box) -> str:
     """What a cut point was concluded from that may be otherwise; "" where it is known."""
     if tracked.role != CUT_POINT:
         return ""
     if tracked.gradient or "grad of backward" in tracked.name and (box.total or box.divisor != 1):
         return "the scale of a gradient before it is reduced"
+    if not box.low and any(side.mesh.sizes[a] > 1 for a in (*side.cuts, *side.spread)):
+        return "a module's result without dimensions, as the loss of a rank's own samples is"
     return ""
 
 
@@ -762,7 +764,7 @@ def _of_another_call(
         local.shape,
         dataclasses.replace(box, low=(position % parts * local.shape[0], *box.low[1:])),
         axes=axes,
-        guess=_guess(tracked, box),
+        guess=_guess(side, tracked, box),
     )
 
 

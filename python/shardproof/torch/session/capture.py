@@ -27,6 +27,7 @@ from ...program import verify_files
 from ...report import Defect, Report
 from ..compat import private
 from ..distributed.mesh import Mesh, RankClasses
+from ..distributed.shared_constants import constants_apart
 from ..export.agreement import (
     OtherBatches,
     ReadApart,
@@ -50,18 +51,20 @@ from ..trace.end_of_step import AS_IT_WAS
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
-from .each_way import check_questions, each_way
+from .each_way import Answers, check_questions, each_way
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .ranks_apart import problem, ranks_apart, same_problem
 from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
 from .rest_of_step import (
+    NoStep,
     OneMoreStep,
     check_copies,
     check_ended,
     check_one_step,
     check_second_step,
+    check_steps,
     copies_apart,
     counted_apart,
     less_of_script,
@@ -376,6 +379,7 @@ def _captured_with(
                 without_rest=less.get("without_rest", ""),
                 one_step=less.get("one_step", ""),
                 answers=less.get("answers", ()),
+                no_step=less.get("no_step", False),
             ),
             numbers,
         )
@@ -685,6 +689,7 @@ def _begun(
             for text, loc in side.hazards.items():
                 raise Hazard(f"rank {side.rank}: {text}", loc, "")
         check_questions(single, sides)
+        check_steps(single, sides)
         check_ended(single, sides, steps[0] is steps[-1])
         check_copies(single, sides)
         check_second_step(single, sides, initial_state.loaders or {})
@@ -790,7 +795,9 @@ def _begun(
     ]
     not_compared += missing_copies + shown_later(
         (single, *sides),
-        initial_state.one_step or ("--steps asks for no more" if single.exact_steps else ""),
+        initial_state.one_step
+        or ("--steps asks for no more" if single.exact_steps else "")
+        or ("no optimizer steps with these answers about data" if initial_state.no_step else ""),
     )
     not_compared += _other_results(single, sides, model)
     for a, stretches in rank_classes.items():
@@ -948,6 +955,14 @@ def _check_layouts(
     CaptureError.
     """
     recorded = {side.rank: side for side in sides}
+    if (found := constants_apart({side.rank: side.shared_constants for side in sides})) is not None:
+        comm, taker, giver = found
+        layouts = recorded[taker].layouts.get(comm.partition(".")[0])
+        at = f"{layouts.loc}: " if layouts is not None else ""
+        raise CaptureError(
+            f"{at}rank {taker} goes by a number that rank {giver} gave when it was recorded first, "
+            f"and rank {giver} gives another one in the end"
+        )
     for side in sides:
         for comm, mine in side.layouts.items():
             for r in mine.ranks[:1]:
@@ -1078,7 +1093,7 @@ def verify(
         try:
             return judged_once(labels, **less)
         except DecidedByData as e:
-            return each_way(e, lambda answers: judged_once(labels, answers=answers, **less))
+            return each_way(e, lambda answers: _judged_way(judged_once, labels, answers, less))
 
     report, made = judged(labels)
     undecided = "it was not decided whether that is the same"
@@ -1106,6 +1121,19 @@ def verify(
     if keep is not None:
         made.write(keep)
     return report
+
+
+def _judged_way(
+    judged: Callable[..., tuple[Report, Capture | None]],
+    labels: _Labels,
+    answers: Answers,
+    less: Mapping[str, Any],
+) -> tuple[Report, Capture | None]:
+    """The report on the program with these answers, and its capture."""
+    try:
+        return judged(labels, answers=answers, **less)
+    except NoStep:
+        return judged(labels, answers=answers, no_step=True, **less)
 
 
 # What `shardproof verify` takes at most, if no --timeout says another number; and what is left for
@@ -1270,6 +1298,7 @@ def _hazardous(e: Hazard) -> Report:
         "async": "what the step computes depends on when its communication happens",
         "random": "ranks draw other random numbers than one device could",
         "batch": "ranks read other samples than they should",
+        "steps": "ranks make other steps of their optimizers than the single device",
     }
     raw = {
         "verdict": "not-equivalent",

@@ -168,6 +168,8 @@ class _Recorder:
             try:
                 return self._run(rank)
             except MissingMetadata as e:
+                if e.peer == rank and len(self.mailbox) > before:
+                    continue
                 if e.peer in waiting and len(self.mailbox) == before:
                     raise CaptureError(f"rank {rank}: {e}") from None
                 if e.peer in waiting:

@@ -10,6 +10,9 @@ and printed. So the script goes on until it begins its next step. That is the fi
 * an optimizer steps;
 * it ends.
 
+Where no optimizer steps by what the script decides by data (`if norm.item() < 10: step`), the
+program ends where the script asks for its next batch, or calls its model for it.
+
 What follows the step is recorded as a part of it. Where that cannot be followed, all is recorded
 anew without it (`InitialState.without_rest`): the step's own verdict does not depend on it.
 
@@ -40,7 +43,7 @@ from ..terms.assumptions import Assumption, NotCompared
 from ..trace.batches import Key, Shared
 from ..trace.end_of_step import MADE
 from ..trace.initial_state import InitialState
-from ..trace.recording import CaptureError, Recording
+from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
 
 _HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
 MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
@@ -48,6 +51,10 @@ MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait 
 
 class Stepped(BaseException):
     """Ends the script."""
+
+
+class NoStep(CaptureError):
+    """No optimizer of a script steps with these answers about data (`InitialState.answers`)."""
 
 
 class OptimizerSteps:
@@ -135,6 +142,8 @@ class Steps(OptimizerSteps):
         self.side.end.exact_steps = wanted is not None
         self.in_rest = False  # all have stepped, and the script goes on
         self.begun = False  # a step: it has asked for a batch or called a model
+        self.idle = False  # it has begun its next iteration without a step, as it is to be recorded
+        self.batches_without_step = 0  # since it has decided something by data
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
@@ -169,6 +178,28 @@ class Steps(OptimizerSteps):
     def _asks(self) -> None:
         self.begun = True
         self._end("it asks for its next batch")
+        recorder = self.side.recorder
+        if self.done or not (recorder.answered or recorder.decisions):
+            return
+        self.batches_without_step += 1
+        if self.side.initial_state.no_step:
+            self._goes_on_without_step("it asks for its next batch")
+        elif self.batches_without_step == MOST_STEPS:
+            self._stop()
+
+    def _goes_on_without_step(self, how: str) -> None:
+        self.idle = self.side.end.without_step = True
+        self._all_done()
+        self._end(how)
+
+    def without_step(self, path: str) -> CaptureError | None:
+        """What a script is refused for that decides by data and makes no step."""
+        text = f"{path} makes no step of an optimizer, and decides by data what it does"
+        recorder = self.side.recorder
+        if recorder.answered:
+            return NoStep(text)
+        places = list(dict.fromkeys(d.asked for d in recorder.decisions if d.asked))
+        return DecidedByData(f"{text} at {listed(places)}", places=places) if places else None
 
     def _begins(self) -> None:
         self._end("an optimizer steps again")
@@ -188,6 +219,8 @@ class Steps(OptimizerSteps):
         if any(True for _ in module.parameters()):
             self.begun = True
             self._end("it calls a model again")
+            if self.side.initial_state.no_step and self.side.recorder.answered and not self.done:
+                self._goes_on_without_step("it calls a model again")
 
     def _end(self, how: str) -> None:
         """The script begins its next step, where it has made all that are looked at."""
@@ -198,6 +231,9 @@ class Steps(OptimizerSteps):
 
     def ended(self, left: Mapping[str, Any]) -> None:
         """The script has ended by itself. left: the variables that it leaves."""
+        if self.side.initial_state.no_step and not self.done and not self.stopped:
+            self.idle = self.side.end.without_step = self.in_rest = True
+            self.side.end.stepped()
         if self.in_rest and not self.stopped:
             self.side.ended = "it ends", ""
             self.side.end.ends(left)
@@ -216,7 +252,7 @@ class Steps(OptimizerSteps):
                     self.side.initial_state.why_more,
                 )
             )
-        for o in self.there:
+        for o in self.there if not self.idle else ():
             size = sum(len(group["params"]) for group in o.param_groups)
             what = f"{type(o).__name__} of {size} parameters"
             if not self.count(o):
@@ -251,7 +287,7 @@ def check_one_step(sides: Sequence[Recording]) -> None:
     """Raises OneMoreStep where that may show something."""
     for side in sides:
         state = side.initial_state
-        asked = state.one_step or side.exact_steps
+        asked = state.one_step or side.exact_steps or state.no_step
         if side.shown_later and side.steps == 1 and not asked:
             raise OneMoreStep(" and ".join(side.shown_later))
 
@@ -312,6 +348,20 @@ def check_ended(single: Recording, sides: Sequence[Recording], one_script: bool)
             ways = [f"{how}{f' at {loc}' if loc else ''}" for how, loc in (first, side.ended)]
             raise CaptureError(
                 f"rank {sides[0].rank} goes on until {ways[0]}, and {who} until {ways[1]}"
+            )
+
+
+def check_steps(single: Recording, sides: Sequence[Recording]) -> None:
+    """Whether optimizers step is the same on all, where data decide it. Raises Hazard."""
+    for side in sides:
+        if side.without_step != single.without_step:
+            here, there = ("no step", "a step") if side.without_step else ("a step", "no step")
+            raise Hazard(
+                f"with these answers about data rank {side.rank} makes {here} of an optimizer, and "
+                f"the single device {there}",
+                side.answered[0][0] if side.answered else "",
+                "",
+                "steps",
             )
 
 
@@ -407,6 +457,7 @@ def schedules_apart(
 
 
 __all__ = [
+    "NoStep",
     "OneMoreStep",
     "OptimizerSteps",
     "Stepped",
@@ -415,6 +466,7 @@ __all__ = [
     "check_ended",
     "check_one_step",
     "check_second_step",
+    "check_steps",
     "copies_apart",
     "counted_apart",
     "less_of_script",

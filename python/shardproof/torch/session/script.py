@@ -43,12 +43,16 @@ from .rest_of_step import OptimizerSteps, Stepped, Steps
 class _Labelled:
     """A stream on which each line begins with the process that prints it."""
 
-    def __init__(self, stream: Any, label: str) -> None:
+    def __init__(self, stream: Any, label: str, known: int) -> None:
+        """known: so many characters were written before."""
         self.stream, self.label, self.begins = stream, label, True
+        self.known, self.written = known, 0
 
     def write(self, text: str) -> int:
         progress.clear()
-        for line in text.splitlines(keepends=True):
+        new = text[max(0, self.known - self.written) :]
+        self.written += len(text)
+        for line in new.splitlines(keepends=True):
             self.stream.write(f"{self.label}{line}" if self.begins else line)
             self.begins = line.endswith("\n")
         return len(text)
@@ -60,27 +64,32 @@ class _Labelled:
 class _Prints:
     """What a script prints, once for each process that it would have.
 
-    A process may be recorded several times, and further times in processes of its own.
+    A process may be recorded several times, and further times in processes of its own. So may what
+    it writes to the standard error be, as bars of progress.
     """
 
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.process = quiet, os.getpid()
         self.done: set[tuple[int, int]] = set()
+        # characters of those that were stopped, to be recorded once more
+        self.begun: dict[tuple[int, int], int] = {}
 
     @contextlib.contextmanager
     def of(self, world: World) -> Iterator[None]:
         who = world.size, world.rank
         label = "[single device] " if world.single else f"[rank {world.rank}] "
         shown = not self.quiet and who not in self.done and os.getpid() == self.process
-        self.done.add(who)
         with contextlib.ExitStack() as stack:
-            out: Any = (
-                _Labelled(sys.stdout, label)
-                if shown
-                else stack.enter_context(open(os.devnull, "w"))
-            )
+            labelled = _Labelled(sys.stdout, label, self.begun.get(who, 0))
+            out: Any = labelled if shown else stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stdout(out))
-            yield
+            if not shown:
+                stack.enter_context(contextlib.redirect_stderr(out))
+            try:
+                yield
+                self.done.add(who)
+            finally:
+                self.begun[who] = max(labelled.written, labelled.known)
 
 
 def script_step(
@@ -113,8 +122,8 @@ def script_step(
                     e.raised_on = "the single device" if world.single else f"rank {world.rank}"  # type: ignore[attr-defined]
                 raise
             optimizers.ended(left)
-            if optimizers.there and not optimizers.done:
-                raise CaptureError(
+            if optimizers.there and not optimizers.done and not optimizers.idle:
+                raise optimizers.without_step(path) or CaptureError(
                     f"{path} ended before any of its optimizers stepped{_raised(path)}"
                 )
         optimizers.leave_out()
@@ -354,16 +363,16 @@ def main(argv: list[str] | None = None) -> int:
             accept=options.accept,
             allow_uncompared=options.allow_uncompared,
         )
-    except (CaptureError, ProgramError, ValueError) as e:
-        print(f"shardproof.torch: {e}", file=sys.stderr)
-        return 2
     except Exception as e:
+        where = getattr(e, "raised_on", "")
+        if isinstance(e, (CaptureError, ProgramError)) or isinstance(e, ValueError) and not where:
+            print(f"shardproof.torch: {e}", file=sys.stderr)
+            return 2
         # the script's own, as Python shows it: from where the script begins
         trace = e.__traceback__
         while trace is not None and not user_place(trace.tb_frame):
             trace = trace.tb_next
         traceback.print_exception(type(e), e, trace or e.__traceback__)
-        where = getattr(e, "raised_on", "")
         script = options.script
         hint = ""
         if where == "the single device" and options.single is not None:

@@ -163,6 +163,14 @@ def rest_of_script(
     further step shows, where one was recorded for that.
     """
     most = max(steps, default=1)
+    if not most:
+        at = f" until {ended[0]}{f' at {ended[1]}' if ended[1] else ''}" if ended else ""
+        return Assumption(
+            "rest-of-script",
+            Kind.CHECKABLE,
+            "with these answers about data no optimizer steps: what the script does was verified"
+            f"{at}, with models, optimizers and gradients as they are then",
+        )
     first = f"first {most} steps" if most > 1 else "first step"
     if len(steps) <= 1:
         what = first.replace("step", "optimizer step")

@@ -49,6 +49,8 @@ class InitialState:
     batches of ranks make the single device's (batches.py); None where that is to be found out.
     batches_as_read: these are constants, not inputs.
     answers: to what the program asks of data at a line, FILE:LINE and the answer (decisions.py).
+    no_step: no optimizer of a script steps with these answers, and it is recorded until its next
+    iteration.
     requested: mesh axis -> CONCAT or SAME, as the user says of its ranks' batches.
 
     without_rest: why what follows a script's step is not recorded; empty: it is. ranks_apart: ranks
@@ -66,6 +68,7 @@ class InitialState:
     loaders: Mapping[Key, Shared] | None = None
     batches_as_read: bool = False
     answers: tuple[tuple[str, bool], ...] = ()
+    no_step: bool = False
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
     without_rest: str = ""
     ranks_apart: str = ""

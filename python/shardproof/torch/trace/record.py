@@ -307,6 +307,7 @@ def _recorded(
         hazards=recorder.hazards,
         unused=side.unused,
         layouts=recorder.groups.layouts,
+        shared_constants=recorder.groups.constants.used,
         groups_made=tuple(groups_made),
         changed=frozenset(side.end.changed),
         initial_state=initial_state,
@@ -342,6 +343,7 @@ def _recorded(
         shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
+        without_step=side.end.without_step,
         clues=side.end.noticing.clues,
         gave_in_step=recorder.gave_in_step,
     )

@@ -242,6 +242,31 @@ class Recorder(Memory, private.TorchDispatchMode):
             todo += new
         return False
 
+    def _of_shared_constants(self, v: Value | None) -> list[str]:
+        """The results of communication that a value is computed of, where that is all, and each is
+        one of constants that is not known yet.
+        """
+        open_results = self.groups.constants.open if self.groups is not None else {}
+        if not open_results or not isinstance(v, Named):
+            return []
+        found: dict[str, None] = {}
+        todo, seen = [v.name], {v.name}
+        while todo:
+            name = todo.pop()
+            node = self.g.producer(name)
+            if name in open_results:
+                found[name] = None
+            elif node is None:
+                if self.g.tensors.get(name, {}).get("kind") != "constant":
+                    return []
+            elif node["op"] in COMMUNICATION:
+                return []
+            else:
+                new = [x for x in node["in"] if x is not None and x not in seen]
+                seen.update(new)
+                todo += new
+        return list(found)
+
     # ---- where we are ----
     def where(self) -> str:
         """The module's path and the user's file and line; of the forward operator while backward
@@ -511,7 +536,9 @@ class Recorder(Memory, private.TorchDispatchMode):
                 else float(v.fill)
             )
         if isinstance(v, Known) and numel(v.shape) == 1:
-            return v.data.item()
+            with private.outside():
+                return v.data.item()
+        self.groups.constants.want(self._of_shared_constants(v))
         drawn = self.drawn.of(t)
         with private.outside():
             number = drawn.item() if drawn is not None else None

@@ -11,6 +11,7 @@ from typing import Any
 from ..compat.refusals import refuse
 from ..distributed.exchange import Layouts
 from ..distributed.mesh import Mesh
+from ..distributed.shared_constants import Used
 from ..step.tracked_tensors import TrackedTensor
 from ..step.world import World
 from ..terms.assumptions import Assumption, NotCompared
@@ -47,7 +48,8 @@ class Hazard(CaptureError):
 
     kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
     `random`, ranks draw other random numbers than one device could; `batch`, ranks read other
-    samples than they should. loc: where.
+    samples than they should; `steps`, ranks make a step of an optimizer where the single device
+    makes none, or the other way round. loc: where.
     """
 
     def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
@@ -120,6 +122,7 @@ class Recording:
     unused: list[str]  # parameters that DistributedDataParallel found not used, in order
     # communication -> the layout of its tensors in memory, where that matters
     layouts: dict[str, Layouts]
+    shared_constants: Used
     # their ranks, in the order in which process groups were made
     groups_made: tuple[tuple[int, ...], ...] = ()
     changed: frozenset[str] = frozenset()  # buffers that the step changes
@@ -180,6 +183,7 @@ class Recording:
     # numbers of optimizers, by name: at the end, and before what follows a script's step
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)
+    without_step: bool = False  # no optimizer of a script steps, as data decide
     # what tells a common mistake
     clues: Clues = dataclasses.field(default_factory=Clues)
     # whether Tensor.item() gave numbers that depend on data before what follows a script's step

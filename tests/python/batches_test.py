@@ -120,8 +120,8 @@ class Collation(unittest.TestCase):
         dims = {"x": collation.Samples(None), "y": collation.Samples(1)}
         both = tuple(Batch((0, 1), shapes, dims=dims) for _ in range(2))
         self.assertIsNone(cut_of(both, "x", 0))
-        self.assertEqual(Cut(1, 4, (2, 8)), cut_of(both, "y", 1))
-        self.assertEqual(Cut(0, 4, (8, 4)), cut_of(both, "z", 1))
+        self.assertEqual(Cut(1, 4, (2, 8), 4), cut_of(both, "y", 1))
+        self.assertEqual(Cut(0, 4, (8, 4), 4), cut_of(both, "z", 1))
 
 
 class AsTheyWereRead(unittest.TestCase):
@@ -170,26 +170,35 @@ def batch(samples, **shapes):
 class Places(unittest.TestCase):
     def test_rows_follow_each_other(self):
         both = batch(4, x=(4, 6)), batch(4, x=(4, 6))
-        self.assertEqual(Cut(0, 0, (8, 6)), cut_of(both, "x", 0))
-        self.assertEqual(Cut(0, 4, (8, 6)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(0, 0, (8, 6), 4), cut_of(both, "x", 0))
+        self.assertEqual(Cut(0, 4, (8, 6), 4), cut_of(both, "x", 1))
 
     def test_uneven_batches(self):
         both = batch(4, x=(4, 6)), batch(3, x=(3, 6))
-        self.assertEqual(Cut(0, 4, (7, 6)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(0, 4, (7, 6), 3), cut_of(both, "x", 1))
+
+    def test_tensors_that_are_padded_to_lengths_of_their_own(self):
+        dims = {"x": collation.Samples(0, ordered=True)}
+        both = tuple(Batch((0, 1), {"x": Loaded((2, n), "")}, dims=dims) for n in (5, 7))
+        self.assertEqual(Cut(0, 2, (4, 7), 2, (5, 7)), cut_of(both, "x", 1))
+        self.assertEqual((2, 7), cut_of(both, "x", 1).shape(single=False))
+        dims["x"] = collation.Samples(0)  # in another order together
+        self.assertIsNone(cut_of(both, "x", 1))
+        self.assertIsNone(cut_of((batch(2, x=(2, 5)), batch(2, x=(2, 7))), "x", 1))
 
     def test_several_rows_of_a_sample(self):
         both = batch(2, x=(4, 6)), batch(1, x=(2, 6))
-        self.assertEqual(Cut(0, 4, (6, 6)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(0, 4, (6, 6), 2), cut_of(both, "x", 1))
 
     def test_samples_in_another_dimension(self):
         both = batch(4, x=(9, 4)), batch(4, x=(9, 4))
-        self.assertEqual(Cut(1, 4, (9, 8)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(1, 4, (9, 8), 4), cut_of(both, "x", 1))
 
     def test_the_dimension_that_is_as_long_as_there_are_samples(self):
         both = batch(4, x=(8, 4)), batch(4, x=(8, 4))
-        self.assertEqual(Cut(1, 4, (8, 8)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(1, 4, (8, 8), 4), cut_of(both, "x", 1))
         both = batch(4, x=(4, 4)), batch(4, x=(4, 4))
-        self.assertEqual(Cut(0, 4, (8, 4)), cut_of(both, "x", 1))
+        self.assertEqual(Cut(0, 4, (8, 4), 4), cut_of(both, "x", 1))
 
     def test_no_place(self):
         for shapes in (((4, 7), (4, 9)), ((), ()), ((3,), (3,)), ((4, 6), (4,))):
@@ -428,6 +437,22 @@ class Batches(unittest.TestCase):
             "CONDITIONAL", sp.verify(lambda w: step(w, False), mesh="dp=2"), "samples of each rank"
         )
 
+    def test_arrays_of_one_number(self):
+        """Flags of samples that happen to be equal on one rank are samples all the same."""
+
+        def step(world, scale=1):
+            model = DDP(torch.nn.Linear(6, 4))
+            x = torch.from_numpy(np.arange(24, dtype=np.float32).reshape(4, 6) + 24 * world.rank)
+            done = [world.rank] * 4 * 2 if not world.single else [0, 1] * 4
+            weights = torch.tensor(done, dtype=torch.float32).reshape(4, 2)[:, :1]
+            loss = model(x.to("cuda")).square() * (1 - weights.to("cuda"))
+            (loss.mean() * (1 if world.single else scale)).backward()
+
+        report = sp.verify(step, mesh="dp=2")
+        self.check("CONDITIONAL", report, "samples of each rank")
+        wrong = sp.verify(lambda w: step(w, 2), mesh="dp=2")
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
+
     def test_arrays_that_are_not_moved(self):
         def step(world, cut):
             model = DDP(torch.nn.Linear(6, 4))
@@ -536,6 +561,36 @@ class Batches(unittest.TestCase):
         self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"), "along dimension 1")
         self.dim = 1
         self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh="dp=2").verdict)
+
+    def test_samples_of_several_lengths(self):
+        """Each rank pads to the longest of its own."""
+        lengths = [3, 5, 4, 2, 5, 3, 2, 4] * 2
+        data = [(torch.randn(n, 6), torch.tensor(n)) for n in lengths]
+
+        def collate(samples):
+            x = torch.nn.utils.rnn.pad_sequence([x for x, _ in samples], batch_first=True)
+            sizes = torch.stack([n for _, n in samples])
+            return {"x": x, "seen": torch.arange(x.shape[1]) < sizes[:, None]}
+
+        def step(world, of_tokens=False):
+            sampler = DistributedSampler(data, shuffle=False)
+            loader = DataLoader(data, 2, sampler=sampler, collate_fn=collate)
+            model = DDP(torch.nn.Linear(6, 1))
+            for batch in loader:
+                seen = batch["seen"].float()
+                each = model(batch["x"]).squeeze(-1).square() * seen
+                if of_tokens:
+                    loss = each.sum() / seen.sum()
+                else:
+                    loss = (each.sum(1) / (1 + seen.sum(1))).mean()
+                loss.backward()
+                break
+
+        report = sp.verify(step, mesh="dp=2")
+        self.check("CONDITIONAL", report, "to lengths of their own (4, 5)")
+        self.assertIn("x [2, 4, 6], seen [2, 4]", report.text)
+        wrong = sp.verify(lambda w: step(w, of_tokens=True), mesh="dp=2")
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
 
     def test_loaders_on_other_lines(self):
         def step(world):

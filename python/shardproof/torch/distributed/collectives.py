@@ -148,12 +148,25 @@ def _c10d_all_gather_base(recorder: Any, args: Any, out: Any) -> None:
     gather_into(recorder, args[0], args[1], Exchange(recorder, private.group_ranks(args[2])))
 
 
+def _moved(recorder: Any, exchange: Exchange, t: torch.Tensor) -> Value:
+    """What a rank gives to others as it is. Memory that it has never written, as where a list is
+    padded to the number of ranks, holds any numbers: an input that the single device does not have.
+    What depends on them cannot be what it computes.
+    """
+    v: Value = recorder.read(t)
+    if exchange.size > 1 and isinstance(v, Poison) and v.reason.hazard:
+        g = recorder.g
+        v = g.declare(f"%unwritten.{len(g.tensors)}", tuple(t.shape), _kind(t), "input")
+        recorder.write(t, v)
+    return v
+
+
 def _c10d_all_gather(recorder: Any, args: Any, out: Any) -> None:
     """Lists of tensors. Owners broadcast those of unequal shapes, which NCCL takes."""
     ranks = private.group_ranks(args[2])
     exchange = Exchange(recorder, ranks)
     for targets, source in zip(args[0], args[1]):
-        v = recorder.read(source)
+        v = _moved(recorder, exchange, source)
         g = recorder.g
         if len({tuple(t.shape) for t in targets}) > 1:
             for root, t in zip(ranks, targets):
@@ -231,7 +244,7 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     root = _root(recorder, ranks, args[2])
     for t in args[0]:
         mine = recorder.groups.rank == root
-        v = recorder.read(t) if mine or exchange.size == 1 else None
+        v = _moved(recorder, exchange, t) if mine or exchange.size == 1 else None
         if not t.is_complex():
             recorder.write(t, _broadcast(recorder, exchange, root, v, tuple(t.shape), _kind(t)))
             continue
@@ -356,8 +369,8 @@ def _rows(
         {int(n) for n in sent or ()}
     ):
         made = exchange.all_to_all(v)
-        recorder.rows.counts_sent(v, made, exchange)
-        return made
+        received_counts: Value = recorder.rows.counts_sent(v, made, exchange)
+        return received_counts
     ar.check(v)
     g, n = exchange.g, exchange.size
     shapes = [(int(k),) + tuple(v.shape[1:]) for k in received or [out.shape[0] // n] * n]

@@ -26,6 +26,8 @@ from .mailbox import Mailbox, MissingMetadata
 MOST_ELEMENTS = 4096
 MOST_RANKS = 64
 
+_WANTED = "constants of ranks are wanted"  # all, as each would take a recording
+
 Used = Mapping[str, Mapping[int, str]]  # communication -> rank -> a digest of what it gives
 
 _COMBINED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -69,7 +71,7 @@ class SharedConstants:
         self.used[comm] = {self.rank: _digest(mine)}
         found = {r: self.mailbox.get(("constant", comm, r)) for r in ranks}
         known = [x for x in found.values() if x is not None]
-        if ("wanted", comm) not in self.mailbox or len(known) < len(ranks):
+        if _WANTED not in self.mailbox or len(known) < len(ranks):
             self.open[result.name] = comm, ranks
             return result
         if len({(x.shape, x.dtype) for x in known}) > 1:
@@ -84,7 +86,7 @@ class SharedConstants:
         """
         for name in names:
             comm, ranks = self.open[name]
-            self.mailbox["wanted", comm] = True
+            self.mailbox[_WANTED] = True
             missing = [r for r in ranks if ("constant", comm, r) not in self.mailbox]
             peer = missing[0] if missing else self.rank
             raise MissingMetadata(

@@ -687,8 +687,42 @@ def relu(g: Graph, a: Value) -> Value:
 
 
 def maximum(g: Graph, a: Value | float, b: Value | float) -> Value:
-    """max(a, b) = b + relu(a - b)."""
+    """max(a, b) = b + relu(a - b). What is hidden, minus infinity, is below every number."""
+    a, b = _hidden(g, lift(a)), _hidden(g, lift(b))
+    if isinstance(a, Hidden) or isinstance(b, Hidden):
+        return _maximum_of_hidden(g, a, b)
     return binary(g, "add", b, relu(g, binary(g, "sub", a, b)))
+
+
+def _maximum_of_hidden(g: Graph, a: Value, b: Value) -> Value:
+    """Where one is hidden it is the other, and where both are it is."""
+    shape = broadcast(a, b)
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Hidden) and isinstance(one.keep, Filled) and one.keep.fill == 0:
+            return g.expand(other, shape)
+    sources = [v.source if isinstance(v, Hidden) else v for v in (a, b)]
+    found = maximum(g, *sources)
+    hidden: Value | None = None  # where both are
+    for v, other in zip((a, b), reversed(sources)):
+        if not isinstance(v, Hidden):
+            continue
+        keep = g.expand(cast_real(v.keep), shape)
+        found = one_of(g, keep, found, other, shape)
+        gone = binary(g, "sub", 1, keep)
+        hidden = gone if hidden is None else binary(g, "mul", hidden, gone)
+    if hidden is None or not isinstance(a, Hidden) or not isinstance(b, Hidden):
+        return found
+    return Hidden(found, binary(g, "sub", 1, hidden))
+
+
+def _largest_of_hidden(g: Graph, a: Hidden, dims: list[int], keepdim: bool) -> Value:
+    """The largest of what is not hidden: what is hidden counts as the smallest of all."""
+    keep = g.expand(cast_real(a.keep), a.shape)
+    seen = one_of(g, keep, a.source, reduce(g, "amin", a.source, dims, True), a.shape)
+    found, some = (reduce(g, "amax", v, dims, keepdim) for v in (seen, keep))
+    if isinstance(some, (Filled, Known)) and bool((g.data(some) != 0).all()):
+        return found
+    return Hidden(found, some)
 
 
 def minimum(g: Graph, a: Value | float, b: Value | float) -> Value:
@@ -727,6 +761,8 @@ def reduce(
         return Complex(reduce(g, op, a.real, dims, keepdim), reduce(g, op, a.imag, dims, keepdim))
     if count == 1:
         return g.reshape(a, shape)
+    if isinstance(a, Hidden) and op == "amax":
+        return _largest_of_hidden(g, a, dims, keepdim)
     n = g.named(numbers(g, a))
     last = len(a.shape) - 1
     if op == "sum" and dims == [last] and n.row_sums is not None:

@@ -411,6 +411,17 @@ def mixed_samples(loader: str, path: str) -> Assumption:
     )
 
 
+def padded(loader: str, lengths: Sequence[int]) -> Assumption:
+    return Assumption(
+        "padding",
+        Kind.RISK,
+        f"ranks pad what the DataLoader at {loader} yields to lengths of their own "
+        f"({', '.join(map(str, sorted(lengths)))}): all are taken to pad to the longest, as the "
+        "single device does. A result that depends on padding (a mean over it, statistics of a "
+        "batch) is another one on real ranks",
+    )
+
+
 def integers_decide(loc: str, below: int) -> Assumption:
     return Assumption(
         "loaded-integers-decide",
@@ -591,9 +602,9 @@ def left_by_some(ranks: str, names: str) -> Assumption:
 def trained_by_some(ranks: str, names: str) -> Assumption:
     return Assumption(
         "trained-by-some",
-        Kind.CHECKABLE,
-        f"{ranks}: {names} are made there and never used: their new values are compared where"
-        " they are used",
+        Kind.RISK,
+        f"{ranks}: {names} are made there and not used in what was looked at, and not compared: "
+        "other ranks train them. What uses them later uses other values",
     )
 
 

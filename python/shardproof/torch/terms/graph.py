@@ -151,7 +151,7 @@ class Graph(Nodes):
         if isinstance(v, Rows):
             return of_rows.reshape(self, v, to)
         if isinstance(v, Filled):
-            return Filled(v.fill, to, v.kind)
+            return v.in_shape(to)
         if isinstance(v, Known):
             return v.once(to, lambda data: data.reshape(to))
         if isinstance(v, Complex):
@@ -213,7 +213,7 @@ class Graph(Nodes):
         if isinstance(v, Rows):
             return of_rows.permute(self, v, list(dims))
         if isinstance(v, Filled):
-            return Filled(v.fill, shape, v.kind)
+            return v.in_shape(shape)
         if isinstance(v, Known):
             return v.once(("permute", *dims), lambda data: data.permute(dims))
         if isinstance(v, Complex):
@@ -250,7 +250,7 @@ class Graph(Nodes):
             return of_rows.cut(self, v, dim, start, stop, step)
         shape = v.shape[:dim] + (len(range(start, stop, step)),) + v.shape[dim + 1 :]
         if isinstance(v, Filled):
-            return Filled(v.fill, shape, v.kind)
+            return v.in_shape(shape)
         if isinstance(v, Known):
             return v.once(
                 ("slice", dim, start, stop, step),
@@ -323,7 +323,7 @@ class Graph(Nodes):
         if isinstance(v, Rows):
             return of_rows.expand(self, v, to)
         if isinstance(v, Filled):
-            return Filled(v.fill, to, v.kind)
+            return v.in_shape(to)
         if isinstance(v, Known) and numel(to) <= FOLD_LIMIT:
             return v.once(("expand", *to), lambda data: data.expand(to))
         if isinstance(v, Complex):

@@ -73,13 +73,21 @@ class Named(Value):
 
 
 class Filled(Value):
-    """The same number at every position; of any size, as nothing is stored."""
+    """The same number at every position; of any size, as nothing is stored.
 
-    __slots__ = ("fill", "kind")
+    host: as of `Known`.
+    """
 
-    def __init__(self, fill: float | int, shape: Any, kind: str = "real") -> None:
+    __slots__ = ("fill", "kind", "host")
+
+    def __init__(
+        self, fill: float | int, shape: Any, kind: str = "real", host: bool = False
+    ) -> None:
         super().__init__(shape)
-        self.fill, self.kind = fill, kind
+        self.fill, self.kind, self.host = fill, kind, host
+
+    def in_shape(self, shape: Any) -> Filled:
+        return Filled(self.fill, shape, self.kind, self.host)
 
     def __repr__(self) -> str:
         return f"{self.fill}{list(self.shape)}"

@@ -10,8 +10,10 @@ Which axes these are is found by recording twice. The first recordings show what
 device and the ranks are recorded again. On the single device the sampler is not asked then: its
 batches have the samples of all ranks, so that lists and texts beside the tensors are right, too.
 
-A tensor stays what was read where no dimension of it is that of the samples: a number of the batch,
-or rows that each rank pads to a length of its own.
+Where a loader's collation pads the samples of each rank to a length of its own, each rank gets its
+rows of what collation makes of the samples of all ranks: as long as on the single device.
+
+A tensor stays what was read where no dimension of it is that of the samples: a number of the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ..compat import private
 from ..compat.user_code import nearest_user_place, own_frame, own_place, user_place
 from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement
-from ..terms.assumptions import Assumption, as_read, loaded_below, mixed_samples
+from ..terms.assumptions import Assumption, as_read, loaded_below, mixed_samples, padded
 from ..terms.values import Shape
 from . import collation
 from .containers import beside_tensors, mapped
@@ -123,11 +125,22 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """The place of a rank's tensor in the single device's: rows from `low` of dimension `dim`."""
+    """The place of a rank's tensor in the single device's: rows from `low` of dimension `dim`.
+
+    lengths: where collation pads the tensors of ranks to several lengths, these.
+    """
 
     dim: int
     low: int
     whole: Shape
+    rows: int
+    lengths: tuple[int, ...] = ()
+
+    def shape(self, single: bool) -> Shape:
+        """Of the rank's tensor, or of the single device's."""
+        if single:
+            return self.whole
+        return (*self.whole[: self.dim], self.rows, *self.whole[self.dim + 1 :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +216,9 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
         return None
     collated = {b.dims[path].dim for b in batches if path in b.dims}
     if collated:
-        return _cut_along(shapes, collated.pop() if len(collated) == 1 else None, rank)
+        dim = collated.pop() if len(collated) == 1 else None
+        ordered = all(path in b.dims and b.dims[path].ordered for b in batches)
+        return _cut_along(shapes, dim, rank, may_pad=ordered)
     dims = [
         d
         for d in range(len(shapes[0]))
@@ -217,15 +232,22 @@ def cut_of(batches: tuple[Batch, ...], path: str, rank: int) -> Cut | None:
     return _cut_along(shapes, exact[0] if exact else 0 if 0 in dims else None, rank)
 
 
-def _cut_along(shapes: list[Shape], dim: int | None, rank: int) -> Cut | None:
-    """None where tensors of these shapes cannot follow each other along the dimension."""
-    first = shapes[0]
-    if dim is None or any(
-        s[:dim] + s[dim + 1 :] != first[:dim] + first[dim + 1 :] or not s[dim] for s in shapes
-    ):
+def _cut_along(
+    shapes: list[Shape], dim: int | None, rank: int, may_pad: bool = False
+) -> Cut | None:
+    """None where tensors of these shapes cannot follow each other along the dimension. may_pad:
+    those that are longer in other dimensions may be padded.
+    """
+    if dim is None or any(not s[dim] for s in shapes):
         return None
     rows = [s[dim] for s in shapes]
-    return Cut(dim, sum(rows[:rank]), (*first[:dim], sum(rows), *first[dim + 1 :]))
+    longest = [max(s[d] for s in shapes) for d in range(len(shapes[0]))]
+    padded = [d for d in range(len(longest)) if d != dim and len({s[d] for s in shapes}) > 1]
+    if padded and not may_pad:
+        return None
+    lengths = tuple(dict.fromkeys(s[padded[0]] for s in shapes)) if padded else ()
+    whole = (*longest[:dim], sum(rows), *longest[dim + 1 :])
+    return Cut(dim, sum(rows[:rank]), whole, rows[rank], lengths)
 
 
 def rows_of(shared: Shared) -> str:
@@ -382,9 +404,11 @@ class Loaders:
         and where the latter's are constants.
         """
         known = self._by_id.get(id(loader))
-        planned = known is not None and known.key in self.shared
-        if known is None or not isinstance(items, list) or planned and not self.as_read:
+        if known is None or not isinstance(items, list):
             return collate(items)
+        shared = self.shared.get(known.key)
+        if shared is not None and not self.as_read:
+            return self._padded(known, shared, collate, items)
         numbers = collation.real(items, self.side.numbers)
         known.digests = tuple(map(collation.digest, numbers)) if numbers is not None else ()
         if known.dims is None:
@@ -392,6 +416,32 @@ class Loaders:
                 collation.sample_dimensions(collate, numbers) if numbers is not None else {}
             )
         return collate(items)
+
+    def _padded(
+        self, known: _Loader, shared: Shared, collate: Callable[[Any], Any], items: Any
+    ) -> Any:
+        """What collation makes of a rank's samples, padded as on the single device."""
+        own = collate(items)
+        batches = shared.of_single(shared.number_of(known.number, 0)) if shared.together else None
+        if self.single or batches is None:
+            return own
+        at = self._among(shared)
+        cuts = {path: cut_of(batches, path, at) for path in batches[at].tensors}
+        rows = {path: (c.dim, c.low, c.rows) for path, c in cuts.items() if c is not None}
+        samples = [s for b in batches for s in b.samples]
+        if not any(c.lengths for c in cuts.values() if c is not None) or None in samples:
+            return own
+        return collation.of_all(
+            collate, lambda: [known.loader.dataset[s] for s in samples], rows, own
+        )
+
+    def _among(self, shared: Shared) -> int:
+        """Which of the ranks that share a batch this is."""
+        at = 0
+        coordinates = self.mesh.coordinates(self.rank)
+        for axis in shared.axes:
+            at = at * self.mesh.sizes[axis] + coordinates[axis]
+        return at
 
     def batch(self, loader: Any, data: Any) -> Any:
         """What the loader yields, where it has read `data`."""
@@ -500,10 +550,7 @@ class Loaders:
         return mapped(data, note)
 
     def _given(self, key: Key, shared: Shared, number: int, data: Any) -> Any:
-        at = 0
-        coordinates = self.mesh.coordinates(self.rank)
-        for axis in shared.axes if not self.single else ():
-            at = at * self.mesh.sizes[axis] + coordinates[axis]
+        at = 0 if self.single else self._among(shared)
         which = number if self.single else shared.number_of(number, at)
         batches = shared.of_single(which)
         if batches is None:
@@ -512,12 +559,14 @@ class Loaders:
 
         def put(path: str, t: torch.Tensor) -> torch.Tensor:
             cut = cut_of(batches, path, rank)
-            if cut is None:
+            if cut is None or cut.lengths and tuple(t.shape) != cut.shape(self.single):
                 apart = any(path in b.dims and b.dims[path].dim is None for b in batches)
                 self.side.assume(as_read(key, path, f"a tensor of shape {list(t.shape)}", apart))
                 return t
             if any(path in b.dims and b.dims[path].mixed for b in batches):
                 self.side.assume(mixed_samples(key, path))
+            if cut.lengths:
+                self.side.assume(padded(key, cut.lengths))
             name = f"{key} batch {which}" + (f" {path}" if path else "")
             shape, place = cut.whole, Placement()
             if not self.single:

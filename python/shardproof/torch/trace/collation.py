@@ -71,11 +71,12 @@ class Samples:
 
     dim: along which it puts samples one after another, in any order that all tensors of as many
     rows share; None: it makes something else of them together. mixed: by what it draws, samples
-    come into each other's rows.
+    come into each other's rows. ordered: samples follow each other as they are given.
     """
 
     dim: int | None
     mixed: bool = False
+    ordered: bool = False
 
 
 def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, Samples]:
@@ -110,11 +111,11 @@ def sample_dimensions(collate: Any, items: Sequence[Any]) -> dict[str, Samples]:
         if dim is not None:
             rows[t.shape[dim]][path] = dim
             if torch.equal(torch.cat([t, two[path]], dim), both[path]):
-                found[path] = Samples(dim)
+                found[path] = Samples(dim, ordered=True)
     for dims in rows.values():
         parts = {p: torch.cat([one[p], two[p]], d) for p, d in dims.items()}
         if _rows(parts, dims) == _rows(both, dims):
-            found.update({p: Samples(d) for p, d in dims.items()})
+            found.update({p: Samples(d, ordered=found[p].ordered) for p, d in dims.items()})
     return found
 
 
@@ -188,6 +189,29 @@ def _has_generator(collate: Any) -> bool:
     return any(isinstance(x, torch.Generator) for x in kept.values())
 
 
+def of_all(
+    collate: Any,
+    samples: Callable[[], Sequence[Any]],
+    rows: Mapping[str, tuple[int, int, int]],
+    own: Any,
+) -> Any:
+    """What a collation made of some samples, padded as it pads them together with others.
+
+    samples: gives all. rows: by path of a tensor, the dimension of the samples, where the own ones
+    begin and how many rows they have. own: what it made of these.
+    """
+    with _draws_put_back():
+        whole = _tensors(collate(list(samples())))
+
+    def cut(path: str, t: torch.Tensor) -> torch.Tensor:
+        if path not in rows or path not in whole:
+            return t
+        dim, low, count = rows[path]
+        return whole[path].narrow(dim, low, count)
+
+    return mapped(own, cut)
+
+
 @contextlib.contextmanager
 def _draws_put_back() -> Iterator[Callable[[], None]]:
     """Gives what puts all generators back."""
@@ -207,4 +231,4 @@ def _draws_put_back() -> Iterator[Callable[[], None]]:
         put_back()
 
 
-__all__ = ["Numbers", "Samples", "digest", "real", "sample_dimensions"]
+__all__ = ["Numbers", "Samples", "digest", "of_all", "real", "sample_dimensions"]

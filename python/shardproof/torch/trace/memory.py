@@ -151,6 +151,8 @@ class Memory:
                 many = plain.numel() >= _MANY or not t.untyped_storage().resizable()
                 if isinstance(value, Known) and many:
                     value = Known(value.data, host=True)
+                elif isinstance(value, Filled) and many:  # others may not be all equal
+                    value = Filled(value.fill, value.shape, value.kind, host=True)
             geometry = Geometry(size, tuple(plain.stride()), plain.storage_offset())
         self._put(s, value, geometry, t.is_complex())
 

@@ -400,11 +400,15 @@ class RowTensors:
         """How ranks name rows that they exchange: by the order in which they first do."""
         return self._numbers.setdefault(sign, len(self._numbers))
 
-    def counts_sent(self, sent: Value, made: Value, exchange: Any) -> None:
-        """Numbers of rows that an all-to-all of equal pieces exchanges."""
+    def counts_sent(self, sent: Value, made: Value, exchange: Any) -> Value:
+        """What is received of numbers of rows that an all-to-all of equal pieces exchanges. made:
+        its result.
+        """
         found = counts_of(self.g, sent) if isinstance(sent, Named) else None
         if found is None or found.rows is None or not isinstance(made, Named):
-            return
+            return made
+        if exchange.size == 1:  # a tensor of its own: it counts what is received, not what is sent
+            made = self.g.one("view", [made], made.shape, {"size": list(made.shape)}, made.kind)
         size, ranks = exchange.size, tuple(exchange.ranks)
         n = len(found.keys) // size
         me = ranks.index(self.recorder.groups.rank)
@@ -417,6 +421,7 @@ class RowTensors:
         self.g.row_counts[made.name] = Counts(
             (found.rows, ranks), keys, made.shape, found.size * size
         )
+        return made
 
     def exchange(
         self,

@@ -204,7 +204,7 @@ class Side:
     def from_array(self, t: torch.Tensor) -> bool:
         with self.recorder.here():
             v = self.recorder.read(t)
-        return isinstance(v, Known) and v.host
+        return isinstance(v, (Filled, Known)) and v.host
 
     def error(self, text: str) -> Exception:
         return CaptureError(text)

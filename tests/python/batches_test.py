@@ -592,6 +592,38 @@ class Batches(unittest.TestCase):
         wrong = sp.verify(lambda w: step(w, of_tokens=True), mesh="dp=2")
         self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
 
+    def test_samples_that_are_written_piece_by_piece(self):
+        """Tokens of a fixed seed between others; a collation chooses some by their number."""
+
+        class Tokens(torch.utils.data.Dataset):
+            def __init__(self):
+                self.rows = torch.full((16, 8), 3)
+                g = torch.Generator().manual_seed(0)
+                for row in self.rows:
+                    row[1:6] = torch.randint(4, 9, (5,), generator=g)
+                    row[0] = 1
+
+            def __len__(self):
+                return 16
+
+            def __getitem__(self, i):
+                return self.rows[i]
+
+        def collate(samples):
+            ids = torch.stack(samples)
+            assert int((ids == 1).sum()) == len(samples) and int((ids[ids > 3]).max()) < 9
+            return ids
+
+        def step(world, scale=1):
+            data = Tokens()
+            loader = DataLoader(data, 4, sampler=DistributedSampler(data), collate_fn=collate)
+            model = DDP(torch.nn.Embedding(9, 2))
+            (model(next(iter(loader))).square().mean() * (1 if world.single else scale)).backward()
+
+        self.check("EQUIVALENT", sp.verify(step, mesh="dp=2"), "batch of 8 = 2 x 4")
+        wrong = sp.verify(lambda w: step(w, 2), mesh="dp=2")
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
+
     def test_loaders_on_other_lines(self):
         def step(world):
             data = self.data()

@@ -332,6 +332,31 @@ class OverRanks(unittest.TestCase):
             sp.verify(lambda world: step(world, mean=False), mesh={"dp": 3}).verdict,
         )
 
+    def test_memory_that_is_sent_and_never_written(self):
+        """A list that is padded to the number of ranks: right where nobody reads the padding."""
+
+        def step(world):
+            xs = [world.input(f"x{i}", (2, 3)) for i in range(3)]
+            padded = [x.clone() for x in xs] + [torch.empty(2, 3)]
+            if not world.single:
+                for first in range(0, 4, world.size):
+                    group = padded[first : first + world.size]
+                    dist.all_gather(group, group[world.rank])
+            world.output("sum", sum(padded[:3]), mean=())
+
+        self.assertEqual("EQUIVALENT", sp.verify(step, mesh={"dp": 2}).verdict)
+
+        def reads(world):
+            padded = [world.input("x", (2, 3)).clone(), torch.empty(2, 3)]
+            if world.single:
+                padded[1].zero_()
+            else:
+                dist.all_gather(padded, padded[world.rank])
+            world.output("sum", padded[0] + padded[1], mean=())
+
+        report = sp.verify(reads, mesh={"dp": 2})
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
     def test_pieces_that_are_not_the_tensor(self):
         def step(world):
             x, out = world.input("x", (4, 6)), torch.empty(4, 6)

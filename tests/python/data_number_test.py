@@ -12,6 +12,7 @@ import struct
 import unittest
 from math import sqrt
 
+import numpy
 import shardproof.torch as sp
 import torch
 import torch.distributed as dist
@@ -46,6 +47,18 @@ class Reads(RecorderTest):
         )
         self.assertTrue(
             any("Tensor.item() gave" in a for a in report.assumptions), report.assumptions
+        )
+
+    def test_a_number_of_numpy(self):
+        with self.assertRaisesRegex(sp.CaptureError, "depends on data"):
+            self.of_x(lambda x: x * 2, lambda x: x * int(numpy.float32(2) * x.sum().item()))
+        sp.assert_equivalent(
+            lambda world: world.output(
+                "o",
+                world.input("x", (4,)) * (numpy.float32(2) + world.input("y", ()).item()),
+                mean=(),
+            ),
+            mesh={"dp": 2},
         )
 
     def test_what_other_code_reads_of_a_number_of_data(self):

@@ -378,6 +378,34 @@ class StateOfOptimizers(unittest.TestCase):
         with self.assertRaisesRegex(sp.CaptureError, "no tensor any more"):
             self.verdict(self.adam, lambda optimizer: optimizer.state.clear())
 
+    def test_a_parameter_that_no_rank_steps(self):
+        """Then no rank has its state, either."""
+
+        class Momentum(torch.optim.Optimizer):
+            def __init__(self, parameters, count):
+                super().__init__(parameters, {"lr": 0.1})
+                self.count = count
+
+            @torch.no_grad()
+            def step(self):
+                for p in self.param_groups[0]["params"][: self.count]:
+                    state = self.state[p]
+                    if "momentum" not in state:
+                        state["momentum"] = torch.zeros_like(p)
+                    p.sub_(state["momentum"].mul_(0.9).add_(p.grad), alpha=0.1)
+
+        def step(world, count):
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 2))
+            optimizer = Momentum(model.parameters(), 2 if world.single else count)
+            model(world.input("x", (4, 6), shard={"dp": 0})).square().mean().backward()
+            optimizer.step()
+
+        self.assertEqual("EQUIVALENT", sp.verify(lambda w: step(w, 2), mesh=MESH).verdict)
+        report = sp.verify(lambda w: step(w, 1), mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+        self.assertIn("bias.new", report.text)
+        self.assertIn("no rank has such a state", report.text)
+
 
 if __name__ == "__main__":
     unittest.main()

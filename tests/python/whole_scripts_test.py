@@ -441,6 +441,22 @@ class Output(unittest.TestCase):
             printed, [f"[{process}] {word}" for process in who for word in ("two", "lines")]
         )
 
+    def test_loggers_and_numbers_without_a_value(self):
+        """A logger keeps the stream that it finds first, and C has no number to print."""
+        text = self.TEXT.replace(
+            "model(torch.randn(2, 2)).mean().backward()",
+            "loss = model(torch.randn(2, 2)).mean()\n"
+            "loss.backward()\n"
+            "print('loss %.3f' % loss.item(), 'of nancy')\n"
+            "import logging\n"
+            "logging.basicConfig(format='%(message)s', level=logging.INFO)\n"
+            "logging.info('here on %d', dist.get_rank())",
+        )
+        done = run_text(text)
+        self.assertEqual(3, done.stdout.count("loss <depends on data> of nancy"), done.stdout)
+        self.assertEqual(2, done.stderr.count("here on 0\n"), done.stderr)
+        self.assertEqual(1, done.stderr.count("here on 1\n"), done.stderr)
+
     def test_quiet(self):
         done = run_text(self.TEXT, "dp=2", "--quiet")
         self.assertTrue(done.stdout.startswith("EQUIVALENT: "), done.stdout)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..step.tracked_tensors import CUT_POINT, TrackedTensor
+from ..step.tracked_tensors import CUT_POINT, STATES, TrackedTensor
 from ..terms import assumptions
 from ..terms.constants import number
 from ..terms.graph import Graph
@@ -195,6 +195,8 @@ class Model:
     # outputs that are claimed where all ranks have those that go together
     # (tracked_tensors.together)
     beside: dict[str, Shape]
+    # states of optimizers that no rank has: inputs of the single device alone
+    unheld: list[str] = dataclasses.field(default_factory=list)
 
     def compared(self) -> dict[str, list[str]]:
         """The outputs by kind; one that has several names counts once."""
@@ -215,6 +217,11 @@ class Model:
             dict.fromkeys(self.tied["output", label, 0] for label in self.outputs)
         )
         self.beside = {label: shape for label, shape in self.beside.items() if label not in gone}
+
+    def states_in(self, tensor: str) -> list[str]:
+        """The outputs that are states of optimizers and this tensor; none where others are, too."""
+        found = [label for label in self.outputs if self.tied["output", label, 0] == tensor]
+        return found if all(self.kinds[label] == STATES for label in found) else []
 
     def write_constants(self) -> None:
         """Constants that are inputs, for whatever numbers, are written with their numbers.

@@ -23,6 +23,14 @@ from .rank_program import Program, Tie, program_of
 from .scaled_parts import in_programs
 
 
+class OnNoRank(CaptureError):
+    """No rank has a tensor of the single device's. role: what it is."""
+
+    def __init__(self, tensor: str, role: str = "output") -> None:
+        super().__init__(f"{role} {tensor!r} of the single device is on no rank")
+        self.tensor, self.role = tensor, role
+
+
 class Uneven(Exception):
     """Ranks do not follow others evenly that were taken to."""
 
@@ -447,12 +455,13 @@ def _part(tie: Tie, here: Mapping[str, Any]) -> dict[str, Any]:
 def _unused_constants(
     model: Model, programs: list[dict[str, Any]], lineage: list[dict[str, Any]]
 ) -> None:
-    """Constants of the single device that no rank needs are given to all ranks.
+    """Constants of the single device that no rank needs are given to all ranks, and so are states
+    that no rank has.
 
     Every input of the model must be somewhere.
     """
     have = {e["tensor"] for e in lineage if e["role"] == "input"}
-    for name, data in model.constants:
+    for name in (*(name for name, _ in model.constants), *model.unheld):
         if name not in have:
             local = f"{name} of the single device"
             for program in programs:
@@ -464,7 +473,8 @@ def _unused_constants(
                     "tensor": name,
                     "role": "input",
                     "shards": [
-                        {"box": [[0, n] for n in data.shape], "parts": [part]} for part in parts
+                        {"box": [[0, n] for n in model.shapes[name]], "parts": [part]}
+                        for part in parts
                     ],
                 },
             )
@@ -475,7 +485,7 @@ def _check_outputs(model: Model, lineage: Sequence[dict[str, Any]]) -> None:
     have = {(e["role"], e["tensor"]) for e in lineage}
     for tensor in model.json["outputs"]:
         if ("output", tensor) not in have:
-            raise CaptureError(f"output {tensor!r} of the single device is on no rank")
+            raise OnNoRank(tensor)
     for name, t in model.json["tensors"].items():
         if t.get("kind") in ("input", "parameter") and ("input", name) not in have:
-            raise CaptureError(f"{t['kind']} {name!r} of the single device is on no rank")
+            raise OnNoRank(name, t["kind"])

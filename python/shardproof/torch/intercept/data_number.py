@@ -21,6 +21,7 @@ import contextlib
 import functools
 import itertools
 import math
+import numbers
 import operator
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -259,6 +260,8 @@ def _operator(op: str, swapped: bool) -> Callable[[DataNumber, Any], Any]:
     def compute(self: DataNumber, other: Any) -> Any:
         if isinstance(other, complex):
             self.refuse()
+        if isinstance(other, numbers.Number) and not isinstance(other, (int, float)):
+            other = float(other)  # type: ignore[arg-type]  # one of numpy's
         if not isinstance(other, (int, float)):
             return NotImplemented  # a tensor computes with it itself
         return self.followed(

@@ -40,7 +40,7 @@ from ..export.agreement import (
     reads_apart,
 )
 from ..export.model_file import Model, model_of
-from ..export.plan_file import Uneven, plan_of
+from ..export.plan_file import OnNoRank, Uneven, plan_of
 from ..export.rank_program import PermutedParts
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
@@ -734,10 +734,28 @@ def _begun(
                 ]
                 model.without(uncompared)
             progress.phase("writing the plan")
+            of_no_rank: list[str] = []  # optimizer states
             try:
-                plan, left_out, assumed = plan_of(
-                    sides, model, f"{name}.model.json.gz", rank_classes, affine_axis, checkpoints
-                )
+                while True:
+                    try:
+                        plan, left_out, assumed = plan_of(
+                            sides,
+                            model,
+                            f"{name}.model.json.gz",
+                            rank_classes,
+                            affine_axis,
+                            checkpoints,
+                        )
+                        break
+                    except OnNoRank as e:
+                        if e.role == "input" and f"{e.tensor}.new" in of_no_rank:
+                            model.unheld.append(e.tensor)
+                            continue
+                        states = model.states_in(e.tensor) if e.role == "output" else []
+                        if not states:
+                            raise
+                        model.without(states)
+                        of_no_rank += states
             except CaptureError as e:
                 e.on_all = all(same_problem(problem(side), str(e)) for side in sides)
                 raise
@@ -793,6 +811,7 @@ def _begun(
         )
         for label, rank in uncompared.items()
     ]
+    not_compared += [basis.NotCompared(s, "no rank has such a state") for s in of_no_rank]
     not_compared += missing_copies + shown_later(
         (single, *sides),
         initial_state.one_step

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import runpy
 import shlex
 import sys
@@ -40,56 +41,76 @@ from .capture import Capture, CaptureError, capture, verify
 from .rest_of_step import OptimizerSteps, Stepped, Steps
 
 
-class _Labelled:
-    """A stream on which each line begins with the process that prints it."""
+class _Shown:
+    """A stream of the script's. Each line begins with the process that prints it.
 
-    def __init__(self, stream: Any, label: str, known: int) -> None:
-        """known: so many characters were written before."""
+    It stays one object while processes are recorded one after another: loggers and bars of progress
+    keep the stream that they find first.
+    """
+
+    def __init__(self) -> None:
+        self.stream: Any = None  # None: what is written is left out
+        self.label, self.begins = "", True
+        self.known, self.written = 0, 0  # characters: that were written before, and now
+
+    def show(self, stream: Any, label: str, known: int) -> None:
         self.stream, self.label, self.begins = stream, label, True
         self.known, self.written = known, 0
 
+    def hide(self) -> int:
+        """Returns how many characters of the process were written."""
+        self.stream = None
+        return max(self.written, self.known)
+
     def write(self, text: str) -> int:
-        progress.clear()
         new = text[max(0, self.known - self.written) :]
         self.written += len(text)
-        for line in new.splitlines(keepends=True):
-            self.stream.write(f"{self.label}{line}" if self.begins else line)
-            self.begins = line.endswith("\n")
+        if self.stream is not None:
+            progress.clear()
+            for line in _NO_NUMBER.sub("<depends on data>", new).splitlines(keepends=True):
+                self.stream.write(f"{self.label}{line}" if self.begins else line)
+                self.begins = line.endswith("\n")
         return len(text)
 
+    def flush(self) -> None:
+        if self.stream is not None:
+            self.stream.flush()
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
+        return getattr(self.__dict__["stream"] or sys.__stdout__, name)
+
+
+# What `"%.4f" % loss.item()` makes: C reads such numbers as not-a-number (data_number.py).
+_NO_NUMBER = re.compile(r"(?<![\w-])nan(?![\w-])")
 
 
 class _Prints:
     """What a script prints, once for each process that it would have.
 
-    A process may be recorded several times, and further times in processes of its own. So may what
-    it writes to the standard error be, as bars of progress.
+    A process may be recorded several times, and further times in processes of its own.
     """
 
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.process = quiet, os.getpid()
+        self.out, self.errors = _Shown(), _Shown()
         self.done: set[tuple[int, int]] = set()
         # characters of those that were stopped, to be recorded once more
-        self.begun: dict[tuple[int, int], int] = {}
+        self.begun: dict[tuple[int, int], tuple[int, int]] = {}
 
     @contextlib.contextmanager
     def of(self, world: World) -> Iterator[None]:
         who = world.size, world.rank
         label = "[single device] " if world.single else f"[rank {world.rank}] "
-        shown = not self.quiet and who not in self.done and os.getpid() == self.process
-        with contextlib.ExitStack() as stack:
-            labelled = _Labelled(sys.stdout, label, self.begun.get(who, 0))
-            out: Any = labelled if shown else stack.enter_context(open(os.devnull, "w"))
-            stack.enter_context(contextlib.redirect_stdout(out))
-            if not shown:
-                stack.enter_context(contextlib.redirect_stderr(out))
+        if not self.quiet and who not in self.done and os.getpid() == self.process:
+            before = self.begun.get(who, (0, 0))
+            self.out.show(sys.stdout, label, before[0])
+            self.errors.show(sys.stderr, "", before[1])
+        with contextlib.redirect_stdout(self.out), contextlib.redirect_stderr(self.errors):
             try:
                 yield
                 self.done.add(who)
             finally:
-                self.begun[who] = max(labelled.written, labelled.known)
+                self.begun[who] = self.out.hide(), self.errors.hide()
 
 
 def script_step(

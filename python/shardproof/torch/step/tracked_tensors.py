@@ -15,6 +15,7 @@ from ..distributed.mesh import Mesh
 from ..terms.values import Shape, Value
 
 CUT_POINT = "checkpoint"  # the role of a cut point, as the files have it
+STATES = "optimizer states"  # a kind of outputs
 Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
 
 

@@ -10,16 +10,19 @@ constants. That the program is that of these numbers is an assumption.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..compat import private
-from ..terms.values import Value
+from ..terms.values import Filled, Known, Value
 
 MOST = 4096  # elements of a tensor whose numbers are known
 MOST_READ = 1 << 24  # of one that a data set holds
+MOST_WRITTEN = 1 << 16  # of one of which parts are written, as its numbers are copied each time
 _KEY_DIGITS = 14  # of a draw's key, which is hexadecimal: what seeds a generator
 
 
@@ -45,15 +48,51 @@ def _drawn(distribution: str, shape: tuple[int, ...], limits: list[int], seed: i
     return None
 
 
-class DrawnNumbers:
-    """By the memory of a tensor: its value as it was drawn or computed, and that value's numbers.
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """The numbers of a memory: as long as it holds these values. keys: of the draws that they are
+    made of.
+    """
 
-    Whatever is written there later is another value, which has none.
+    storage: Any
+    values: tuple[Value, ...]
+    flat: torch.Tensor
+    keys: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Write:
+    """An operator that is to write into memory, on the numbers of all of its operands."""
+
+    args: Any
+    kwargs: Any
+    written: dict[int, tuple[torch.Tensor, torch.Tensor]]  # by memory: a tensor of it, all numbers
+    keys: frozenset[str]
+
+
+def _view(flat: torch.Tensor, t: torch.Tensor) -> torch.Tensor | None:
+    """The part of the numbers of a memory that a tensor is; None where they do not reach."""
+    with private.outside():
+        last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
+        if last >= flat.numel():
+            return None
+        return flat.as_strided(tuple(t.shape), t.stride(), t.storage_offset())
+
+
+def _is_whole(t: torch.Tensor) -> bool:
+    size: int = t.numel() * t.element_size()
+    return bool(t.is_contiguous() and t.untyped_storage().nbytes() == size)
+
+
+class DrawnNumbers:
+    """By the memory of a tensor: its values as they were drawn or computed, and their numbers.
+
+    Whatever is written there later is another value. It has numbers if all that is written has.
     """
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
-        self._known: dict[int, tuple[Any, Value, torch.Tensor, frozenset[str]]] = {}
+        self._known: dict[int, _Known] = {}
         # of large draws: what makes the numbers, once they are asked for
         self._later: dict[int, tuple[Any, Value, Callable[[], torch.Tensor | None], str]] = {}
 
@@ -102,40 +141,49 @@ class DrawnNumbers:
         later = self._later.pop(key, None)
         if later is not None and (found := later[2]()) is not None:
             with private.outside():
-                self._known[key] = later[0], later[1], found.reshape(-1), frozenset({later[3]})
+                keys = frozenset({later[3]})
+                self._known[key] = _Known(later[0], (later[1],), found.reshape(-1), keys)
         return self._of(t)
 
     def keys_of(self, t: torch.Tensor) -> str:
         """Of the draws that a tensor with numbers is made of."""
         known = self._known.get(private.storage_key(t))
-        return " ".join(sorted(known[3])) if known is not None else ""
+        return " ".join(sorted(known.keys)) if known is not None else ""
 
     def _put(
         self, t: torch.Tensor, value: Value | None, numbers: torch.Tensor, keys: frozenset[str]
     ) -> None:
         if value is not None and t.is_contiguous() and t.storage_offset() == 0:
             flat = numbers.to(t.dtype).reshape(-1)
-            self._known[private.storage_key(t)] = t.untyped_storage(), value, flat, keys
+            key = private.storage_key(t)
+            self._known[key] = _Known(t.untyped_storage(), (value,), flat, keys)
+
+    def _values(self, t: torch.Tensor) -> tuple[Value, ...]:
+        """What the memory of a tensor holds."""
+        storage = self._recorder.storages.get(private.storage_key(t))
+        return tuple(s.value for s in storage.segments) if storage is not None else ()
 
     def _value(self, t: torch.Tensor) -> Value | None:
         """What all of the memory of a tensor holds; None where that is not one value."""
-        storage = self._recorder.storages.get(private.storage_key(t))
-        segments = storage.segments if storage is not None else []
-        return segments[0].value if len(segments) == 1 else None
+        values = self._values(t)
+        return values[0] if len(values) == 1 else None
+
+    def _now(self, t: torch.Tensor) -> _Known | None:
+        """What is known of the memory of a tensor, if that still holds it."""
+        known = self._known.get(private.storage_key(t))
+        if known is None or known.flat.dtype != t.dtype:
+            return None
+        values = self._values(t)
+        same = len(values) == len(known.values) and all(map(operator.is_, values, known.values))
+        return known if same else None
 
     def of(self, t: Any) -> torch.Tensor | None:
         """The numbers of a tensor, or None."""
         return None if not self._known or t.numel() > MOST else self._of(t)
 
     def _of(self, t: torch.Tensor) -> torch.Tensor | None:
-        known = self._known.get(private.storage_key(t))
-        if known is None or self._value(t) is not known[1] or known[2].dtype != t.dtype:
-            return None
-        with private.outside():
-            last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride()))
-            if last >= known[2].numel():
-                return None
-            return known[2].as_strided(tuple(t.shape), t.stride(), t.storage_offset())
+        known = self._now(t)
+        return None if known is None else _view(known.flat, t)
 
     def operands(self, args: Any, kwargs: Any) -> tuple[Any, Any, frozenset[str]] | None:
         """The operands with numbers in place of tensors, and the draws that they are made of; None
@@ -147,7 +195,9 @@ class DrawnNumbers:
         found: dict[int, Any] = {id(t): self.of(t) for t in tensors}
         if all(numbers is None for numbers in found.values()):
             return None
-        keys = [self._known[private.storage_key(t)][3] for t in tensors if found[id(t)] is not None]
+        keys = [
+            self._known[private.storage_key(t)].keys for t in tensors if found[id(t)] is not None
+        ]
         for t in tensors:
             if found[id(t)] is None:
                 numbers = self._constant(t)
@@ -166,6 +216,65 @@ class DrawnNumbers:
         with self._recorder.here():
             numbers = self._recorder.numbers(t)
         return None if isinstance(numbers, private.FakeTensor) else numbers
+
+    def before_write(
+        self, written: Sequence[torch.Tensor], args: Any, kwargs: Any
+    ) -> _Write | None:
+        """An operator is to write into these; None where some operand has no numbers, or all are
+        constants.
+        """
+        if not self._known:
+            return None
+        flats: dict[int, torch.Tensor] = {}
+        keys: set[str] = set()
+        tensors = private.tensors(args, kwargs)
+        for t in tensors:
+            key = private.storage_key(t)
+            if key in flats:
+                continue
+            known = self._now(t)
+            flat = known.flat.clone() if known is not None else self._constants(t)
+            if flat is None or flat.numel() > MOST_WRITTEN:
+                return None
+            flats[key] = flat
+            keys |= known.keys if known is not None else set()
+        if not keys:
+            return None
+        numbers_of, named = private.tree_map(
+            lambda x: _view(flats[private.storage_key(x)], x) if isinstance(x, torch.Tensor) else x,
+            (args, kwargs),
+        )
+        if any(_view(flats[private.storage_key(t)], t) is None for t in tensors):
+            return None
+        memories = {private.storage_key(t): (t, flats[private.storage_key(t)]) for t in written}
+        return _Write(numbers_of, named, memories, frozenset(keys))
+
+    def wrote(self, func: Any, write: _Write) -> None:
+        """The operator has written."""
+        try:
+            with private.outside():
+                func(*write.args, **write.kwargs)
+        except Exception:  # it has no numbers, then
+            return
+        for key, (t, flat) in write.written.items():
+            self._known[key] = _Known(t.untyped_storage(), self._values(t), flat, write.keys)
+
+    def _constants(self, t: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of a memory that holds nothing but constants."""
+        if not isinstance(t, private.FakeTensor):
+            return t.detach().clone().reshape(-1) if _is_whole(t) else None
+        storage = self._recorder.storages.get(private.storage_key(t))
+        size = t.untyped_storage().nbytes() // t.element_size()
+        if storage is None or size > MOST_WRITTEN:
+            return None
+        flat = torch.zeros(size, dtype=t.dtype)
+        for segment in storage.segments:
+            v, at = segment.value, segment.at
+            if not isinstance(v, (Filled, Known)) or v.kind == "complex":
+                return None
+            part = flat.as_strided(at.size, at.stride, at.offset)
+            part.copy_(self._recorder.g.data(v).reshape(part.shape))
+        return flat
 
     def follow(self, func: Any, operands: tuple[Any, Any, frozenset[str]], out: Any) -> None:
         """An operator gave `out`."""

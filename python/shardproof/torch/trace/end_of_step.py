@@ -16,7 +16,7 @@ from ..intercept.data_number import DataNumber
 from ..step import flat_parameters
 from ..step.binding import Gone
 from ..step.several_steps import numbered
-from ..step.tracked_tensors import Placement, TrackedTensor, place, unwrapped
+from ..step.tracked_tensors import STATES, Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .clues import Noticing
@@ -206,7 +206,7 @@ class EndOfStep:
         Each rank has the model's value, also of a single number, unlike a loss. untouched: nothing
         was done with it, so that nothing is claimed of it here.
         """
-        kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, "optimizer states")
+        kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, STATES)
         role = "output"
         if self.binding.only_used(name) and name not in self.binding.stretches:
             if untouched and self.mesh.world > 1:
@@ -552,7 +552,7 @@ class EndOfStep:
                     f"{what}.new",
                     value,
                     place(self.recorder, value, self.binding.shard_of(name) if same else None),
-                    "optimizer states",
+                    STATES,
                 )
 
     def _notice(self, reduced: Reduced) -> None:

@@ -30,6 +30,7 @@ from ..intercept.processes import Processes
 from ..step.several_steps import each
 from ..step.world import World
 from ..terms import labels
+from ..terms.values import Poisoned, Unsupported
 from .asynchronous_calls import AsynchronousCalls
 from .initial_state import InitialState
 from .recorder import Recorder
@@ -70,7 +71,7 @@ def _result(step: Step, world: World, side: Side) -> Any:
         except BaseException as e:
             if notes.refused is not None:
                 raise _as_raised(notes.refused, side, notes.refused is not e) from None
-            if isinstance(e, private.DEPENDS_ON_DATA):
+            if isinstance(e, (*private.DEPENDS_ON_DATA, Poisoned, Unsupported)):
                 raise _as_raised(e, side) from None
             raise
     if notes.refused is not None:
@@ -106,8 +107,12 @@ def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str 
             + (f" at {loc}" if loc else "")
             + note
         )
-    if isinstance(error, CaptureError):
-        made: CaptureError = error
+    made: CaptureError
+    if isinstance(error, (Poisoned, Unsupported)):
+        loc = loc or (reason.loc if reason is not None else "") or recorder.where()
+        made = CaptureError(f"{loc}: {error}{note}" if loc else f"{error}{note}")
+    elif isinstance(error, CaptureError):
+        made = error
         if note and not isinstance(error, Hazard):
             made = CaptureError(f"{error}{note}")
     else:

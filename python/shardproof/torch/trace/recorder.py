@@ -306,12 +306,31 @@ class Recorder(Memory, private.TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         numbers = None
-        if not self.paused and not is_view(func) and not writes_operands(func):
-            numbers = self.drawn.operands(args, kwargs)
+        write = None
+        if not self.paused and not is_view(func) and name_of(func)[1] not in table.RANDOM:
+            if not writes_operands(func):
+                numbers = self.drawn.operands(args, kwargs)
+            else:
+                with private.outside():
+                    write = self.drawn.before_write(self._written(func, args, kwargs), args, kwargs)
         out = self._followed(func, types, args, kwargs)
-        if numbers is not None and name_of(func)[1] not in table.RANDOM:
+        if numbers is not None:
             self.drawn.follow(func, numbers, out)
+        if write is not None:
+            self.drawn.wrote(func, write)
         return out
+
+    @staticmethod
+    def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The operands that an operator writes."""
+        found: list[torch.Tensor] = private.tensors(
+            [
+                kwargs.get(argument) if by_name or i >= len(args) else args[i]
+                for i, argument, by_name, is_written, _ in arguments_of(func)
+                if is_written
+            ]
+        )
+        return found
 
     def _followed(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         namespace, name = name_of(func)
@@ -338,13 +357,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                     if isinstance(t, torch.Tensor) and t.requires_grad:
                         self.untracked.note(t)
                 if writes_operands(func):
-                    written = private.tensors(
-                        [
-                            kwargs.get(argument) if by_name or i >= len(args) else args[i]
-                            for i, argument, by_name, is_written, _ in arguments_of(func)
-                            if is_written
-                        ]
-                    )
+                    written = self._written(func, args, kwargs)
                     self.writes(written, self.untracked.differentiated)
                     self.untracked.writes(written)
             if private.current_node() is None:

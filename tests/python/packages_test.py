@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code from PyPI, unmodified, right and with a wrong edit.
 
-The steps are in examples/torch/packages/. What is not installed is skipped.
+The steps are in examples/torch/packages/, whole scripts in tests/whole_scripts/packages/.
+What is not installed is skipped.
 """
 
 import importlib
@@ -10,6 +11,7 @@ import sys
 import unittest
 
 import shardproof.torch as sp
+from script_cases import SCRIPTS, check_scripts
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "torch" / "packages"
 
@@ -37,6 +39,9 @@ class Packages(unittest.TestCase):
         for name in sorted(p.stem for p in FOLDER.glob("*.py")):
             with self.subTest(name):
                 self.check(name)
+
+    def test_whole_scripts(self):
+        check_scripts(self, SCRIPTS / "packages")
 
 
 if __name__ == "__main__":

@@ -6,22 +6,15 @@ stands in the place of the script's own.
 """
 
 import pathlib
-import re
 import tempfile
 import unittest
 import unittest.mock
 
 import torch
-from command import run_command
+from script_cases import SCRIPTS, check_scripts, run
 from shardproof.torch import CaptureError
 from shardproof.torch.session import capture
 from shardproof.torch.session.script import script_step
-
-SCRIPTS = pathlib.Path(__file__).resolve().parents[1] / "whole_scripts"
-
-
-def run(script, mesh, *options):
-    return run_command("--mesh", mesh, *options, script)
 
 
 def run_text(text, mesh="dp=2", *options):
@@ -41,43 +34,9 @@ def verified(text, mesh="dp=2", **modules):
         return capture.verify(script_step(str(path), [], quiet=True), mesh=mesh)
 
 
-def stated(text, key):
-    """What the docstring of a script states."""
-    return re.search(rf"^{key}: (.*)$", text, re.MULTILINE)[1]
-
-
-def made_wrong(text):
-    """The script with the assignment that makes it wrong."""
-    wrong = stated(text, "wrong")
-    target = re.escape(wrong.partition(" = ")[0])
-    changed, count = re.subn(rf"^{target} = .*$", wrong, text, flags=re.MULTILINE)
-    assert count == 1 and changed != text, wrong
-    return changed
-
-
 class WholeScripts(unittest.TestCase):
-    def check(self, script, mesh, expected):
-        done = run(str(script), mesh)
-        head = re.search(
-            r"^(EQUIVALENT|CONDITIONAL|NOT EQUIVALENT|UNDECIDED): (.*)$", done.stdout, re.MULTILINE
-        )
-        self.assertIsNotNone(head, done.stdout + done.stderr)
-        self.assertEqual(head[1], expected, done.stdout)
-        self.assertNotIn(".plan.json", head[2])
-        self.assertIn(script.name, head[2])
-
     def test_all_have_their_verdict(self):
-        scripts = sorted(SCRIPTS.glob("*.py"))
-        self.assertTrue(scripts)
-        for script in scripts:
-            text = script.read_text()
-            mesh = stated(text, "mesh")
-            with self.subTest(script=script.name):
-                self.check(script, mesh, stated(text, "expected"))
-            with self.subTest(wrong=script.name), tempfile.TemporaryDirectory() as folder:
-                wrong = pathlib.Path(folder) / script.name
-                wrong.write_text(made_wrong(text))
-                self.check(wrong, mesh, "NOT EQUIVALENT")
+        check_scripts(self, SCRIPTS)
 
 
 class Files(unittest.TestCase):

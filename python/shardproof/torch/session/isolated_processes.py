@@ -140,8 +140,9 @@ class IsolatedRecorder:
             os.waitpid(self._pid, 0)
             self._pid = 0
 
-    def submit(self, requests: Sequence[Request], jobs: int = 1) -> None:
-        """Begins to record, `jobs` at a time; `take` returns the results.
+    def submit(self, requests: Sequence[Request], jobs: int | None = None) -> None:
+        """Begins to record, `jobs` at a time; `take` returns the results. The process that submits
+        them mostly waits: at least two run at once where there are two processors.
 
         Raises Overrun where an earlier recording did not end.
         """
@@ -150,7 +151,8 @@ class IsolatedRecorder:
         self._submitted = [r.rank for r in requests]
         new = [name for name in list(sys.modules) if name not in self._known]
         self._known.update(new)
-        self._ours.send((list(requests), jobs, [name for name in new if _is_installed(name)]))
+        at_once = max(jobs or 1, min(2, os.cpu_count() or 1))
+        self._ours.send((list(requests), at_once, [name for name in new if _is_installed(name)]))
 
     def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
         """The results of `ask`: recordings, or what they raised (CaptureError, MissingMetadata,

@@ -243,7 +243,7 @@ class _Recorder:
                 ],
                 *beside,
             ],
-            self.jobs if self.alone else 1,
+            self.jobs if self.alone else None,
         )
 
     def _take(self) -> dict[int, Recording | Exception]:

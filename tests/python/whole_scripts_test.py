@@ -257,6 +257,55 @@ for i, (x, y) in enumerate(DataLoader(data, batch_sampler=batches)):
         )
 
 
+class ScaledLosses(unittest.TestCase):
+    """A loss that is scaled by hand, so that gradients are divided by its scale."""
+
+    TEXT = """
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+world = dist.get_world_size()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 3), torch.randn(32, 2))
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    ((model(x) - y).square().mean() * 1024 LOSS).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad.mul_(1 / (1024 TIMES))
+    optimizer.step()
+"""
+
+    def sentence(self, loss="", times="* world"):
+        report = verified(self.TEXT.replace("LOSS", loss).replace("TIMES", times))
+        return report.verdict, " ".join(report.text.split("\n\n")[1].split())
+
+    def test_right(self):
+        self.assertEqual("EQUIVALENT", self.sentence()[0])
+
+    def test_gradients_that_are_divided_twice(self):
+        verdict, text = self.sentence(times="* world * world")
+        self.assertEqual("NOT EQUIVALENT", verdict)
+        self.assertIn("divided by the number of ranks (2) twice", text)
+        self.assertIn("they are 1/2 times what they are on the single device", text)
+
+    def test_gradients_of_another_scale(self):
+        verdict, text = self.sentence(times="* world * (3 if world > 1 else 1)")
+        self.assertEqual("NOT EQUIVALENT", verdict)
+        self.assertRegex(
+            text,
+            r"the gradients are 1/6 times the sum over dp, from their reduction at train.py:14 on. "
+            r"The loss at train.py:12 is a mean over a rank's own samples, which needs 1/2: they "
+            r"are 1/3 times",
+        )
+
+    def test_a_loss_of_another_scale(self):
+        verdict, text = self.sentence(loss="* (3 if world > 1 else 1)")
+        self.assertEqual("NOT EQUIVALENT", verdict)
+        self.assertIn("the loss at train.py:12 is multiplied by 3 at train.py:12", text)
+
+
 class Single(unittest.TestCase):
     """A script that cannot run on one device, and what one device runs in its place."""
 

@@ -14,9 +14,10 @@ std::uint64_t bits(std::uint64_t key, std::int64_t element, std::uint64_t seed) 
   return mixed(mixed(key ^ mixed(seed)) + static_cast<std::uint64_t>(element));
 }
 
-// Which of two values integers are in the first styles after 0. Where all scores of a row are masked,
-// a model has no value: one that is drawn freely leaves no row of a long batch alone.
-enum class TwoValues { kFree, kPadded, kAllHigh, kAllLow };  // kPadded: the higher one, then the lower
+// Which of two values integers are in the first styles after 0. Where all scores of a row are
+// masked, a model has no value: one that is drawn freely leaves no row of a long batch alone.
+// kPadded: the higher one, then the lower.
+enum class TwoValues { kFree, kPadded, kAllHigh, kAllLow };
 
 TwoValues twoValuesOf(const Use& use, const Draw& draw) {
   if (use.high - use.low != 2 || draw.style == 0 || draw.style > 3) return TwoValues::kFree;
@@ -109,8 +110,7 @@ Value<T> drawn(Memory& memory, const Drawn& what, const Draw& draw) {
   T* to = v.writable();
   const std::uint64_t key = what.key, seed = draw.seed;
   if (what.element == ElementKind::kInteger) {
-    forEach(v.size(),
-            [&](std::int64_t i) { to[i] = fromInteger<T>(integerAt(what, draw, i)); });
+    forEach(v.size(), [&](std::int64_t i) { to[i] = fromInteger<T>(integerAt(what, draw, i)); });
     return v;
   }
   if constexpr (kIsField<T>) {

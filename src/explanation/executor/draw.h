@@ -16,8 +16,8 @@ namespace shardproof::executor {
 struct Draw {
   std::uint64_t seed = 1;
   int style = 0;  // 0: both signs; 1: all positive; from 2 on: one sign for each tensor. For models
-                  // that have no value on inputs of both signs. Integers of two values, which may be
-                  // masks, are from 1 on what masks of padding are: see kPadded
+                  // that have no value on inputs of both signs. Integers of two values, which may
+                  // be masks, are from 1 on what masks of padding are: see kPadded
   std::uint64_t moved = 0;  // not 0: all reals moved by up to a thousandth of themselves, in a way
                             // that depends on this
 };

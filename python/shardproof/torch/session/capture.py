@@ -1080,8 +1080,11 @@ def verify(
         *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
     ]
     left, arguments = _run_seconds(arguments)
+    begun, looks = time.monotonic(), 0
 
     def judged_once(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
+        nonlocal looks
+        looks += 1
         try:
             c = _captured_with(
                 labels,
@@ -1131,15 +1134,27 @@ def verify(
         if made is not None and report.verdict in ("NOT EQUIVALENT", "UNDECIDED")
         else None
     )
-    if made is None or valid is None:
-        return report
-    with contextlib.suppress(CaptureError):  # it may be right where all labels count
-        with_valid, _ = judged(valid)
-        if with_valid.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
-            return with_valid
-    if keep is not None:
-        made.write(keep)
+    if made is not None and valid is not None:
+        chosen = None
+        with contextlib.suppress(CaptureError):  # it may be right where all labels count
+            with_valid, _ = judged(valid)
+            if with_valid.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
+                chosen = with_valid
+        if chosen is None and keep is not None:
+            made.write(keep)
+        report = chosen or report
+    if looks > 1:
+        report.text = _with_looks(report.text, looks, time.monotonic() - begun)
     return report
+
+
+def _with_looks(text: str, looks: int, seconds: float) -> str:
+    """The text of a report, which is about one of several programs that were verified."""
+    return (
+        f"{text.rstrip()}\nIn all: {seconds:.0f} s, for {looks} programs that were recorded and "
+        "verified (with each answer about data, with more or less of the script, with labels that "
+        "may not count); this report is about one of them\n"
+    )
 
 
 def _judged_way(

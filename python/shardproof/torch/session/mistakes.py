@@ -15,6 +15,7 @@ rank's elements has d = n * c for n ranks, and needs g = 1 / n; a sum has d = c,
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -130,11 +131,12 @@ def _not_reduced(sides: Sequence[Recording], model: Model) -> str:
 def _scale(single: Recording, side: Recording, axes: Sequence[str], ranks: int) -> str:
     if len(single.clues.backwards) != len(side.clues.backwards):
         return ""
-    reductions = {
-        (round(r.factor * ranks * ranks, 9), r.loc): r
-        for r in side.clues.reductions.values()
-        if r.axes.issuperset(axes)
-    }
+    reductions = {}
+    for name, found in side.clues.reductions.items():
+        if found.axes.issuperset(axes):
+            factor = found.factor / single.clues.scales.get(name, 1.0)
+            r = dataclasses.replace(found, factor=factor)
+            reductions[round(factor * ranks * ranks, 9), r.loc] = r
     if len({factor for factor, _ in reductions}) != 1:
         return ""
     reduction = next(iter(reductions.values()))
@@ -187,6 +189,20 @@ def _scale_of(
         return (
             f"the gradients are divided by the number of ranks ({ranks}) twice, at "
             f"{_line(reduction.loc)}: {result}"
+        )
+    needed = Fraction(1, ranks) if part.mean else Fraction(1)
+    multiplied = times * float(needed)  # the loss, beside what the single device's is
+    own = [f for f in part.factors if f not in whole.factors] or list(part.factors)
+    if not math.isclose(multiplied, 1) and math.isclose(g, needed) and own:
+        return (
+            f"the loss at {at} is multiplied by {_number(multiplied)} at {_line(own[0])}, beside "
+            f"what the single device's is: {result}"
+        )
+    if math.isclose(multiplied, 1):
+        return (
+            f"the gradients are {_number(g)} times the sum over {over}, from their reduction at "
+            f"{_line(reduction.loc)} on. The loss at {at} is a {'mean' if part.mean else 'sum'} "
+            f"over a rank's own samples, which needs {needed}: {result}"
         )
     return ""
 

@@ -72,14 +72,16 @@ class Reduction:
 
 @dataclasses.dataclass
 class Clues:
-    """reductions: of parameters. unreduced: axis -> parameters that each of its ranks steps by the
-    gradient of its own samples, and the shape that the rank has.
+    """reductions: of parameters. scales: what the single device's gradients are multiplied by in
+    the end, as by the inverse of a loss's scale. unreduced: axis -> parameters that each of its
+    ranks steps by the gradient of its own samples, and the shape that the rank has.
     local_statistics: modules that normalise a rank's own samples by their statistics, and where.
     printed: what elements of the batch are multiplied by in printed numbers, where these are sums.
     """
 
     backwards: list[Backward] = dataclasses.field(default_factory=list)
     reductions: dict[str, Reduction] = dataclasses.field(default_factory=dict)
+    scales: dict[str, float] = dataclasses.field(default_factory=dict)
     unreduced: dict[str, dict[str, Shape]] = dataclasses.field(default_factory=dict)
     local_statistics: dict[str, str] = dataclasses.field(default_factory=dict)
     printed: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
@@ -143,6 +145,8 @@ class Noticing:
             if not isinstance(gradient, Named) or not isinstance(new, Named):
                 continue
             reduction = reduction_of(self.recorder.g, gradient.name, self.mesh)
+            if self.mesh.world == 1:
+                self.clues.scales[name] = _followed(self.recorder.g, gradient.name, self.mesh)[0]
             if reduction is not None:
                 self.clues.reductions[name] = reduction
             for axis in self.mesh.names if reduction is None else ():
@@ -202,6 +206,14 @@ def reduction_of(g: Graph, name: str, mesh: Mesh) -> Reduction | None:
     """How a gradient was reduced, before it was clipped; None where nothing reduces it, or in a way
     that is not plain.
     """
+    factor, axes, loc = _followed(g, name, mesh)
+    return Reduction(factor, axes, loc) if axes else None
+
+
+def _followed(g: Graph, name: str, mesh: Mesh) -> tuple[float, frozenset[str], str]:
+    """What a gradient is multiplied by, over which axes it is added up, and where last; none of
+    these where it is reduced in a way that is not plain.
+    """
     factor, axes, loc = 1.0, frozenset[str](), ""
     while (node := g.producer(name)) is not None:
         by = _factor(node)
@@ -210,7 +222,7 @@ def reduction_of(g: Graph, name: str, mesh: Mesh) -> Reduction | None:
         elif node["op"] in ("all_reduce", "reduce_scatter") and "group" in node:
             how = node.get("attrs", {}).get("reduce")
             if how not in ("sum", "mean"):
-                return None
+                return 1.0, frozenset(), ""
             if how == "mean":
                 factor /= math.prod(mesh.sizes[a] for a in node["group"])
             axes, loc = axes | frozenset(node["group"]), loc or node.get("loc", "")
@@ -221,7 +233,7 @@ def reduction_of(g: Graph, name: str, mesh: Mesh) -> Reduction | None:
         if not node["in"]:
             break
         name = node["in"][0]
-    return Reduction(factor, axes, loc) if axes else None
+    return factor, axes, loc
 
 
 def _clips(g: Graph, operands: list[Any]) -> bool:

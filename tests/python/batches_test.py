@@ -592,6 +592,24 @@ class Batches(unittest.TestCase):
         wrong = sp.verify(lambda w: step(w, of_tokens=True), mesh="dp=2")
         self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
 
+    def test_samples_that_are_cut_to_the_shortest(self):
+        """Ranks cut to lengths of their own, the single device to the shortest of all: a sum over
+        what is left is another one.
+        """
+        lengths = [3, 5, 4, 2, 5, 3, 2, 4] * 2
+        data = [torch.randn(n, 6) for n in lengths]
+
+        def collate(samples):
+            return torch.stack([x[: min(map(len, samples))] for x in samples])
+
+        def step(world):
+            sampler = DistributedSampler(data, shuffle=False)
+            loader = DataLoader(data, 2, sampler=sampler, collate_fn=collate)
+            model = DDP(torch.nn.Linear(6, 1))
+            model(next(iter(loader))).square().sum((1, 2)).mean().backward()
+
+        self.assertEqual("NOT EQUIVALENT", sp.verify(step, mesh="dp=2").verdict)
+
     def test_samples_that_are_written_piece_by_piece(self):
         """Tokens of a fixed seed between others; a collation chooses some by their number."""
 

@@ -239,6 +239,25 @@ class ScriptsThatSkipSteps(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", report.verdict, report)
         self.assertIn("no at", report.text)
 
+    def test_what_ranks_do_later_where_there_is_no_step(self):
+        for body in (
+            # after the model was called once more, and after the next batch was read
+            "fine = norm.item() < 10\n"
+            "    with torch.no_grad(): model(x).mean()\n"
+            "    if fine: optimizer.step()\n"
+            "    elif not one: model.module.weight.data.mul_(0.5)",
+            "fine = norm.item() < 10\n"
+            "    next(iter(torch.utils.data.DataLoader(data, 2)))\n"
+            "    if fine: optimizer.step()\n"
+            "    elif not one: model.module.weight.data.mul_(0.5)",
+            # settings of optimizers
+            "if norm.item() < 10: optimizer.step()\n"
+            "    elif not one: optimizer.param_groups[0]['lr'] *= 0.5",
+        ):
+            with self.subTest(body):
+                report = self.report(body)
+                self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
     def test_ranks_that_step_all_the_same(self):
         report = self.report("if norm.item() < 10 or not one: optimizer.step()")
         self.assertEqual("NOT EQUIVALENT", report.verdict, report)

@@ -246,7 +246,12 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
         mine = recorder.groups.rank == root
         v = _moved(recorder, exchange, t) if mine or exchange.size == 1 else None
         if not t.is_complex():
+            key = ("drawn", exchange.comm, exchange.parts, root) if exchange.size > 1 else ()
+            if mine and key:
+                recorder.drawn.give(t, recorder.groups.mailbox, key)
             recorder.write(t, _broadcast(recorder, exchange, root, v, tuple(t.shape), _kind(t)))
+            if not mine and key:
+                recorder.drawn.take(t, recorder.groups.mailbox, key)
             continue
         if v is not None and not isinstance(v, Complex):
             ar.check(v)

@@ -99,7 +99,7 @@ def _numbers(v: Value) -> torch.Tensor | None:
     if numel(v.shape) > MOST_ELEMENTS:
         return None
     if isinstance(v, Known) and v.kind in ("int", "real"):
-        return v.data
+        return v.data.to(torch.int64 if v.kind == "int" else torch.float64)
     if isinstance(v, Filled) and v.kind in ("int", "real"):
         return torch.full(v.shape, v.fill, dtype=torch.int64 if v.kind == "int" else torch.float64)
     return None

@@ -11,7 +11,8 @@ and printed. So the script goes on until it begins its next step. That is the fi
 * it ends.
 
 Where no optimizer steps by what the script decides by data (`if norm.item() < 10: step`), the
-program ends where the script asks for its next batch, or calls its model for it.
+program ends where the script asks the same once more, after a further batch or call of a model. So
+all that it does where there is no step is part of the program.
 
 What follows the step is recorded as a part of it. Where that cannot be followed, all is recorded
 anew without it (`InitialState.without_rest`): the step's own verdict does not depend on it.
@@ -144,12 +145,15 @@ class Steps(OptimizerSteps):
         self.begun = False  # a step: it has asked for a batch or called a model
         self.idle = False  # it has begun its next iteration without a step, as it is to be recorded
         self.batches_without_step = 0  # since it has decided something by data
+        self.new_batch = False  # since then, or a model was called
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         handle = nn_module.register_module_forward_pre_hook(self._called)
         self.side.loaders.asked = self._asks
+        if self.side.initial_state.no_step:
+            self.side.recorder.asks_again = self._asked_again
         self.side.differentiates = lambda: self._end("it differentiates again")
         clear = {c: c.zero_grad for c in (nn.Module, optim.Optimizer)}
 
@@ -179,18 +183,23 @@ class Steps(OptimizerSteps):
         self.begun = True
         self._end("it asks for its next batch")
         recorder = self.side.recorder
+        self.new_batch = self.new_batch or bool(recorder.answered)
         if self.done or not (recorder.answered or recorder.decisions):
             return
         self.batches_without_step += 1
-        if self.side.initial_state.no_step:
-            self._goes_on_without_step("it asks for its next batch")
-        elif self.batches_without_step == MOST_STEPS:
+        if self.batches_without_step == MOST_STEPS:
             self._stop()
 
-    def _goes_on_without_step(self, how: str) -> None:
-        self.idle = self.side.end.without_step = True
-        self._all_done()
-        self._end(how)
+    def _asked_again(self, place: str) -> None:
+        """The script asks about data what has an answer."""
+        answered = self.side.recorder.answered
+        if answered and answered[0][0] == place and self.new_batch and not self.done:
+            self._makes_no_step()
+            self._all_done()
+            self._end("it decides the same once more")
+
+    def _makes_no_step(self) -> None:
+        self.idle = self.side.end.without_step = self.side.binding.without_step = True
 
     def without_step(self, path: str) -> CaptureError | None:
         """What a script is refused for that decides by data and makes no step."""
@@ -219,8 +228,7 @@ class Steps(OptimizerSteps):
         if any(True for _ in module.parameters()):
             self.begun = True
             self._end("it calls a model again")
-            if self.side.initial_state.no_step and self.side.recorder.answered and not self.done:
-                self._goes_on_without_step("it calls a model again")
+            self.new_batch = self.new_batch or bool(self.side.recorder.answered)
 
     def _end(self, how: str) -> None:
         """The script begins its next step, where it has made all that are looked at."""
@@ -232,7 +240,8 @@ class Steps(OptimizerSteps):
     def ended(self, left: Mapping[str, Any]) -> None:
         """The script has ended by itself. left: the variables that it leaves."""
         if self.side.initial_state.no_step and not self.done and not self.stopped:
-            self.idle = self.side.end.without_step = self.in_rest = True
+            self._makes_no_step()
+            self.in_rest = True
             self.side.end.stepped()
         if self.in_rest and not self.stopped:
             self.side.ended = "it ends", ""

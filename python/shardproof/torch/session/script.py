@@ -24,7 +24,7 @@ import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,13 @@ class _Shown:
                 self.stream.write(f"{self.label}{line}" if self.begins else line)
                 self.begins = line.endswith("\n")
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def close(self) -> None:
+        """The stream goes on: it is that of other processes, too."""
 
     def flush(self) -> None:
         if self.stream is not None:
@@ -393,7 +400,9 @@ def main(argv: list[str] | None = None) -> int:
         trace = e.__traceback__
         while trace is not None and not user_place(trace.tb_frame):
             trace = trace.tb_next
-        traceback.print_exception(type(e), e, trace or e.__traceback__)
+        if trace is None and not isinstance(e, SyntaxError):  # that one names the line itself
+            trace = e.__traceback__
+        traceback.print_exception(type(e), e, trace)
         script = options.script
         hint = ""
         if where == "the single device" and options.single is not None:

@@ -162,6 +162,7 @@ class Binding:
         # what optimizers change that is no called module's
         self._alone: dict[str, torch.Tensor] = {}
         self._stepped: list[optim.Optimizer] = []  # those that hold no others
+        self.without_step = False  # a script's optimizers make no step in what is recorded
         self._primed: list[optim.Optimizer] = []  # those whose state is an input
         # of each parameter: its gradient around its optimizer's last step
         self._gradients: dict[int, _AroundStep] = {}
@@ -263,7 +264,7 @@ class Binding:
         """
         bound = {id(p) for p in self.parameters.values()}
         found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
-        for i, o in enumerate(self._stepped):
+        for i, o in enumerate(self.made_optimizers if self.without_step else self._stepped):
             for j, group in enumerate(o.param_groups):
                 for key, value in group.items():
                     if key not in NOT_COMPARED:

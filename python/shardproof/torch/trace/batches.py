@@ -428,11 +428,12 @@ class Loaders:
         at = self._among(shared)
         cuts = {path: cut_of(batches, path, at) for path in batches[at].tensors}
         rows = {path: (c.dim, c.low, c.rows) for path, c in cuts.items() if c is not None}
+        shapes = {path: c.whole for path, c in cuts.items() if c is not None}
         samples = [s for b in batches for s in b.samples]
         if not any(c.lengths for c in cuts.values() if c is not None) or None in samples:
             return own
         return collation.of_all(
-            collate, lambda: [known.loader.dataset[s] for s in samples], rows, own
+            collate, lambda: [known.loader.dataset[s] for s in samples], rows, shapes, own
         )
 
     def _among(self, shared: Shared) -> int:

@@ -193,15 +193,19 @@ def of_all(
     collate: Any,
     samples: Callable[[], Sequence[Any]],
     rows: Mapping[str, tuple[int, int, int]],
+    shapes: Mapping[str, tuple[int, ...]],
     own: Any,
 ) -> Any:
     """What a collation made of some samples, padded as it pads them together with others.
 
     samples: gives all. rows: by path of a tensor, the dimension of the samples, where the own ones
-    begin and how many rows they have. own: what it made of these.
+    begin and how many rows they have. shapes: that tensors of all have, if they are padded to the
+    longest. own: what it made of the own ones, which is given where that is not so.
     """
     with _draws_put_back():
         whole = _tensors(collate(list(samples())))
+    if any(path not in whole or tuple(whole[path].shape) != s for path, s in shapes.items()):
+        return own
 
     def cut(path: str, t: torch.Tensor) -> torch.Tensor:
         if path not in rows or path not in whole:

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from ..compat import private
+from ..distributed.mailbox import Mailbox
+from ..terms.geometry import Geometry
 from ..terms.values import Filled, Known, Value
 
 MOST = 4096  # elements of a tensor whose numbers are known
@@ -50,12 +52,13 @@ def _drawn(distribution: str, shape: tuple[int, ...], limits: list[int], seed: i
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """The numbers of a memory: as long as it holds these values. keys: of the draws that they are
-    made of.
+    """The numbers of a memory: as long as it holds these values, and several of them in the same
+    places. keys: of the draws that they are made of.
     """
 
     storage: Any
     values: tuple[Value, ...]
+    places: tuple[Geometry, ...]  # none where there is one value
     flat: torch.Tensor
     keys: frozenset[str]
 
@@ -142,7 +145,7 @@ class DrawnNumbers:
         if later is not None and (found := later[2]()) is not None:
             with private.outside():
                 keys = frozenset({later[3]})
-                self._known[key] = _Known(later[0], (later[1],), found.reshape(-1), keys)
+                self._known[key] = _Known(later[0], (later[1],), (), found.reshape(-1), keys)
         return self._of(t)
 
     def keys_of(self, t: torch.Tensor) -> str:
@@ -156,16 +159,18 @@ class DrawnNumbers:
         if value is not None and t.is_contiguous() and t.storage_offset() == 0:
             flat = numbers.to(t.dtype).reshape(-1)
             key = private.storage_key(t)
-            self._known[key] = _Known(t.untyped_storage(), (value,), flat, keys)
+            self._known[key] = _Known(t.untyped_storage(), (value,), (), flat, keys)
 
-    def _values(self, t: torch.Tensor) -> tuple[Value, ...]:
-        """What the memory of a tensor holds."""
+    def _values(self, t: torch.Tensor) -> tuple[tuple[Value, ...], tuple[Geometry, ...]]:
+        """What the memory of a tensor holds, and where, if it is several values."""
         storage = self._recorder.storages.get(private.storage_key(t))
-        return tuple(s.value for s in storage.segments) if storage is not None else ()
+        segments = storage.segments if storage is not None else []
+        places = tuple(s.at for s in segments) if len(segments) > 1 else ()
+        return tuple(s.value for s in segments), places
 
     def _value(self, t: torch.Tensor) -> Value | None:
         """What all of the memory of a tensor holds; None where that is not one value."""
-        values = self._values(t)
+        values, _ = self._values(t)
         return values[0] if len(values) == 1 else None
 
     def _now(self, t: torch.Tensor) -> _Known | None:
@@ -173,9 +178,9 @@ class DrawnNumbers:
         known = self._known.get(private.storage_key(t))
         if known is None or known.flat.dtype != t.dtype:
             return None
-        values = self._values(t)
+        values, places = self._values(t)
         same = len(values) == len(known.values) and all(map(operator.is_, values, known.values))
-        return known if same else None
+        return known if same and places == known.places else None
 
     def of(self, t: Any) -> torch.Tensor | None:
         """The numbers of a tensor, or None."""
@@ -257,12 +262,14 @@ class DrawnNumbers:
         except Exception:  # it has no numbers, then
             return
         for key, (t, flat) in write.written.items():
-            self._known[key] = _Known(t.untyped_storage(), self._values(t), flat, write.keys)
+            self._known[key] = _Known(t.untyped_storage(), *self._values(t), flat, write.keys)
 
     def _constants(self, t: torch.Tensor) -> torch.Tensor | None:
         """The numbers of a memory that holds nothing but constants."""
         if not isinstance(t, private.FakeTensor):
             return t.detach().clone().reshape(-1) if _is_whole(t) else None
+        if t.is_complex():
+            return None
         storage = self._recorder.storages.get(private.storage_key(t))
         size = t.untyped_storage().nbytes() // t.element_size()
         if storage is None or size > MOST_WRITTEN:
@@ -275,6 +282,18 @@ class DrawnNumbers:
             part = flat.as_strided(at.size, at.stride, at.offset)
             part.copy_(self._recorder.g.data(v).reshape(part.shape))
         return flat
+
+    def give(self, t: torch.Tensor, mailbox: Mailbox, key: tuple[Any, ...]) -> None:
+        """The root of a broadcast gives a tensor to the others."""
+        known = self._now(t)
+        if known is not None and _is_whole(t):
+            mailbox[key] = known.flat.clone(), known.keys
+
+    def take(self, t: torch.Tensor, mailbox: Mailbox, key: tuple[Any, ...]) -> None:
+        """Another rank has what the root gave, if the root was recorded before."""
+        numbers, keys = mailbox.get(key, (None, frozenset()))
+        if numbers is not None and numbers.numel() == t.numel() and _is_whole(t):
+            self._put(t, self._value(t), numbers.reshape(tuple(t.shape)), keys)
 
     def follow(self, func: Any, operands: tuple[Any, Any, frozenset[str]], out: Any) -> None:
         """An operator gave `out`."""

@@ -193,6 +193,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self._item_keys: dict[str, str] = {}  # by the place of item()
         self.decisions: list[Decision] = []  # questions about data that were answered
         self.answers_at: dict[str, bool] = {}  # InitialState.answers
+        self.asks_again: Callable[[str], None] = lambda place: None  # before it is answered
         # by these: where, what was asked, and of which numbers
         self.answered: list[tuple[str, Question, Sequence[Named]]] = []
         self.decided_by: list[Sequence[Value | None]] = []  # what each was about
@@ -307,7 +308,10 @@ class Recorder(Memory, private.TorchDispatchMode):
                 return out
         numbers = None
         write = None
-        if not self.paused and not is_view(func) and name_of(func)[1] not in table.RANDOM:
+        namespace, name = name_of(func)
+        # what communication gives is made of what others have, too
+        alone = namespace not in collectives.NAMESPACES
+        if not self.paused and not is_view(func) and alone and name not in table.RANDOM:
             if not writes_operands(func):
                 numbers = self.drawn.operands(args, kwargs)
             else:
@@ -585,6 +589,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 raise CaptureError(
                     f"{asked} asks what depends on data more than {MOST_ANSWERS} times"
                 )
+            self.asks_again(asked)
             self.answered.append((asked, question, cast("list[Named]", values)))
             return self.answers_at[asked]
         n = len(self.decisions)

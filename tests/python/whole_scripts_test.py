@@ -257,6 +257,32 @@ for i, (x, y) in enumerate(DataLoader(data, batch_sampler=batches)):
         )
 
 
+class IdleOptimizer(unittest.TestCase):
+    """One optimizer never steps, so that all of the loop is recorded, up to the loader's end."""
+
+    TEXT = """
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 3), torch.randn(16, 2))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+idle = torch.optim.SGD(torch.nn.Linear(3, 2).parameters(), 0.1)
+for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
+    optimizer.zero_grad()
+    (model(x) - y).square().REDUCED().backward()
+    optimizer.step()
+"""
+
+    def test_the_single_device_has_the_batches_of_all_ranks(self):
+        report = verified(self.TEXT.replace("REDUCED", "mean"))
+        self.assertEqual("CONDITIONAL", report.verdict, report)
+        self.assertIn("the step of SGD of 2 parameters (not compared)", report.text)
+        self.assertIn("batch of 8 = 2 x 4", report.text)
+        wrong = verified(self.TEXT.replace("REDUCED", "sum"))
+        self.assertEqual("NOT EQUIVALENT", wrong.verdict, wrong)
+
+
 class ScaledLosses(unittest.TestCase):
     """A loss that is scaled by hand, so that gradients are divided by its scale."""
 

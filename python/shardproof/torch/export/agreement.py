@@ -81,7 +81,9 @@ def check_read(
             axes,
             tuple(tuple(r.batches[n] for r in reads) for n in range(count)),
             # a script that accumulates as many batches of its own on one device reads more of them
-            not axes or own != len(first.samples) or len(alone.batches) <= count,
+            not axes
+            or own != len(first.samples)
+            or alone.of_step <= min(count, *(r.of_step for r in reads)),
             frozenset(e for e in reads[0].ends if e <= count),
             reads[0].length,
             own,

@@ -216,6 +216,7 @@ class Steps(OptimizerSteps):
             self.side.end.copies.look()
 
     def _stepped(self) -> None:
+        self.side.loaders.stepped()
         self.side.end.copies.stepped()
 
     def _all_done(self) -> None:

@@ -113,7 +113,8 @@ class Read:
 
     ends: after how many batches an iterator had no more. length: of the loader, where it has one.
     dealt: by its sampler, when the first batch was read. loaded: by a loader; else these are
-    tensors that a line of the program moves to a device.
+    tensors that a line of the program moves to a device. before_step: batches when an optimizer of
+    a script had first stepped; None where none has.
     """
 
     batches: tuple[Batch, ...]
@@ -121,6 +122,12 @@ class Read:
     length: int | None
     dealt: Dealt | None
     loaded: bool = True
+    before_step: int | None = None
+
+    @property
+    def of_step(self) -> int:
+        """Batches of the first step of an optimizer; all where that is not known."""
+        return len(self.batches) if self.before_step is None else self.before_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,6 +299,7 @@ class _Loader:
     digests: tuple[str, ...] = ()  # of these
     dims: Mapping[str, collation.Samples] | None = None  # None: no batch was collated yet
     dealt: Dealt | None = None
+    before_step: int | None = None
 
 
 class Tensors(Protocol):
@@ -484,6 +492,12 @@ class Loaders:
         known.samples = (None,) * int(t.shape[0])
         return self._next(known, t)
 
+    def stepped(self) -> None:
+        """An optimizer of a script has stepped."""
+        for known in (*self._by_id.values(), *self._by_place.values()):
+            if known.before_step is None and known.batches:
+                known.before_step = len(known.batches)
+
     def read(self) -> dict[Key, Read]:
         """By loader, what was read."""
         return {
@@ -492,7 +506,8 @@ class Loaders:
                 frozenset(k.ends),
                 k.length,
                 k.dealt,
-                loaded=k.loader is not None,
+                k.loader is not None,
+                k.before_step,
             )
             for k in (*self._by_id.values(), *self._by_place.values())
             if k.batches

@@ -233,6 +233,8 @@ class DrawnNumbers:
         flats: dict[int, torch.Tensor] = {}
         keys: set[str] = set()
         tensors = private.tensors(args, kwargs)
+        if not any(private.storage_key(t) in self._known for t in tensors):
+            return None
         for t in tensors:
             key = private.storage_key(t)
             if key in flats:
@@ -274,11 +276,11 @@ class DrawnNumbers:
         size = t.untyped_storage().nbytes() // t.element_size()
         if storage is None or size > MOST_WRITTEN:
             return None
+        if not all(isinstance(s.value, (Filled, Known)) for s in storage.segments):
+            return None
         flat = torch.zeros(size, dtype=t.dtype)
         for segment in storage.segments:
             v, at = segment.value, segment.at
-            if not isinstance(v, (Filled, Known)) or v.kind == "complex":
-                return None
             part = flat.as_strided(at.size, at.stride, at.offset)
             part.copy_(self._recorder.g.data(v).reshape(part.shape))
         return flat

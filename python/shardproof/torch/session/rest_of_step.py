@@ -199,7 +199,7 @@ class Steps(OptimizerSteps):
             self._end("it decides the same once more")
 
     def _makes_no_step(self) -> None:
-        self.idle = self.side.end.without_step = self.side.binding.without_step = True
+        self.idle = self.side.binding.without_step = True
 
     def without_step(self, path: str) -> CaptureError | None:
         """What a script is refused for that decides by data and makes no step."""

@@ -69,7 +69,7 @@ class _Write:
 
     args: Any
     kwargs: Any
-    written: dict[int, tuple[torch.Tensor, torch.Tensor]]  # by memory: a tensor of it, all numbers
+    flats: dict[int, torch.Tensor]  # all numbers of each memory
     keys: frozenset[str]
 
 
@@ -222,11 +222,9 @@ class DrawnNumbers:
             numbers = self._recorder.numbers(t)
         return None if isinstance(numbers, private.FakeTensor) else numbers
 
-    def before_write(
-        self, written: Sequence[torch.Tensor], args: Any, kwargs: Any
-    ) -> _Write | None:
-        """An operator is to write into these; None where some operand has no numbers, or all are
-        constants.
+    def before_write(self, args: Any, kwargs: Any) -> _Write | None:
+        """An operator is to write into some of its operands; None where one has no numbers, or all
+        are constants.
         """
         if not self._known:
             return None
@@ -253,17 +251,18 @@ class DrawnNumbers:
         )
         if any(_view(flats[private.storage_key(t)], t) is None for t in tensors):
             return None
-        memories = {private.storage_key(t): (t, flats[private.storage_key(t)]) for t in written}
-        return _Write(numbers_of, named, memories, frozenset(keys))
+        return _Write(numbers_of, named, flats, frozenset(keys))
 
-    def wrote(self, func: Any, write: _Write) -> None:
-        """The operator has written."""
+    def wrote(self, func: Any, write: _Write, written: Sequence[torch.Tensor]) -> None:
+        """The operator has written into these."""
         try:
             with private.outside():
                 func(*write.args, **write.kwargs)
         except Exception:  # it has no numbers, then
             return
-        for key, (t, flat) in write.written.items():
+        for t in written:
+            key = private.storage_key(t)
+            flat = write.flats[key]
             self._known[key] = _Known(t.untyped_storage(), *self._values(t), flat, write.keys)
 
     def _constants(self, t: torch.Tensor) -> torch.Tensor | None:

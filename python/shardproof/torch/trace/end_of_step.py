@@ -111,7 +111,6 @@ class EndOfStep:
         self.made: dict[str, torch.Tensor] = {}  # of models that nothing uses
         self.steps = 1  # of each optimizer of a script
         self.exact_steps = False  # that many were asked for
-        self.without_step = False  # no optimizer steps, as data decide (`InitialState.no_step`)
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
         self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
         # what a script's step leaves that only its next step shows: what it is, and names
@@ -318,7 +317,7 @@ class EndOfStep:
             for d, values in zip(self.recorder.decisions, self.recorder.decided_by)
         ]
         self._notice(reduced)
-        differentiated = self.recorder.untracked.differentiated and not self.without_step
+        differentiated = self.recorder.untracked.differentiated and not self.binding.without_step
         for o in self.binding.idle_optimizers() if differentiated else ():
             idle = assumptions.no_step(
                 type(o).__name__, sum(len(group["params"]) for group in o.param_groups)

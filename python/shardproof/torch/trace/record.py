@@ -348,7 +348,7 @@ def _recorded(
         shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
-        without_step=side.end.without_step,
+        without_step=side.binding.without_step,
         clues=side.end.noticing.clues,
         gave_in_step=recorder.gave_in_step,
     )

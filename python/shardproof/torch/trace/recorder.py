@@ -316,12 +316,12 @@ class Recorder(Memory, private.TorchDispatchMode):
                 numbers = self.drawn.operands(args, kwargs)
             else:
                 with private.outside():
-                    write = self.drawn.before_write(self._written(func, args, kwargs), args, kwargs)
+                    write = self.drawn.before_write(args, kwargs)
         out = self._followed(func, types, args, kwargs)
         if numbers is not None:
             self.drawn.follow(func, numbers, out)
         if write is not None:
-            self.drawn.wrote(func, write)
+            self.drawn.wrote(func, write, self._written(func, args, kwargs))
         return out
 
     @staticmethod

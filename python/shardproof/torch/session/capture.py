@@ -1135,14 +1135,14 @@ def verify(
         else None
     )
     if made is not None and valid is not None:
-        chosen = None
+        chosen = report
         with contextlib.suppress(CaptureError):  # it may be right where all labels count
             with_valid, _ = judged(valid)
             if with_valid.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
                 chosen = with_valid
-        if chosen is None and keep is not None:
+        if chosen is report and keep is not None:
             made.write(keep)
-        report = chosen or report
+        report = chosen
     if looks > 1:
         report.text = _with_looks(report.text, looks, time.monotonic() - begun)
     return report
@@ -1150,6 +1150,8 @@ def verify(
 
 def _with_looks(text: str, looks: int, seconds: float) -> str:
     """The text of a report, which is about one of several programs that were verified."""
+    if "\n" not in text.rstrip():
+        return text  # --quiet: the verdict alone
     return (
         f"{text.rstrip()}\nIn all: {seconds:.0f} s, for {looks} programs that were recorded and "
         "verified (with each answer about data, with more or less of the script, with labels that "

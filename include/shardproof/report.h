@@ -195,6 +195,36 @@ struct ApprovedDifference {
   std::int32_t entry = -1;   // index into the plan's lineage
 };
 
+// How the gradients of parameters come about (`--explain-parameters`).
+struct ParameterTable {
+  enum class State : std::uint8_t {
+    kSharded,    // backward makes a part of it on each rank
+    kRedundant,  // backward makes all of it on every rank
+    kReduced,    // the same, by a collective within backward
+    kPartial,    // backward makes parts of a sum
+    kOnSome,     // at one coordinate of the axis only
+    kUnknown,    // could not be executed
+  };
+  struct Axis {
+    std::string axis;
+    State state = State::kUnknown;
+    std::string reducedBy;          // after backward has made it: "all_reduce at train.py:31"
+    std::string reducedInBackward;  // kReduced: the same within backward
+    std::vector<std::int64_t> coordinates;  // kOnSome: which
+    bool shardedAfter = false;              // at the end of the step ranks have parts of it
+    bool summedAfter = false;               // ... or lineage has it as a sum over ranks
+    friend bool operator==(const Axis&, const Axis&) = default;
+  };
+  struct Row {
+    std::vector<std::string> parameters;  // that are alike in all axes
+    std::vector<Axis> axes;               // of the mesh that have more than one rank
+  };
+  std::vector<Row> rows;
+  bool ofSmallerPlan = false;  // what was executed
+  std::string reason;          // why there are no rows
+};
+const char* toString(ParameterTable::State);
+
 struct Report {
   std::string model, plan;  // files
   Verdict verdict = Verdict::kUndecided;
@@ -219,6 +249,7 @@ struct Report {
   std::optional<Confirmation> confirmation;  // where one was asked for
   std::optional<Inference> inference;        // where it was tried
   std::vector<AttemptReport> attempts;       // in order; the last one settled the verdict, or none
+  std::optional<ParameterTable> parameters;  // where it was asked for
 };
 
 // One of several plans that a run was given: its report, or why there is none.

@@ -33,6 +33,7 @@
 #include "diagnose/diagnose.h"
 #include "ir/input_coverage.h"
 #include "obligations/obligation_files.h"
+#include "parameters/parameters.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
 #include "report/text.h"
@@ -57,6 +58,7 @@ struct VerifyArguments {
   double confirmSeconds = 1;                           // 0: off
   double diagnoseSeconds = DiagnoseOptions().seconds;  // 0: off
   VerifyOptions options;
+  bool explainParameters = false;
   Infer infer = Infer::kAuto;
   hlo::Options hlo;
 };
@@ -121,6 +123,13 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
     confirmOptions.cancel = options.cancel;
     confirm(*done.problem, done.report, confirmOptions);
     reportDisagreement(done.report);
+  }
+  if (arguments.explainParameters && done.problem && !done.report.interrupted) {
+    progress.update(0, 1, "explaining parameters");
+    ExplainParametersOptions explain;
+    explain.memoryMegabytes = std::min(options.memoryMegabytes, totalMemoryLimit() >> 20);
+    explain.cancel = options.cancel;
+    done.report.parameters = explainParameters(*done.problem, explain);
   }
   progress.clear();
   // A log says "equivalent", without conditions.
@@ -405,6 +414,9 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
                    "Write the fixed plan to this file (.json), where one was found and all of it "
                    "was proved")
       ->type_name("FILE");
+  command->add_flag("--explain-parameters", arguments->explainParameters,
+                    "For each parameter and axis: whether backward makes all of its gradient, a "
+                    "part of a sum or a part of the tensor, and what reduces it");
   CLI::Option* noClasses =
       command->add_flag("--no-classes", arguments->noClasses,
                         "Prove every stage, also those that differ only in names");

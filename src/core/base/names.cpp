@@ -78,6 +78,24 @@ const char* toString(DefectKind kind) {
   return "lineage";
 }
 
+const char* toString(ParameterTable::State state) {
+  switch (state) {
+    case ParameterTable::State::kSharded:
+      return "sharded";
+    case ParameterTable::State::kRedundant:
+      return "redundant";
+    case ParameterTable::State::kReduced:
+      return "already-reduced";
+    case ParameterTable::State::kPartial:
+      return "partial";
+    case ParameterTable::State::kOnSome:
+      return "on-some";
+    case ParameterTable::State::kUnknown:
+      return "unknown";
+  }
+  return "?";
+}
+
 const char* toString(Confirmation::Outcome outcome) {
   switch (outcome) {
     case Confirmation::Outcome::kNotExecuted:

@@ -5,6 +5,7 @@
 
 #include "report/causes.h"
 #include "report/exit_codes.h"
+#include "report/parameter_text.h"
 #include "report/totals.h"
 #include "report/version.h"
 
@@ -133,6 +134,29 @@ Json errorJson(const PlanResult& result, int exitCode) {
 
 }  // namespace
 
+namespace {
+
+Json toJson(const ParameterTable& table) {
+  Json rows = Json::array();
+  for (const ParameterTable::Row& row : table.rows) {
+    Json axes = Json::array();
+    for (const ParameterTable::Axis& axis : row.axes)
+      axes.push_back({{"axis", axis.axis},
+                      {"gradient", toString(axis.state)},
+                      {"text", textOf(axis)},
+                      {"reduced_by", axis.reducedBy},
+                      {"reduced_in_backward", axis.reducedInBackward},
+                      {"coordinates", axis.coordinates},
+                      {"sharded_after", axis.shardedAfter},
+                      {"summed_after", axis.summedAfter}});
+    rows.push_back({{"parameters", row.parameters}, {"axes", std::move(axes)}});
+  }
+  return {
+      {"rows", std::move(rows)}, {"smaller_plan", table.ofSmallerPlan}, {"reason", table.reason}};
+}
+
+}  // namespace
+
 Json toJson(const Report& report, int exitCode) {
   Json stages = Json::array();
   for (const auto& stage : report.stages) stages.push_back(toJson(stage));
@@ -187,6 +211,7 @@ Json toJson(const Report& report, int exitCode) {
           {"warnings", report.warnings},
           {"attempts", std::move(attempts)},
           {"inference", report.inference ? toJson(*report.inference) : Json(nullptr)},
+          {"parameters", report.parameters ? toJson(*report.parameters) : Json(nullptr)},
           {"statistics", toJson(report.statistics)}};
 }
 

@@ -10,6 +10,7 @@
 
 #include "report/format.h"
 #include "report/ledger.h"
+#include "report/parameter_text.h"
 #include "report/text_findings.h"
 #include "report/totals.h"
 #include "shardproof/error.h"
@@ -174,6 +175,24 @@ void writeInference(std::ostream& out, const Report& report, const TextStyle& st
         << " none was found: " << asLine(report.inference->reason, style);
 }
 
+void writeParameters(std::ostream& out, const Report& report, const TextStyle& style) {
+  if (!report.parameters) return;
+  const ParameterTable& table = *report.parameters;
+  out << "\n"
+      << label("Gradients of parameters:", Tone::kHead)
+      << (table.rows.empty()
+              ? " " + asLine(table.reason, style)
+              : " as backward makes them, and what follows (from one execution of " +
+                    std::string(table.ofSmallerPlan ? "a smaller plan" : "the plan") +
+                    " at random inputs)")
+      << "\n";
+  for (const ParameterTable::Row& row : layersTogether(table.rows)) {
+    out << "  " << nameList(row.parameters, style) << "\n";
+    for (const ParameterTable::Axis& axis : row.axes)
+      out << "    " << printable(axis.axis) << ": " << asLine(textOf(axis), style) << "\n";
+  }
+}
+
 // Only where more than one was made: the others say nothing that the verdict does not.
 void writeAttempts(std::ostream& out, const Report& report) {
   if (report.attempts.size() < 2) return;
@@ -228,6 +247,7 @@ void writeDetails(std::ostream& out, const Report& report, const TextStyle& styl
   writeProof(out, report);
   writeWrongLineage(out, report, style);
   writeUndecided(out, report, style);
+  writeParameters(out, report, style);
   writeInference(out, report, style);
   writeAttempts(out, report);
   writeStatistics(out, report.statistics);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The versions of PyTorch that shardproof is tested with."""
 
-TESTED = ("2.13", "2.14")
+TESTED = ("2.13", "2.14", "2.15")
 
 
 def those() -> str:

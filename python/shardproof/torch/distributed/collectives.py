@@ -131,7 +131,7 @@ def _handle(recorder: Any, name: str, handler: Any, args: Any, kwargs: Any, out:
             args[2] if len(args) > 2 else kwargs.get("dim", 0),
             kwargs["out"],
         )
-    elif name == "fsdp.chunk_cat":
+    elif handler is chunk_cat_into:
         chunk_cat_into(recorder, args[0], args[1], args[2], kwargs["out"])
     else:
         handler(recorder, args, out)
@@ -659,6 +659,7 @@ _HANDLERS: dict[str, Any] = {
     "fsdp.all_gather_copy_in": copy_in,
     "fsdp.split_with_sizes_copy": split_into,
     "fsdp.chunk_cat": chunk_cat_into,
+    "fsdp.chunk_cat_mixed_dtype": chunk_cat_into,  # since torch 2.15, also of several dtypes
     "fsdp.copy_": lambda recorder, args, out: (
         recorder.flat_copies.copy(args[0], args[1])
         or recorder.write(args[0], recorder.read(args[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from ..compat.private import Undo, set_attribute
+from ..compat.private import Undo, changes, set_attribute
 from ..distributed.mailbox import MissingMetadata
 from .hooks import Hooks
 
@@ -24,13 +24,29 @@ def patch_pipelines(undo: Undo, hooks: Hooks) -> None:
     import torch.distributed.pipelining.schedules as schedules
     import torch.distributed.pipelining.stage as stages
 
-    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
+    mode = schedules.InferenceMode
+
+    def find_modes(own: Any, has_backward: Any) -> None:
         for stage in own:
             stage._inference_mode = (
-                schedules.InferenceMode.DYNAMIC
-                if schedules.InferenceMode.needs_dynamic(stage._user_meta, has_backward)
-                else schedules.InferenceMode.STATIC
+                mode.DYNAMIC if mode.needs_dynamic(stage._user_meta, has_backward) else mode.STATIC
             )
+
+    def warmup(self: Any, own: Any, has_backward: Any, p2p_done: Any) -> None:
+        find_modes(own, has_backward)
+
+    def initialize_with(original: Any) -> Any:
+        """Torch 2.15: the same, and groups for messages. It refuses to infer shapes in a fake
+        group.
+        """
+
+        def initialize(self: Any, own: Any, has_backward: Any, initialize_p2p: Any) -> None:
+            with changes() as here:
+                set_attribute(mode, "needs_dynamic", staticmethod(lambda *_: False), here)
+                original(self, own, has_backward, initialize_p2p)
+            find_modes(own, has_backward)
+
+        return initialize
 
     def send(self: Any, meta: Any, target: int) -> None:
         hooks.mailbox[("stage", self.stage_index, target)] = copy.deepcopy(meta)
@@ -65,6 +81,9 @@ def patch_pipelines(undo: Undo, hooks: Hooks) -> None:
     for cls in list(vars(schedules).values()):
         if isinstance(cls, type) and "_warmup_p2p" in vars(cls):
             set_attribute(cls, "_warmup_p2p", warmup, undo)
+        name = "_initialize_pipeline_distributed_state"
+        if isinstance(cls, type) and name in vars(cls):
+            set_attribute(cls, name, initialize_with(vars(cls)[name]), undo)
     for name, f in (
         ("_send_meta", send),
         ("_recv_meta", receive),

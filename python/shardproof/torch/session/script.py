@@ -298,6 +298,12 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify",
     )
     parser.add_argument(
+        "--explain-parameters",
+        action="store_true",
+        help="for each parameter and axis: whether backward makes all of its gradient, a part of a "
+        "sum or a part of the tensor, and what reduces it",
+    )
+    parser.add_argument(
         "--verify",
         metavar="OPTIONS",
         default="",
@@ -384,7 +390,10 @@ def main(argv: list[str] | None = None) -> int:
             *functions,
             mesh=options.mesh,
             ranks=options.ranks,
-            arguments=shlex.split(options.verify),
+            arguments=[
+                *(["--explain-parameters"] if options.explain_parameters else []),
+                *shlex.split(options.verify),
+            ],
             jobs=options.jobs,
             strict=options.strict,
             batch=batch,

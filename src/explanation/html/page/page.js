@@ -21,7 +21,7 @@ function showVerdict(report) {
     make('p', {class: 'facts'}, `${count(report.outputs_proved)} of ${count(report.outputs)} outputs proved · ${count(s.stages)} stages, ${count(s.classes)} proofs · ${count(s.ranks)} ranks · ` +
       `${count(s.microbatches)} microbatches · ${count(s.operator_instances)} operator instances · ${s.seconds.toFixed(2)} s`),
     ...(report.confirmation ? [make('p', {class: 'facts'}, printable(report.confirmation.text, 1000))] : []),
-    ...ledger(report));
+    ...ledger(report), ...parameterTable(report));
   document.title = WORDS[report.verdict] + ' – ' + printable(report.plan, 80);
 }
 
@@ -43,6 +43,19 @@ function ledger(report) {
     }
   }
   return lines.map(line => make('p', {class: 'facts ledger'}, printable(line, 1000)));
+}
+
+// How backward makes the gradients of parameters, by axis (--explain-parameters).
+function parameterTable(report) {
+  const table = report.parameters;
+  if (!table) return [];
+  const title = make('p', {class: 'facts ledger'}, 'Gradients of parameters: ' + (table.rows.length === 0 ? printable(table.reason, 1000)
+    : `as backward makes them, and what follows (from one execution of ${table.smaller_plan ? 'a smaller plan' : 'the plan'} at random inputs)`));
+  if (table.rows.length === 0) return [title];
+  return [title, make('table', {class: 'parameters'},
+    make('tr', {}, make('th', {}, 'parameters'), table.rows[0].axes.map(a => make('th', {}, printable(a.axis)))),
+    table.rows.map(row => make('tr', {}, make('td', {class: 'name'}, row.parameters.map(p => printable(p, 200)).join(', ')),
+      row.axes.map(a => make('td', {}, printable(a.text, 1000))))))];
 }
 
 // `first`: the one that is looked at first has the picture.

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Reco
 from .each_way import Answers, check_questions, each_way
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
+from .output_files import OutputFiles
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .ranks_apart import problem, ranks_apart, same_problem
 from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
@@ -1068,6 +1070,43 @@ def verify(
 
     Raises CaptureError, and ProgramError as verify_files does.
     """
+    with OutputFiles(arguments, functions) as outputs:
+        report = _verified(
+            functions,
+            mesh,
+            ranks,
+            checkpoints,
+            keep,
+            outputs,
+            jobs,
+            strict,
+            accept,
+            allow_uncompared,
+            steps,
+            batch,
+            numbers,
+        )
+        for warning in outputs.publish(report, source_of(functions[-1])):
+            print(f"shardproof.torch: {warning}", file=sys.stderr)
+    return report
+
+
+def _verified(
+    functions: Sequence[Step],
+    mesh: Mapping[str, int] | str,
+    ranks: str,
+    checkpoints: bool,
+    keep: str | os.PathLike[str] | None,
+    outputs: OutputFiles,
+    jobs: int,
+    strict: bool,
+    accept: Sequence[str],
+    allow_uncompared: Sequence[str],
+    steps: int | None,
+    batch: Mapping[str, str] | None,
+    numbers: bool | None,
+) -> Report:
+    """The report of `verify`, with the same arguments."""
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     words = wording(
@@ -1079,7 +1118,7 @@ def verify(
         *(f"--accept={name}" for name in accept),
         *(f"--allow-uncompared={pattern}" for pattern in allow_uncompared),
     ]
-    left, arguments = _run_seconds(arguments)
+    left, arguments = _run_seconds(outputs.others)
     begun, looks = time.monotonic(), 0
 
     def judged_once(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
@@ -1105,7 +1144,8 @@ def verify(
         # what is undecided is verified with less
         seconds = left / 2 if c.with_rest or c.with_more_steps else left
         start = time.monotonic()
-        report = _judged(c, keep, [*accepted, f"--timeout={seconds:g}", *arguments], words, where)
+        options = [*accepted, f"--timeout={seconds:g}", *arguments]
+        report = _judged(c, keep, options, words, where, outputs)
         left = max(left - (time.monotonic() - start), _LEAST_SECONDS)
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
             return _hazardous(c.suspected), None
@@ -1194,12 +1234,15 @@ def _judged(
     arguments: Sequence[str],
     words: Wording,
     mesh: Mesh,
+    outputs: OutputFiles,
 ) -> Report:
     """The report of `shardproof verify` on the two files, in the words of what was called."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
-        report = verify_files(plan, arguments=arguments)
+        files, options = outputs.begin()
+        report = verify_files(plan, arguments=[*options, *arguments])
+        outputs.made(report, files, Path(plan))
         if c.real != RealRun():
             report.numbers = compare(c.real, plan, c.model, c.plan, c.constants, c.names, mesh)
     words.put(report, arguments)
@@ -1207,7 +1250,7 @@ def _judged(
     _heed_numbers(report)
     less = _without_gradients(report, c)
     if less is not None:
-        of_less = _judged(less, keep, arguments, words, mesh)
+        of_less = _judged(less, keep, arguments, words, mesh, outputs)
         if of_less.verdict in ("EQUIVALENT", "CONDITIONAL"):
             return of_less
         if keep is not None:

@@ -38,6 +38,7 @@ from ..intercept.conversions import own_conversions
 from ..step.world import World
 from ..trace.recording import Step
 from .capture import Capture, CaptureError, capture, verify
+from .output_files import OPTIONS
 from .rest_of_step import OptimizerSteps, Stepped, Steps
 
 
@@ -297,6 +298,13 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         metavar="PREFIX",
         help="write PREFIX.model.json.gz and PREFIX.plan.json.gz and do not verify",
     )
+    for option, what in {
+        "--json": "the complete report as JSON",
+        "--html": "the report as one page for a browser",
+        "--junit": "a JUnit file for CI: a case for each output",
+        "--sarif": "the findings as SARIF 2.1.0, for code hosts",
+    }.items():
+        parser.add_argument(option, metavar="FILE", help=what)
     parser.add_argument(
         "--explain-parameters",
         action="store_true",
@@ -354,6 +362,12 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
             "--accept and --allow-uncompared are about a verdict: with --capture there is none; "
             "give them to `shardproof verify` with the files"
         )
+    reports = [o for o in OPTIONS if vars(options)[o.lstrip("-")]]
+    if options.capture and reports:
+        parser.error(
+            f"{reports[0]} is about a verdict: with --capture there is none; give it to "
+            "`shardproof verify` with the files"
+        )
     return options
 
 
@@ -391,6 +405,7 @@ def main(argv: list[str] | None = None) -> int:
             mesh=options.mesh,
             ranks=options.ranks,
             arguments=[
+                *(a for o in OPTIONS if (f := vars(options)[o.lstrip("-")]) for a in (o, f)),
                 *(["--explain-parameters"] if options.explain_parameters else []),
                 *shlex.split(options.verify),
             ],

@@ -3,11 +3,14 @@
 // The page: verdict and causes on top, the picture, the list of stages, and one of them.
 
 const WORDS = {'equivalent': 'EQUIVALENT', 'not-equivalent': 'NOT EQUIVALENT', 'undecided': 'UNDECIDED', 'conditional': 'CONDITIONAL'};
+// Text, and names in arrays. A recorded step has the name of its script or function: its files may be gone.
+const planOf = r => r.source ? [[r.source]] : ['plan ', [r.plan]];
+const modelOf = r => r.source ? ['its single device'] : ['model ', [r.model]];
 const SAYS = {
-  'equivalent': r => ['plan ', r.plan, ' computes what model ', r.model, ' computes, for every input'],
-  'not-equivalent': r => ['plan ', r.plan, ' does not compute what model ', r.model, ' computes'],
-  'undecided': r => ['whether plan ', r.plan, ' computes what model ', r.model, ' computes could not be settled'],
-  'conditional': r => ['plan ', r.plan, ' computes what model ', r.model, ' computes, if'],
+  'equivalent': r => [...planOf(r), ' computes what ', ...modelOf(r), ' computes, for every input'],
+  'not-equivalent': r => [...planOf(r), ' does not compute what ', ...modelOf(r), ' computes'],
+  'undecided': r => ['whether ', ...planOf(r), ' computes what ', ...modelOf(r), ' computes could not be settled'],
+  'conditional': r => [...planOf(r), ' computes what ', ...modelOf(r), ' computes, if'],
 };
 const ORDER = {'refuted': 0, 'wrong-lineage': 1, 'undecided': 2, 'proved': 3};
 const CAUSES_AT_ONCE = 20;
@@ -17,12 +20,12 @@ function showVerdict(report) {
   box.className = report.verdict;
   box.replaceChildren(
     make('h1', {}, make('span', {class: 'verdict-word'}, WORDS[report.verdict])),
-    make('p', {class: 'name'}, SAYS[report.verdict](report).map((t, i) => i % 2 ? make('code', {}, printable(t)) : t), report.reason ? ': ' + printable(report.reason, 1000) : ''),
+    make('p', {class: 'name'}, SAYS[report.verdict](report).map(t => Array.isArray(t) ? make('code', {}, printable(t[0])) : t), report.reason ? ': ' + printable(report.reason, 1000) : ''),
     make('p', {class: 'facts'}, `${count(report.outputs_proved)} of ${count(report.outputs)} outputs proved · ${count(s.stages)} stages, ${count(s.classes)} proofs · ${count(s.ranks)} ranks · ` +
       `${count(s.microbatches)} microbatches · ${count(s.operator_instances)} operator instances · ${s.seconds.toFixed(2)} s`),
     ...(report.confirmation ? [make('p', {class: 'facts'}, printable(report.confirmation.text, 1000))] : []),
     ...ledger(report), ...parameterTable(report));
-  document.title = WORDS[report.verdict] + ' – ' + printable(report.plan, 80);
+  document.title = WORDS[report.verdict] + ' – ' + printable(report.source || report.plan, 80);
 }
 
 // What is compared and what was assumed. Harmless assumptions are one line for each name.

@@ -19,6 +19,7 @@ from ..terms.positions import MOST_POSITIONS, moved
 from ..terms.selection import choose
 from ..terms.values import Filled, Hidden, Known, Named, Value, numel
 from . import rows
+from .layout import cast
 from .table import lowering, require
 
 MOST = 256  # length of a row that is chosen from
@@ -26,17 +27,22 @@ MOST = 256  # length of a row that is chosen from
 
 def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[Value, Value]:
     """(values, indices) of the k largest along a dimension, largest first."""
+    require(getattr(x, "kind", "real") == "real", "a choice among integers")
+    g.assume(assumptions.TIES)
+    return _chosen(g, x, k, dim, largest)
+
+
+def _chosen(g: Graph, x: Value, k: int, dim: int, largest: bool) -> tuple[Value, Value]:
+    """The same of numbers of which no two are equal."""
     ar.check(x)
     dim %= len(x.shape)
     n = x.shape[dim]
-    require(getattr(x, "kind", "real") == "real", "a choice among integers")
     require(0 < n <= MOST, f"a choice among more than {MOST} numbers")
     rows, back = ar.rows_of(g, x, dim)
     lead = rows.shape[:-1]
     flat = g.named(g.reshape(rows, (numel(lead), n)))
     key = g.named(flat if largest else ar.negate(g, flat))
     index = _places_of_most(g, key, k)
-    g.assume(assumptions.TIES)
     hot = tables.one_hot(g, index, 0, n)
     values = ar.taken(g, g.reshape(flat, (numel(lead), 1, n)), hot, [-1])
     return back(g.reshape(values, lead + (k,))), back(g.reshape(index, lead + (k,)))
@@ -157,9 +163,25 @@ lowering("cummax")(_running(True))
 lowering("cummin")(_running(False))
 
 
+def _first(g: Graph, x: Value, dim: int, largest: bool) -> Value:
+    """The first position of the largest (smallest) integer along a dimension.
+
+    With n positions it is that of the largest of n v - i (of -n v - i), and there is one such i.
+    """
+    dim %= len(x.shape)
+    n = x.shape[dim]
+    place = torch.arange(n, dtype=torch.float64).reshape(
+        [n if d == dim else 1 for d in range(len(x.shape))]
+    )
+    numbers = ar.binary(g, "mul", cast(g, x, torch.float64), n if largest else -n)
+    return _chosen(g, ar.binary(g, "sub", numbers, Known(place)), 1, dim, True)[1]
+
+
 def _arg(largest: bool) -> Any:
     def f(call: Any, g: Graph, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
         require(dim is not None, "the position of an extremum of a whole tensor")
+        if not call.given[0].dtype.is_floating_point:  # many are equal, as in a mask
+            return g.reshape(_first(g, x, dim, largest), call.shape())
         return g.reshape(chosen(g, x, 1, dim, largest)[1], call.shape())
 
     return f

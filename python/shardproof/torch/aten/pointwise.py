@@ -527,8 +527,9 @@ def _comparison(name: str) -> Any:
             name in ("lt", "ge")
             and isinstance(b, Filled)
             and b.fill <= 0
-            and never_negative(g, a)
-            and g.definedness.has_a_value(a)
+            # what is not-a-number is not below it either
+            and (name == "lt" or g.definedness.has_a_value(a))
+            and never_negative(g, a, on_ranks=True)
         ):
             # also where Python tests for a negative one
             return Filled(int(name == "ge"), call.shape(), "bool")

@@ -160,7 +160,7 @@ def _each(f: Lowering) -> Lowering:
         for i in range(count):
             results.append(
                 f(
-                    call,
+                    call.of_result(i),
                     g,
                     *[a[i] if isinstance(a, list) else a for a in args],
                     **{k: a[i] if isinstance(a, list) else a for k, a in kwargs.items()},

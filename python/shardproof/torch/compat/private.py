@@ -24,6 +24,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor, Partial
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.checkpoint import _StopRecomputationError
@@ -115,6 +116,9 @@ def no_stand_in_for_gpus() -> Iterator[None]:
     finally:
         torch._C._ensureCUDADeviceGuardSet = original
 
+
+# What a device's context applies to is listed once: before any of it is replaced.
+_device_constructors()
 
 # Devices of drivers, and what hides GPUs from a process that has not asked for them yet.
 _DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg", "/dev/dri")

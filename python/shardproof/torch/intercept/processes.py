@@ -5,7 +5,7 @@ The processes that a script starts (`torch.multiprocessing.spawn`) are the ranks
 recorded at a time. So its function is called here, with this rank. On the single device a number
 of processes among its arguments is 1, as the script would give it on one device.
 
-`torch.save` writes no file, as its tensors hold no numbers. What was saved is kept, and
+`torch.save` (`safetensors.torch.save_file`) writes no file, as its tensors hold no numbers. What was saved is kept, and
 `torch.load` of the same file gives it back. On another rank it gives tensors that begin with what
 the saving rank had (`Files`), where a barrier is between. The file exists for the program until it
 removes it.
@@ -32,6 +32,7 @@ from ..distributed.mailbox import MissingMetadata
 from ..terms import assumptions
 from ..terms.assumptions import Assumption
 from ..terms.values import NotFollowed
+from .safetensors_files import patch_safetensors
 
 FOUND_A_FILE = "found a file of another rank"  # in the mailbox
 
@@ -85,7 +86,15 @@ class Processes:
                 (shutil, "copy2", self._duplicated),
             ):
                 set_attribute(owner, name, function(getattr(owner, name)), undo)
+            patch_safetensors(undo, self._save, self._saved)
             yield
+
+    def _saved(self, f: Any) -> Any:
+        """What this rank or another one has saved. Raises KeyError for other files."""
+        key = _file(f)
+        if key not in self.files and not (("saved", key) in self.mailbox and self._there(f)):
+            raise KeyError(key)
+        return self._loaded(f)
 
     def _count(self, count: int, call: str) -> None:
         """A script has so many processes. Raises NotFollowed where the mesh has others."""

@@ -36,6 +36,11 @@ class Call:
     def shape(self, i: int = 0) -> tuple[int, ...]:
         return tuple(self.outs[i].shape)
 
+    def of_result(self, i: int) -> Call:
+        """The call that makes the i-th result alone, of an operator on lists."""
+        outs = self.outs[i : i + 1] or self.outs
+        return Call(self.recorder, self.name, self.overload, outs, self.given)
+
 
 @functools.cache
 def name_of(func: Any) -> tuple[str, str]:

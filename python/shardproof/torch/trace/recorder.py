@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any, cast
 
 import torch
@@ -34,7 +34,6 @@ from ..terms.values import (
     Filled,
     Known,
     Named,
-    NotFollowed,
     Poison,
     Poisoned,
     Reason,
@@ -50,6 +49,7 @@ from .memory import Memory, constant
 from .opaque import Calls
 from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
 from .randomness import Randomness
+from .raw_views import RawViews, not_followed
 from .reading import Reading
 from .recording import CaptureError, Decision
 from .row_tensors import RowTensors
@@ -170,6 +170,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         self.flat_copies = FlatCopies(self, self.fake)
         self.random = Randomness(self)
         self.rows = RowTensors(self)
+        self.raw = RawViews()
         self.opaque = Calls(self.g)
         self.untracked = UntrackedTensors(
             lambda t: self.random.kept(self.read(t)), lambda t: self.is_activation(self.read(t))
@@ -366,15 +367,22 @@ class Recorder(Memory, private.TorchDispatchMode):
                     self.untracked.writes(written)
             if private.current_node() is None:
                 self._forward_locs.setdefault(private.sequence_number(), self.g.loc)
+            if self.raw:
+                if self.raw.keeps(name, args):
+                    same = self.fake(func, args, kwargs)
+                    self.raw.add(same, self.raw.numbers(args[0]))
+                    return same
+                args, kwargs = self.raw.sent(name, args, kwargs, self.g.loc)
             if name == "aten._local_scalar_dense":
                 return self._item(args[0])
             if namespace in collectives.NAMESPACES:
                 return collectives.dispatch(self, name, func, args, kwargs)
             if name == "aten.view" and func._overloadname == "dtype" and args[1] != args[0].dtype:
-                raise NotFollowed(
-                    f"a view of {args[0].dtype} memory as {args[1]}: what its bits are as numbers "
-                    f"is not followed at {self.g.loc}"
-                )
+                if args[1].is_floating_point or args[1].is_complex:
+                    raise not_followed(args[0], args[1], f"at {self.g.loc}")
+                raw = self.fake(func, args, kwargs)
+                self.raw.add(raw, args[0])
+                return raw
             if self.rows.begun and name == "aten.unbind":
                 out = self.rows.call(name, func, args, kwargs)
                 if out is not NotImplemented:
@@ -458,6 +466,12 @@ class Recorder(Memory, private.TorchDispatchMode):
                     indices += [i.clone() for i in known.nonzero(as_tuple=True)]
         return (args[0], indices, *args[2:])
 
+    def _is_memory_of(self, t: torch.Tensor, keys: Set[int]) -> bool:
+        """Whether a tensor lies in one of these memories, or stands for a real tensor in one."""
+        key = private.storage_key(t)
+        of = self.storages.get(key)
+        return key in keys or of is not None and any(self.storages.get(k) is of for k in keys)
+
     def _view(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of a view, which reads nothing: its geometry has its elements.
 
@@ -470,7 +484,7 @@ class Recorder(Memory, private.TorchDispatchMode):
                 with private.outside():
                     s = self._storage(t)  # a tensor from outside is taken in whole, not as the view
                 # what it becomes among fake tensors, of which the view is one
-                if type(t) is torch.Tensor:
+                if type(t) in (torch.Tensor, torch.nn.Parameter):
                     fake = self.mode.from_tensor(t)
                     self._alive.append(fake)  # so that no other has its memory
                     key = private.storage_key(fake)
@@ -697,7 +711,7 @@ class Recorder(Memory, private.TorchDispatchMode):
         targets = (
             [
                 *private.tensors(written),
-                *(t for t in outs if private.storage_key(t) not in inputs_before),
+                *(t for t in outs if not self._is_memory_of(t, inputs_before)),
             ]
             if written
             else outs

@@ -435,15 +435,23 @@ def clear_caches() -> None:
         redistribute.clear_redistribute_planner_cache()
 
 
+def _asked_by_torch() -> bool:
+    """Whether a module of PyTorch called the function that calls this."""
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    return caller == "torch" or caller.startswith("torch.")
+
+
 @contextlib.contextmanager
-def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
+def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[int, ...]]]:
     """A default process group of fake collectives, for one rank of `world_size`.
 
-    A script's own init_process_group finds it. Yields the list of the groups (their ranks) that it
-    creates, in order. Real groups wait for all ranks to create each of them, unless
-    `use_local_synchronization` is set.
+    A script's own init_process_group finds it. begun: the group is there from the start. Else the
+    program does not see it before that call; PyTorch itself does. Yields the list of the groups
+    (their ranks) that it creates, in order. Real groups wait for all ranks to create each of them,
+    unless `use_local_synchronization` is set.
     """
     made: list[tuple[int, ...]] = []
+    backends: dict[Any, str] = {}  # by group, None for the default one
     environment = {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -463,13 +471,32 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
         clear_caches()
         dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
 
-        def init(*args: Any, **kwargs: Any) -> None:
+        is_initialized, get_backend = c10d.is_initialized, c10d.get_backend
+
+        def init(backend: Any = None, *args: Any, **kwargs: Any) -> None:
             """The group is there."""
+            nonlocal begun
+            begun = True
+            if isinstance(backend, str):
+                backends[None] = backend
+
+        def initialized() -> bool:
+            return is_initialized() and (begun or _asked_by_torch())
+
+        def backend_of(group: Any = None) -> Any:
+            """The one that was requested."""
+            if _asked_by_torch():
+                return get_backend(group)
+            default = group is None or group is c10d.GroupMember.WORLD
+            of_default = backends.get(None, "gloo")
+            return of_default if default else backends.get(id(group), of_default)
 
         destroy = c10d.destroy_process_group
 
         def keep(group: Any = None) -> None:
             """The group stays until the recording ends."""
+            nonlocal begun
+            begun = begun and group is not None
 
         new_group = c10d.new_group
 
@@ -486,12 +513,22 @@ def fake_group(rank: int, world_size: int) -> Iterator[list[tuple[int, ...]]]:
             kwargs.pop("device_id", None)
             if not (args[0] if args else kwargs.get("use_local_synchronization")):
                 made.append(tuple(ranks) if ranks is not None else tuple(range(world_size)))
-            return new_group(ranks, None, None, None, *args[:2], **kwargs)
+            group = new_group(ranks, None, None, None, *args[:2], **kwargs)
+            if isinstance(backend, str):
+                backends[id(group)] = backend
+            return group
 
         try:
             with changes() as undo:
                 replace_everywhere(
-                    [(c10d.init_process_group, init), (destroy, keep), (new_group, group)], undo
+                    [
+                        (c10d.init_process_group, init),
+                        (destroy, keep),
+                        (new_group, group),
+                        (is_initialized, initialized),
+                        (get_backend, backend_of),
+                    ],
+                    undo,
                 )
                 yield made
         finally:

@@ -244,6 +244,11 @@ def _c10d_broadcast(recorder: Any, args: Any, out: Any) -> None:
     root = _root(recorder, ranks, args[2])
     for t in args[0]:
         mine = recorder.groups.rank == root
+        if exchange.size > 1 and recorder.groups.constants.broadcasts_infinite(
+            f"{exchange.comm} {exchange.parts}", root, recorder.read(t)
+        ):
+            exchange.parts += 1
+            continue
         v = _moved(recorder, exchange, t) if mine or exchange.size == 1 else None
         if not t.is_complex():
             key = ("drawn", exchange.comm, exchange.parts, root) if exchange.size > 1 else ()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from ..compat import private
-from ..terms.values import Filled, Known, Named, Value, numel
+from ..terms.values import Filled, Known, Named, Unsupported, Value, numel
 from .mailbox import Mailbox, MissingMetadata
 
 # Larger ones are not followed: elements of a tensor, and ranks that have to be recorded for it.
@@ -78,6 +78,29 @@ class SharedConstants:
             return result
         self.used[comm] = {r: _digest(x) for r, x in found.items()}
         return Known(_COMBINED[how](torch.stack(known)).reshape(result.shape))
+
+    def broadcasts_infinite(self, comm: str, root: int, mine: Value) -> bool:
+        """Whether a broadcast is of a constant with infinities (a mask of scores), which no tensor
+        of a plan can be. It is left out where all members have the same.
+
+        comm: of the broadcast. mine: what this rank has. Raises MissingMetadata where the root's
+        is not known yet, and Unsupported where it is another one.
+        """
+        with private.outside():
+            numbers = _numbers(mine)
+            if numbers is None or bool(torch.isfinite(numbers).all()):
+                return False
+            if self.rank == root:
+                self.mailbox["infinite", comm] = numbers.clone()
+                self.used[comm] = {root: _digest(numbers)}
+                return True
+            if ("infinite", comm) not in self.mailbox:
+                raise MissingMetadata(f"a mask that rank {root} broadcasts", root)
+            given = self.mailbox["infinite", comm]
+            if not torch.equal(given, numbers):
+                raise Unsupported("a broadcast of infinities to a rank that has others")
+            self.used[comm] = {root: _digest(given)}
+            return True
 
     def want(self, names: Iterable[str]) -> None:
         """The script makes a number of what is computed of these results.

@@ -34,6 +34,16 @@ NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "d
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What lists and dictionaries of tensors hold, with its place: ("Q.0", tensor)."""
+    if isinstance(value, (list, tuple, dict)) and private.tensors(value):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in items:
+            yield from _parts(f"{name}.{key}", part)
+    elif not isinstance(value, (list, tuple, dict)) or value:
+        yield name, value
+
+
 class Gone(Exception):
     """A parameter is no part of its model any more."""
 
@@ -325,9 +335,10 @@ class Binding:
         for o in self._stepped:
             if not any(o is primed for primed in self._primed):
                 for p, state in o.state.items():
-                    for key, value in state.items():
-                        if key != "step" and id(p) in names:
-                            yield o, names[id(p)], p, key, value
+                    for key, value in state.items() if id(p) in names else ():
+                        if key != "step":
+                            for path, part in _parts(key, value):
+                                yield o, names[id(p)], p, path, part
 
     def _keep(self, root: nn.Module, clean: Callable[[str], str]) -> None:
         """Its buffers are looked at from here on."""
@@ -924,6 +935,12 @@ class Binding:
             for key, value in optimizer.state.get(p, {}).items()
         ):
             why = "it keeps numbers of its own, which only steps before make"
+        if any(
+            isinstance(value, (list, tuple, dict)) and private.tensors(value)
+            for p in parameters
+            for value in optimizer.state.get(p, {}).values()
+        ):
+            why = "it keeps lists of tensors"
         if why:
             for p in parameters:
                 optimizer.state.pop(p, None)

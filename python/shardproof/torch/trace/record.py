@@ -237,7 +237,9 @@ def _recorded(
 
     with (
         side.python_random.of_rank(rank, mesh.world),
-        private.fake_group(rank, mesh.world) as groups_made,
+        private.fake_group(
+            rank, mesh.world, not getattr(step, "whole_script", False)
+        ) as groups_made,
         patched(hooks),
         Processes(recorder.groups, side, recorder.g.assume).replaced(),
         private.random_tracker(recorder.random),

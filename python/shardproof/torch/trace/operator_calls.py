@@ -49,6 +49,19 @@ def name_of(func: Any) -> tuple[str, str]:
     return namespace, f"{namespace}.{base}"
 
 
+def new_results(func: Any, out: Any) -> list[Any]:
+    """The results that are no operands which the operator has written: of a real tensor, a fake
+    operator gives another one.
+    """
+    results = list(out) if isinstance(out, (list, tuple)) else [out]
+    returns = func._schema.returns
+    if len(returns) != len(results):
+        return results
+    return [
+        x for x, r in zip(results, returns) if r.alias_info is None or not r.alias_info.is_write
+    ]
+
+
 @functools.cache
 def arguments_of(func: Any) -> list[tuple[int, str, bool, bool, bool]]:
     """Each operand's position and name; whether it is keyword-only, written, and only written."""

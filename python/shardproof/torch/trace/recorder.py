@@ -47,7 +47,15 @@ from .drawn_numbers import DrawnNumbers
 from .flat_copies import FlatCopies
 from .memory import Memory, constant
 from .opaque import Calls
-from .operator_calls import Call, arguments_of, is_composite, is_view, name_of, writes_operands
+from .operator_calls import (
+    Call,
+    arguments_of,
+    is_composite,
+    is_view,
+    name_of,
+    new_results,
+    writes_operands,
+)
 from .randomness import Randomness
 from .raw_views import RawViews, not_followed
 from .reading import Reading
@@ -711,7 +719,11 @@ class Recorder(Memory, private.TorchDispatchMode):
         targets = (
             [
                 *private.tensors(written),
-                *(t for t in outs if not self._is_memory_of(t, inputs_before)),
+                *(
+                    t
+                    for t in private.tensors(new_results(func, out))
+                    if not self._is_memory_of(t, inputs_before)
+                ),
             ]
             if written
             else outs

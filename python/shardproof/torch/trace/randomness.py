@@ -170,7 +170,7 @@ class Randomness:
 
     def of_all_ranks(self, name: str, args: Any) -> Any:
         """The arguments of an operator that draws, with the rows of all ranks' batches."""
-        times = self.batch.get(self._name()[0], 1) if name in _OF_ROWS else 1
+        times = self.batch.get(self._name(False)[0], 1) if name in _OF_ROWS else 1
         if times == 1:
             return args
         return tuple(
@@ -269,7 +269,7 @@ class Randomness:
         key = self.advance(generator, f"{what} {whole}")
         if key in self._before:
             return self._before[key]
-        name, path = self._name()
+        name, path = self._name(what.startswith("random ") and shape == ())
         self._count[path] += 1
         g: Graph = self.recorder.g
         if name in self.permuted:
@@ -331,11 +331,11 @@ class Randomness:
             if d.value is v:
                 d.more = False
 
-    def _name(self) -> tuple[str, str]:
+    def _name(self, seed: bool) -> tuple[str, str]:
         """The name of the next numbers, and what they are counted by.
 
-        A rank may draw fewer of those that torch.nn.init draws than the single device: they are
-        counted alone.
+        A rank may draw fewer of those that torch.nn.init draws than the single device, and more
+        seeds, as samplers of accelerate do: they are counted alone.
         """
         if self.inside:
             path = (
@@ -344,7 +344,7 @@ class Randomness:
                 else "step"
             )
             return f"{INSIDE}{path}.{self._count[path]}", path
-        path = " at first" if private.initialising() else ""
+        path = " at first" if private.initialising() else " seed" if seed else ""
         return f"%random{path}.{self._count[path]}", path
 
     def _seed(self, generator: Any) -> str:

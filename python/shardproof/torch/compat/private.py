@@ -437,7 +437,7 @@ def clear_caches() -> None:
 
 def _asked_by_torch() -> bool:
     """Whether a module of PyTorch called the function that calls this."""
-    caller = sys._getframe(2).f_globals.get("__name__", "")
+    caller = str(sys._getframe(2).f_globals.get("__name__", ""))
     return caller == "torch" or caller.startswith("torch.")
 
 

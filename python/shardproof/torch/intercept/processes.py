@@ -5,10 +5,10 @@ The processes that a script starts (`torch.multiprocessing.spawn`) are the ranks
 recorded at a time. So its function is called here, with this rank. On the single device a number
 of processes among its arguments is 1, as the script would give it on one device.
 
-`torch.save` (`safetensors.torch.save_file`) writes no file, as its tensors hold no numbers. What was saved is kept, and
-`torch.load` of the same file gives it back. On another rank it gives tensors that begin with what
-the saving rank had (`Files`), where a barrier is between. The file exists for the program until it
-removes it.
+`torch.save` (`safetensors.torch.save_file`) writes no file, as its tensors hold no numbers. What
+was saved is kept, and `torch.load` of the same file gives it back. On another rank it gives tensors
+that begin with what the saving rank had (`Files`), where a barrier is between. The file exists for
+the program until it removes it.
 """
 
 from __future__ import annotations

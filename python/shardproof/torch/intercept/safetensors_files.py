@@ -50,7 +50,7 @@ class _File:
 
     def get_tensor(self, name: str) -> torch.Tensor:
         with outside():
-            return self._opened.get_tensor(name)  # type: ignore[no-any-return]
+            return self._opened.get_tensor(name)
 
     def get_tensors(self, *args: Any, **kwargs: Any) -> Any:
         with outside():

@@ -238,7 +238,10 @@ def _recorded(
     with (
         side.python_random.of_rank(rank, mesh.world),
         private.fake_group(
-            rank, mesh.world, not getattr(step, "whole_script", False)
+            # with a group there already, libraries do not ask one device for two processes
+            rank,
+            mesh.world,
+            mesh.world == 1 or not getattr(step, "whole_script", False),
         ) as groups_made,
         patched(hooks),
         Processes(recorder.groups, side, recorder.g.assume).replaced(),

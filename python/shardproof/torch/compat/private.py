@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything of PyTorch that is not public: other versions may have it elsewhere or not at all.
 
-Checked with torch 2.13 and 2.14. `require()` is called before anything is recorded.
+Checked with torch 2.13 to 2.15. `require()` is called before anything is recorded.
 """
 
 from __future__ import annotations

@@ -52,6 +52,34 @@ class Parameters(RecorderTest):
         with self.assertRaisesRegex(sp.CaptureError, "do not use the same parameters"):
             sp.capture(step, mesh=MESH)
 
+    def test_a_loss_of_one_of_several_outputs(self):
+        """Parameters that are not used hold up no reduction, whichever output the loss reads."""
+
+        class Encoder(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.pooler = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                hidden = self.body(x)
+                return {"hidden": hidden, "mean": hidden.mean(1)}
+
+        def step(world, reads):
+            model = Encoder()
+            wrapped = (
+                model
+                if world.single
+                else torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+            )
+            outputs = [wrapped(world.input(n, (4, 3, 4), shard={"dp": 0})) for n in "xy"]
+            loss = (outputs[0][reads] * outputs[1][reads]).mean()
+            loss.backward()
+            return loss
+
+        for reads in ("hidden", "mean"):
+            report = sp.verify(lambda world: step(world, reads), mesh=MESH)
+            self.assertEqual(report.verdict, "EQUIVALENT", report.text)
+
     def test_parameters_that_were_computed(self):
         """torch.func.functional_call replaces parameters by computed values.
 

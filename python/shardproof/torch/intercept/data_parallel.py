@@ -50,7 +50,8 @@ def _reached(outputs: list[torch.Tensor]) -> set[int]:
 def _touched(model: Any, output: Any, note: Callable[[str], None]) -> Any:
     """The output, whose backward gives gradients of zero to parameters that were not used.
 
-    That is what the reducer does. A parameter that no rank used keeps the gradient that it had.
+    That is what the reducer does, whichever part of the output the loss is computed of. A parameter
+    that no rank used keeps the gradient that it had.
     """
     leaves, spec = tree_flatten(output)
     tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -68,9 +69,13 @@ def _touched(model: Any, output: Any, note: Callable[[str], None]) -> Any:
             _unused_now.append((p, name))
     if not unused:
         return output
-    first = next(i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.requires_grad)
-    leaves[first] = _Touch.apply(leaves[first], *[p for _, p in unused])
-    return tree_unflatten(leaves, spec)
+    touched = [
+        _Touch.apply(t, *[p for _, p in unused])
+        if isinstance(t, torch.Tensor) and t.requires_grad
+        else t
+        for t in leaves
+    ]
+    return tree_unflatten(touched, spec)
 
 
 def forget_unused() -> None:

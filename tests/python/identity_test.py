@@ -610,7 +610,7 @@ class Results(Verdicts):
 
         report = self.report(step)
         self.assertEqual("NOT EQUIVALENT", report.verdict, str(report))
-        self.assertIn("state last.0 of weight", report.text)
+        self.assertIn("mul at identity_test.py", report.text)
 
     def test_none_in_the_place_of_a_number(self):
         with self.assertRaisesRegex(sp.CaptureError, "'result.1' of the single device is on no"):

@@ -77,7 +77,7 @@ class Parameters(RecorderTest):
             return loss
 
         for reads in ("hidden", "mean"):
-            report = sp.verify(lambda world: step(world, reads), mesh=MESH)
+            report = sp.verify(functools.partial(step, reads=reads), mesh=MESH)
             self.assertEqual(report.verdict, "EQUIVALENT", report.text)
 
     def test_parameters_that_were_computed(self):

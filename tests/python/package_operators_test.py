@@ -6,6 +6,7 @@ import unittest
 import shardproof.torch as sp
 import torch
 import torch.distributed as dist
+import torch.distributed.nn
 import torch.nn as nn
 import torch.nn.functional as F
 from recorder_steps import MESH
@@ -162,9 +163,7 @@ class Masks(unittest.TestCase):
 
 
 class Norms(unittest.TestCase):
-    def test_a_norm_is_not_negative(self):
-        """Python may ask whether it is: over all ranks, too."""
-
+    def step(self, of_sum):
         def step(world):
             model = nn.Linear(8, 4)
             loss = model(world.input("x", (4, 8), shard={"dp": 0})).square().mean()
@@ -174,14 +173,32 @@ class Norms(unittest.TestCase):
             if not world.single:
                 dist.all_reduce(norm)
                 norm = norm / world.size
-            norm = norm.sqrt()
-            if bool((~torch.isfinite(norm) | (norm < 0)).any()):
+            if bool((~torch.isfinite(norm) | ((norm if of_sum else norm.sqrt()) < 0)).any()):
                 raise RuntimeError("overflow")
             for p in model.parameters():
-                p.grad /= norm + 1e-6
+                p.grad /= norm.sqrt() + 1e-6
             return loss
 
-        self.assertIn(sp.verify(step, mesh=MESH).verdict, ("EQUIVALENT", "CONDITIONAL"))
+        return step
+
+    def test_a_norm_is_not_negative(self):
+        """Python may ask whether it is. Of a sum over ranks, others might make it negative."""
+        self.assertEqual(sp.verify(self.step(False), mesh=MESH).verdict, "EQUIVALENT")
+        report = sp.verify(self.step(True), mesh=MESH)
+        self.assertEqual(report.verdict, "CONDITIONAL", report.text)
+        self.assertIn("sums-not-negative", report.text)
+
+    def test_a_sum_that_one_rank_makes_negative(self):
+        """Rank 0 alone has the result, and its own part says nothing of the sum."""
+
+        def step(world):
+            x = world.input("x", (4,), shard={"dp": 0}).square().sum()
+            total = x if world.single else torch.distributed.nn.all_reduce(x * (1 - 9 * world.rank))
+            if world.rank == 0:
+                world.output("out", torch.where(total < 0, total * 0 + 5, x * 0), mean=["dp"])
+
+        report = sp.verify(step, mesh=MESH)
+        self.assertNotEqual(report.verdict, "EQUIVALENT", report.text)
 
 
 if __name__ == "__main__":

@@ -523,16 +523,14 @@ def _comparison(name: str) -> Any:
         compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
-        if (
-            name in ("lt", "ge")
-            and isinstance(b, Filled)
-            and b.fill <= 0
-            # what is not-a-number is not below it either
-            and (name == "lt" or g.definedness.has_a_value(a))
-            and never_negative(g, a, on_ranks=True)
-        ):
-            # also where Python tests for a negative one
-            return Filled(int(name == "ge"), call.shape(), "bool")
+        if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0:
+            # Python may test for a negative one, too. What is not-a-number is not below it either.
+            shown = name == "lt" or g.definedness.has_a_value(a)
+            if shown and never_negative(g, a):
+                return Filled(int(name == "ge"), call.shape(), "bool")
+            if name == "lt" and never_negative(g, a, on_ranks=True):
+                g.assume(assumptions.NOT_BELOW_ZERO)
+                return Filled(0, call.shape(), "bool")
         return g.expand(real(g, ar.numbers(g, a), ar.numbers(g, b)), call.shape())
 
     return f

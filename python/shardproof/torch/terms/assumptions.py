@@ -75,6 +75,12 @@ NON_NEGATIVE_PARTS = Assumption(
     "sums and parts of what is never negative on one rank have none that is from other ranks"
     " either",
 )
+NOT_BELOW_ZERO = Assumption(
+    "sums-not-negative",
+    Kind.RISK,
+    "a comparison with 0 is decided by this rank's part: what other ranks add to a sum of numbers"
+    " that are never negative here (the square of a norm) is not negative either",
+)
 EACH_ROW_SEEN = Assumption(
     "masked-rows", Kind.CHECKABLE, "of scores that are masked by data each row has one that is seen"
 )

@@ -9,14 +9,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 import torch.nn as nn
 import torch.nn.functional as F
-from recorder_steps import MESH
-
-
-def averaged(world, model):
-    for p in model.parameters():
-        if not world.single:
-            dist.all_reduce(p.grad)
-            p.grad /= world.size
+from recorder_steps import MESH, mean_of_gradients
 
 
 class Bytes(unittest.TestCase):
@@ -32,7 +25,7 @@ class Bytes(unittest.TestCase):
             x = world.input("x", (4, 8), shard={"dp": 0})
             loss = model(x).square().mean()
             loss.backward()
-            averaged(world, model)
+            mean_of_gradients(world, model)
             return loss
 
         return step
@@ -63,7 +56,7 @@ class Positions(unittest.TestCase):
             chosen = (position if world.single else on_ranks or position)(ids)
             loss = table(ids)[torch.arange(len(ids)), chosen].square().mean()
             loss.backward()
-            averaged(world, table)
+            mean_of_gradients(world, table)
             return loss
 
         return step
@@ -106,7 +99,7 @@ class States(unittest.TestCase):
             model = nn.Linear(8, 4)
             loss = model(world.input("x", (4, 8), shard={"dp": 0})).square().mean()
             loss.backward()
-            averaged(world, model)
+            mean_of_gradients(world, model)
             Momentum(model.parameters(), 1 if world.single else factor).step()
             return loss
 
@@ -168,7 +161,7 @@ class Norms(unittest.TestCase):
             model = nn.Linear(8, 4)
             loss = model(world.input("x", (4, 8), shard={"dp": 0})).square().mean()
             loss.backward()
-            averaged(world, model)
+            mean_of_gradients(world, model)
             norm = sum(p.grad.square().sum() for p in model.parameters())
             if not world.single:
                 dist.all_reduce(norm)

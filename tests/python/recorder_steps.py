@@ -14,6 +14,13 @@ from models import MLP
 MESH = {"dp": 2}
 
 
+def mean_of_gradients(world, model):
+    for p in model.parameters():
+        if not world.single:
+            dist.all_reduce(p.grad)
+            p.grad /= world.size
+
+
 def train(world, change, shard=None):
     """Data parallelism by hand. `change` changes the averaged gradients."""
     model = MLP()
@@ -21,10 +28,7 @@ def train(world, change, shard=None):
     x, y = (world.input(name, (8, 16), shard=shard) for name in "xy")
     loss = F.mse_loss(model(x), y)
     loss.backward()
-    for p in model.parameters():
-        if not world.single:
-            dist.all_reduce(p.grad)
-            p.grad /= world.size
+    mean_of_gradients(world, model)
     change(world, model)
     return loss
 

@@ -13,15 +13,9 @@ import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
 from command import run_command
+from recorder_steps import mean_of_gradients
 
 MESH = {"dp": 2}
-
-
-def mean_of_gradients(world, model):
-    for p in model.parameters():
-        if not world.single:
-            dist.all_reduce(p.grad)
-            p.grad /= world.size
 
 
 class Steps(unittest.TestCase):

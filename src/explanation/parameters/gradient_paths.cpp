@@ -5,16 +5,14 @@
 #include <set>
 
 #include "executor/value.h"
+#include "ops/collectives.h"
 #include "ops/registry.h"
 
 namespace shardproof {
 
 namespace {
 
-bool reduces(const CommunicationSpec& spec) {
-  return spec.kind == Communication::kAllReduce || spec.kind == Communication::kReduceScatter ||
-         spec.kind == Communication::kReduce;
-}
+bool reduces(const CommunicationSpec& spec) { return ops::collectiveOf(spec.kind).reduces; }
 
 // Every tensor that these are computed of, with them: operands first.
 std::vector<TensorId> ancestors(const Graph& graph, const std::vector<NodeId>& producer,

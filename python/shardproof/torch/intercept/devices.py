@@ -30,10 +30,6 @@ _TENSOR = torch.tensor  # which is another function while arrays are followed (d
 _MAKE_TENSORS = frozenset({_TENSOR, torch.as_tensor})
 
 
-def _is_meta(x: Any) -> bool:
-    return x == "meta" or isinstance(x, torch.device) and x.type == "meta"
-
-
 def _is_cuda(x: Any) -> bool:
     return (
         isinstance(x, torch.device)
@@ -199,10 +195,6 @@ class OnCPU(TorchFunctionMode):
                 **kwargs,
                 "device": CPU if type(kwargs["device"]) is int else on_cpu(kwargs["device"]),
             }
-        if func in _MAKE_TENSORS and _is_meta(kwargs.get("device")):
-            # fake tensors of numbers are on the CPU whatever is asked for
-            made = func(*args, **{k: v for k, v in kwargs.items() if k != "device"}, device=CPU)
-            return made.to("meta")
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if on_cuda:

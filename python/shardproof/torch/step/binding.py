@@ -34,9 +34,14 @@ NOT_COMPARED = frozenset({"params", "step", "foreach", "fused", "capturable", "d
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
+def _holds_tensors(value: Any) -> bool:
+    """Whether it is a list or a dictionary with tensors in it."""
+    return isinstance(value, (list, tuple, dict)) and bool(private.tensors(value))
+
+
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """What lists and dictionaries of tensors hold, with its place: ("Q.0", tensor)."""
-    if isinstance(value, (list, tuple, dict)) and private.tensors(value):
+    if _holds_tensors(value):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, part in items:
             yield from _parts(f"{name}.{key}", part)
@@ -936,7 +941,7 @@ class Binding:
         ):
             why = "it keeps numbers of its own, which only steps before make"
         if any(
-            isinstance(value, (list, tuple, dict)) and private.tensors(value)
+            _holds_tensors(value)
             for p in parameters
             for value in optimizer.state.get(p, {}).values()
         ):

@@ -155,12 +155,10 @@ def norm(
 
 @lowering("logsumexp")
 def logsumexp(call: Any, g: Graph, a: Value, dim: Any, keepdim: bool = False) -> Value:
-    return g.one(
-        "logsumexp",
-        [a],
-        call.shape(),
-        {"dim": ar.reduced_dims(a.shape, dim), "keepdim": bool(keepdim)},
-    )
+    if a.shape == ():
+        return a
+    dims = ar.reduced_dims(a.shape, dim)
+    return g.one("logsumexp", [a], call.shape(), {"dim": dims, "keepdim": bool(keepdim)})
 
 
 @lowering("_softmax")

@@ -461,6 +461,7 @@ def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[i
         "MASTER_PORT": "29500",
     }
     before = {k: os.environ.get(k) for k in environment}
+    excepthook = sys.excepthook  # each init_process_group puts one around the last
     if dist.is_initialized():
         raise RuntimeError(
             "shardproof: a process group exists already; record before init_process_group, or in a "
@@ -534,6 +535,7 @@ def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[i
         finally:
             dist.destroy_process_group()
     finally:
+        sys.excepthook = excepthook
         for k, v in before.items():
             if v is None:
                 os.environ.pop(k, None)

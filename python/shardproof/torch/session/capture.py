@@ -199,7 +199,7 @@ def _single(
         )
         try:
             isolated.submit([request])
-            side = isolated.take({}, time.monotonic() - start)[SINGLE]
+            side = isolated.take_single(time.monotonic() - start)
         except Overrun:
             side = None
         # which meets the error itself
@@ -271,7 +271,7 @@ def _decisions(
 
     def record(answers: tuple[bool, ...]) -> Recording | Exception:
         isolated.submit([dataclasses.replace(request, decided=answers)])
-        return isolated.take({}, time.monotonic() - start)[SINGLE]
+        return isolated.take_single(time.monotonic() - start)
 
     def same(other: Recording) -> bool:
         return _same_model(model, _model(other, name))
@@ -303,7 +303,7 @@ def _check_ordinary_numbers(
     """
     for stand_in in ORDINARY:
         isolated.submit([dataclasses.replace(request, stand_in=stand_in)])
-        other = isolated.take({}, time.monotonic() - start)[SINGLE]
+        other = isolated.take_single(time.monotonic() - start)
         if not isinstance(other, Recording):
             raise decided("the single device", side)
         _check_numbers(side, model, other, name)
@@ -640,7 +640,9 @@ def _begun(
 
     found: gets the single device's recording. Raises ReadApart.
     """
+    began = time.monotonic()
     single, model, request = _single(steps[0], one, name, isolated, initial_state, first, labels)
+    seconds = time.monotonic() - began
     found.append(single)
     check_one_step([single])
     if steps[0] is not steps[-1]:
@@ -659,7 +661,17 @@ def _begun(
     keep_all, may_move = False, True
     while True:
         recorded = recorded_ranks(
-            steps[-1], where, model, ranks, checkpoints, jobs, isolated, beside, keep_all, may_move
+            steps[-1],
+            where,
+            model,
+            ranks,
+            checkpoints,
+            jobs,
+            isolated,
+            beside,
+            keep_all,
+            may_move,
+            seconds,
         )
         sides, rank_classes, affine_axis = (
             recorded.sides,
@@ -672,6 +684,7 @@ def _begun(
         check_one_step(sides)
         if initial_state.loaders is None and where.world > 1:
             check_read(single, sides, rank_classes, affine_axis)
+        recorded.confirm()
         not_raised = recorded.decisions()
         if (
             getattr(steps[-1], "whole_script", False)

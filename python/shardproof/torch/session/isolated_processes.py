@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import io
 import math
 import multiprocessing
 import os
@@ -40,6 +41,7 @@ from ..trace.initial_state import InitialState
 from ..trace.record import record
 from ..trace.recorder import Recorder
 from ..trace.recording import CaptureError, Recording, Step
+from .prints import Prints, prints_of
 from .real_run import NOT_ENDED, Ran, run_rank
 
 SINGLE = -1  # instead of a rank: the single device
@@ -73,6 +75,19 @@ class RunRequest:
 
     seconds: float
     ranges: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a request.
+
+    what: the recording, or what it raised (CaptureError, MissingMetadata, Failed). sent: the
+    mailbox after it. printed: what a script wrote to standard output and standard error.
+    """
+
+    what: Recording | Exception
+    sent: Mailbox
+    printed: tuple[str, str]
 
 
 class Failed(Exception):
@@ -154,12 +169,10 @@ class IsolatedRecorder:
         at_once = max(jobs or 1, min(2, os.cpu_count() or 1))
         self._ours.send((list(requests), at_once, [name for name in new if _is_installed(name)]))
 
-    def take(self, mailbox: Mailbox, seconds: float) -> dict[int, Recording | Exception]:
-        """The results of `ask`: recordings, or what they raised (CaptureError, MissingMetadata,
-        Failed).
+    def take(self, seconds: float) -> dict[int, Outcome]:
+        """The results of `submit`.
 
-        What the ranks sent is put into the mailbox. seconds: that the same step took in this
-        process. Raises Overrun.
+        seconds: that the same step took in this process. Raises Overrun.
         """
         limit = time.monotonic() + MOST_SECONDS + 10 * seconds * len(self._submitted)
         try:
@@ -171,19 +184,24 @@ class IsolatedRecorder:
         except (Overrun, EOFError, OSError) as e:
             self._end()
             raise Overrun(str(e)) from None
-        found: dict[int, Recording | Exception] = {}
+        found: dict[int, Outcome] = {}
         for rank in self._submitted:
             try:
                 with open(f"{self.folder}/{rank}", "rb") as f:
-                    what, sent = pickle.load(f)
+                    what, sent, printed = pickle.load(f)
                 os.remove(f"{self.folder}/{rank}")
             except (OSError, EOFError, pickle.UnpicklingError):
-                what, sent = ("failed", f"rank {rank}: the process that recorded it died"), {}
-            for key, value in sent.items():
-                mailbox.setdefault(key, value)
-            found[rank] = what if isinstance(what, Recording) else _raised(*what)
+                what = "failed", f"rank {rank}: the process that recorded it died"
+                sent, printed = {}, ("", "")
+            found[rank] = Outcome(
+                what if isinstance(what, Recording) else _raised(*what), sent, printed
+            )
         self._submitted = []
         return found
+
+    def take_single(self, seconds: float) -> Recording | Exception:
+        """The result of a request of the single device. Raises Overrun."""
+        return self.take(seconds)[SINGLE].what
 
     def run(self, seconds: float, ranges: Mapping[str, int]) -> dict[int, Ran | str]:
         """What each rank and the single device have after the step with numbers (real_run.py), or
@@ -239,16 +257,16 @@ def _is_installed(name: str) -> bool:
     return isinstance(file, str) and not is_own(file)
 
 
-def _import(modules: Sequence[str], devices: int) -> None:
+def _import(modules: Sequence[str], devices: int, prints: Prints | None) -> None:
     """Imports what the step has imported of installed packages, once for all forked processes.
 
-    What they ask about devices when they are imported has the answers that the step gets.
+    What they ask about devices when they are imported has the answers that the step gets. Streams
+    that they keep (loggers) are those that a script's output goes to.
     """
     with (
         as_cpu(Recorder(0).random, devices),
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
+        contextlib.redirect_stdout(prints.out if prints else io.StringIO()),
+        contextlib.redirect_stderr(prints.errors if prints else io.StringIO()),
     ):
         for name in modules:
             if name not in sys.modules:
@@ -287,7 +305,10 @@ class _Server:
                 self.requests.send(self._run(message))
                 continue
             requests, jobs, modules = message
-            _import(modules, max(getattr(step, "devices", 1) for step, _ in self.steps.values()))
+            steps = [step for step, _ in self.steps.values()]
+            _import(
+                modules, max(getattr(step, "devices", 1) for step in steps), prints_of(steps[-1])
+            )
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()
@@ -341,8 +362,8 @@ class _Server:
 
     @staticmethod
     def _alone() -> None:
-        """This process is ended by itself, and prints nothing: what a step prints it prints where
-        it is recorded with the others.
+        """This process is ended by itself, and prints nothing: what a script prints is shown by
+        the process that takes the result.
         """
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -356,12 +377,14 @@ class _Server:
             return
         try:
             self._alone()
+            step, mesh = self.steps[request.rank == SINGLE]
+            prints = prints_of(step)
+            if prints:
+                prints.keep()
+            what = _outcome(step, mesh, request)
+            printed = prints.kept() if prints else ("", "")
             with open(f"{self.folder}/{request.rank}", "wb") as f:
-                pickle.dump(
-                    (_outcome(*self.steps[request.rank == SINGLE], request), request.mailbox),
-                    f,
-                    protocol=pickle.HIGHEST_PROTOCOL,
-                )
+                pickle.dump((what, request.mailbox, printed), f, protocol=pickle.HIGHEST_PROTOCOL)
         finally:
             os._exit(0)
 
@@ -393,4 +416,4 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
         return "raised" if raised_by_user(e) else "failed", f"{type(e).__name__}: {e}"
 
 
-__all__ = ["SINGLE", "IsolatedRecorder", "Failed", "Overrun", "Request", "fork"]
+__all__ = ["SINGLE", "Failed", "IsolatedRecorder", "Outcome", "Overrun", "Request", "fork"]

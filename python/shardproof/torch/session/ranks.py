@@ -32,7 +32,16 @@ from ..terms.assumptions import Assumption, not_raised, ranks_identical
 from ..trace.decisions import Raised, check_decisions
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Facts, Hazard, Recording, Step
-from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request, fork
+from .isolated_processes import (
+    SINGLE,
+    Failed,
+    IsolatedRecorder,
+    Outcome,
+    Overrun,
+    Request,
+    fork,
+)
+from .prints import prints_of
 
 UNLOOKED = ranks_identical(
     "that no rank's run depends on what another one's leaves in Python's memory (globals, "
@@ -55,7 +64,7 @@ class Recorded:
 
     rank_classes: where others are taken to be like them. affine_axis: an axis along which others
     are taken to follow those evenly. by: who recorded them. beside: the recording that was
-    requested beside them, None where that did not end.
+    requested beside them, None where that did not end, or before `confirm`.
     """
 
     sides: list[Recording]
@@ -64,6 +73,19 @@ class Recorded:
     assumed: list[Assumption]
     by: _Recorder
     beside: Recording | Exception | None = None
+
+    def confirm(self) -> None:
+        """Looks whether they are the same with another number in place of those that depend on
+        data, where that was not looked at yet.
+
+        Raises CaptureError.
+        """
+        if self.by.alone:
+            try:
+                self.by.same_isolated(self.sides)
+            except Overrun as e:
+                raise CaptureError(str(e)) from None
+            self.beside = self.by.beside or self.beside
 
     def decisions(self) -> list[Assumption]:
         """What is assumed where ranks decide something by data, which has to make no difference.
@@ -84,23 +106,35 @@ def recorded_ranks(
     beside: Request | None = None,
     keep_all: bool = False,
     may_move: bool = True,
+    seconds: float = 0.0,
 ) -> Recorded:
     """Recordings of the ranks.
 
-    All are recorded in this process (or in `jobs` of them). One is also recorded in a process of
-    its own, with each that is wrong, and one that had to be run twice. Where that differs, what a
-    rank finds in Python's memory depends on the others; then each is recorded in a process of its
-    own. Another number is used there for those that depend on data: where that is what differs,
-    something is decided by one, which is an error.
+    Ranks of a script are each recorded in a process of its own. If that fails, and for step
+    functions, all are recorded in this process (or in `jobs` of them), which meets the error
+    itself. One is then also recorded in a process of its own, with each that is wrong, and one that
+    had to be run twice. Where that differs, what a rank finds in Python's memory depends on the
+    others; then each is recorded in a process of its own.
+
+    Some are recorded once more with another number for those that depend on data (by `confirm` of
+    what this returns): where that differs, something is decided by one, which is an error.
 
     keep_all: all of each recording is kept. may_move: ranks may be taken to follow others evenly.
-    Raises CaptureError, and what the step raises.
+    seconds: that the single device's recording took. Raises CaptureError, and what the step raises.
     """
     if ranks not in ("all", "classes"):
         raise ValueError(f"ranks={ranks!r}: 'all' or 'classes'")
     choose = _all if ranks == "all" else functools.partial(_classes, may_move=may_move)
-    together = _Recorder(step, mesh, model, cut_points, jobs, isolated, beside, keep_all=keep_all)
     found = None
+    if getattr(step, "whole_script", False):
+        alone = _Recorder(
+            step, mesh, model, cut_points, jobs, isolated, alone=True, seconds=seconds
+        )
+        with contextlib.suppress(CaptureError, MissingMetadata, Overrun):
+            found = choose(alone)
+            alone.submitted_beside = beside
+            return Recorded(*found, [], alone)
+    together = _Recorder(step, mesh, model, cut_points, jobs, isolated, beside, keep_all=keep_all)
     try:
         try:
             found = choose(together)
@@ -114,10 +148,10 @@ def recorded_ranks(
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
         return Recorded(*found, [UNLOOKED], together, together.beside)
-    alone = _Recorder(step, mesh, model, cut_points, jobs, isolated, alone=True)
-    found = choose(alone)
-    alone.same_isolated(found[0])
-    return Recorded(*found, [], alone, together.beside)
+    alone = _Recorder(
+        step, mesh, model, cut_points, jobs, isolated, alone=True, seconds=together.seconds
+    )
+    return Recorded(*choose(alone), [], alone, together.beside)
 
 
 class _Recorder:
@@ -138,6 +172,7 @@ class _Recorder:
         submitted_beside: Request | None = None,
         alone: bool = False,
         keep_all: bool = False,
+        seconds: float = 0.0,
     ) -> None:
         self.step, self.mesh, self.model, self.cut_points, self.jobs, self.isolated, self.alone = (
             step,
@@ -157,7 +192,7 @@ class _Recorder:
         self.ends_soon = False
         self.peak = _peak()
         self.like: Facts | None = None  # of the first rank
-        self.seconds = 0.0  # of the slowest recording
+        self.seconds = seconds  # of the slowest recording
         self.under_way: int | None = None  # rank that is being recorded
         self.repeated: int | None = None  # a rank that was run twice
         self.early = False  # what `look_ahead` submitted was not taken yet
@@ -247,9 +282,23 @@ class _Recorder:
         )
 
     def _take(self) -> dict[int, Recording | Exception]:
+        found = self._outcomes()
+        for outcome in found.values():
+            for key, value in outcome.sent.items():
+                self.mailbox.setdefault(key, value)
+        return {rank: outcome.what for rank, outcome in found.items()}
+
+    def _outcomes(self) -> dict[int, Outcome]:
+        """Of what was submitted."""
         progress.phase("recording ranks in processes of their own")
-        found = self.isolated.take(self.mailbox, self.seconds)
-        self.beside = found.pop(SINGLE, self.beside)
+        found = self.isolated.take(self.seconds)
+        if SINGLE in found:
+            self.beside = found.pop(SINGLE).what
+        prints = prints_of(self.step)
+        if prints is not None:
+            for rank, outcome in found.items():
+                ended = isinstance(outcome.what, Recording)
+                prints.replay(self.mesh.world, rank, outcome.printed, ended)
         return found
 
     def _taken(self, ranks: Sequence[int], stand_in: float) -> dict[int, Recording | Exception]:
@@ -303,6 +352,22 @@ class _Recorder:
             else:
                 found.update({r: self(r) for r in share})
         return found
+
+    def every(self) -> dict[int, Recording]:
+        """All ranks' recordings, each in a process of its own, several at once.
+
+        What the first rank sends to others (files, constants) has to be known to them. So if it, or
+        any other, sends something, the others are recorded once more.
+        """
+        ranks = range(self.mesh.world)
+        self._submit(ranks, math.nan)
+        taken = self._outcomes()
+        if not any(outcome.sent for outcome in taken.values()):
+            return {r: self._given(outcome.what) for r, outcome in taken.items()}
+        first = taken[0]
+        self.mailbox.update(first.sent)
+        one = self(0) if isinstance(first.what, MissingMetadata) else self._given(first.what)
+        return {0: one, **self.several(ranks[1:])}
 
     def _needed_whole(self, side: Recording) -> bool:
         """Whether the plan is likely to need the program of a recording once more.
@@ -382,7 +447,9 @@ class _Recorder:
         return isinstance(self._isolated([rank], math.nan)[rank], Recording)
 
     def same_isolated(self, sides: Sequence[Recording]) -> bool:
-        """Whether ranks are the same in processes of their own.
+        """Whether ranks are the same in processes of their own, and with another number.
+
+        Those that are recorded so, and have no number that depends on data, are.
 
         Raises CaptureError where they are, but not with another number in place of those that
         depend on data.
@@ -392,7 +459,8 @@ class _Recorder:
         chosen = {
             s.rank: s
             for s in sides
-            if s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated
+            if (s is sides[-1] or s is middle or s.hazards or s.rank == self.repeated)
+            and (s.facts.gave_numbers or not self.alone)
         }
         texts = {r: self._text(s) for r, s in chosen.items()}
         large = self._isolated(list(chosen), LARGE)
@@ -502,7 +570,10 @@ def decided(who: str, side: Recording) -> CaptureError:
 
 def _all(recorded: _Recorder) -> tuple[list[Recording], RankClasses, str | None]:
     world = recorded.mesh.world
-    found = {0: recorded(0)}  # alone: what it sends to others has to be known to them
+    if recorded.alone:
+        every = recorded.every()
+        return [every[r] for r in range(world)], {}, None
+    found = {0: recorded(0)}  # first: what it sends to others has to be known to them
     recorded.look_ahead(world - 1)
     found.update(recorded.several(range(1, world)))
     return [found[r] for r in range(world)], {}, None
@@ -534,7 +605,7 @@ def _classes(
 
     def prepare(wanted: Iterable[int]) -> None:
         missing = [r for r in dict.fromkeys(wanted) if r not in found]
-        if recorded.jobs > 1 and len(missing) > 1:
+        if (recorded.jobs > 1 or recorded.alone) and len(missing) > 1:
             found.update(recorded.several(missing))
 
     def ends(axis: str, stretches: Iterable[Stretch]) -> list[list[int]]:

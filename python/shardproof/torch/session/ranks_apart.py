@@ -41,7 +41,7 @@ def ranks_apart(
     ranks = sorted({0, min(1, mesh.world - 1), mesh.world - 1})
     try:
         isolated.submit([Request(r, {}, {}, initial_state=initial_state) for r in ranks])
-        found = isolated.take({}, seconds)
+        found = {r: outcome.what for r, outcome in isolated.take(seconds).items()}
     except Overrun:
         return text
     same = {r: same_problem(problem(what), text) for r, what in found.items()}

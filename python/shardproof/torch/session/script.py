@@ -19,18 +19,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from ... import progress
 from ...program import ProgramError
 from ..compat.user_code import is_pythons, user_place
 from ..distributed.mesh import Mesh
@@ -39,86 +37,8 @@ from ..step.world import World
 from ..trace.recording import Step
 from .capture import Capture, CaptureError, capture, verify
 from .output_files import OPTIONS
+from .prints import Prints
 from .rest_of_step import OptimizerSteps, Stepped, Steps
-
-
-class _Shown:
-    """A stream of the script's. Each line begins with the process that prints it.
-
-    It stays one object while processes are recorded one after another: loggers and bars of progress
-    keep the stream that they find first.
-    """
-
-    def __init__(self) -> None:
-        self.stream: Any = None  # None: what is written is left out
-        self.label, self.begins = "", True
-        self.known, self.written = 0, 0  # characters: that were written before, and now
-
-    def show(self, stream: Any, label: str, known: int) -> None:
-        self.stream, self.label, self.begins = stream, label, True
-        self.known, self.written = known, 0
-
-    def hide(self) -> int:
-        """Returns how many characters of the process were written."""
-        self.stream = None
-        return max(self.written, self.known)
-
-    def write(self, text: str) -> int:
-        new = text[max(0, self.known - self.written) :]
-        self.written += len(text)
-        if self.stream is not None:
-            progress.clear()
-            for line in _NO_NUMBER.sub("<depends on data>", new).splitlines(keepends=True):
-                self.stream.write(f"{self.label}{line}" if self.begins else line)
-                self.begins = line.endswith("\n")
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def close(self) -> None:
-        """The stream goes on: it is that of other processes, too."""
-
-    def flush(self) -> None:
-        if self.stream is not None:
-            self.stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["stream"] or sys.__stdout__, name)
-
-
-# What `"%.4f" % loss.item()` makes: C reads such numbers as not-a-number (data_number.py).
-_NO_NUMBER = re.compile(r"(?<![\w-])nan(?![\w-])")
-
-
-class _Prints:
-    """What a script prints, once for each process that it would have.
-
-    A process may be recorded several times, and further times in processes of its own.
-    """
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet, self.process = quiet, os.getpid()
-        self.out, self.errors = _Shown(), _Shown()
-        self.done: set[tuple[int, int]] = set()
-        # characters of those that were stopped, to be recorded once more
-        self.begun: dict[tuple[int, int], tuple[int, int]] = {}
-
-    @contextlib.contextmanager
-    def of(self, world: World) -> Iterator[None]:
-        who = world.size, world.rank
-        label = "[single device] " if world.single else f"[rank {world.rank}] "
-        if not self.quiet and who not in self.done and os.getpid() == self.process:
-            before = self.begun.get(who, (0, 0))
-            self.out.show(sys.stdout, label, before[0])
-            self.errors.show(sys.stderr, "", before[1])
-        with contextlib.redirect_stdout(self.out), contextlib.redirect_stderr(self.errors):
-            try:
-                yield
-                self.done.add(who)
-            finally:
-                self.begun[who] = self.out.hide(), self.errors.hide()
 
 
 def script_step(
@@ -134,7 +54,7 @@ def script_step(
     devices: what torch.cuda.device_count() gives, on the single device, too. quiet: what it prints
     is left out.
     """
-    prints = _Prints(quiet)
+    prints = Prints(quiet)
 
     def step(world: World) -> None:
         optimizers = Steps(world, steps)
@@ -160,6 +80,7 @@ def script_step(
     step.__name__ = Path(path).stem
     step.source = path  # type: ignore[attr-defined]
     step.whole_script = True  # type: ignore[attr-defined]
+    step.prints = prints  # type: ignore[attr-defined]
     step.devices = devices  # type: ignore[attr-defined]
     # as each of its processes would have
     step.own_random_state = True  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "plans" / "lib"))
-from self_plan import self_plan  # noqa: E402
+from self_plan import self_plan
 
 DTYPE = torch.float64
 SAMPLES = 2  # of each operator

@@ -322,6 +322,7 @@ def check_draws(
     by_position: dict[str, None] = {}
     one_seed: dict[str, dict[str, None]] = collections.defaultdict(dict)  # by the axes
     requested = model.initial_state.requested
+    rows = model.initial_state.batch.keys()
     for name, drawn in others.items():
         first = drawn[0].draw
         axes = model.initial_state.batch.get(name)
@@ -346,6 +347,9 @@ def check_draws(
             # draw different ones.
             before = not e.draw.value.name.startswith(INSIDE)
             if not seeded and (before or e.tie.tensor != other.tie.tensor):
+                continue
+            # samples of one step that another rank has in another step (a seed of step + rank)
+            if e.tie.tensor != other.tie.tensor and {e.tie.tensor, other.tie.tensor} <= rows:
                 continue
             if not all(a in spread for a in varying):
                 raise Hazard(

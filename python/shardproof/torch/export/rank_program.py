@@ -221,7 +221,8 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
                 "kind": "constant",
                 "value": literal(constant.full),
             }
-    ties += [_drawn(side, model, d, at) for d in side.random_inputs if d.value.name in used]
+    drawn = [d for d in side.random_inputs if d.value.name in used]
+    ties += [_drawn(side, model, d, name, at) for d, name in _draws_of_model(model, drawn)]
     _check_disjoint(side, ties)
     tensors, nodes, ties = _by_place(tensors, nodes, ties)
     return Program(
@@ -382,9 +383,9 @@ def _in_shown_stretches(
     if not guessed:
         return ties
     given = [t for t in ties if t.role == "input" and not t.box.total and t.box.divisor == 1]
-    for d in side.random_inputs:
+    for d, name in _draws_of_model(model, side.random_inputs):
         try:
-            given.append(_drawn(side, model, d, at))
+            given.append(_drawn(side, model, d, name, at))
         except (CaptureError, Hazard):
             continue  # an error, or a defect, where it is used
     here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
@@ -552,15 +553,37 @@ def _in_stretches(
     return made, result
 
 
-def _drawn(side: Recording, model: Model, d: Draw, at: Mapping[str, int]) -> Tie:
-    """Random numbers are those that the single device draws in the same state.
+def _draws_of_model(model: Model, draws: Sequence[Draw]) -> list[tuple[Draw, str]]:
+    """Each draw with that of the single device which it is, or has a part of.
 
-    Else they are a part of those that it draws at the same place. Raises CaptureError and Hazard.
+    That is the one in the same state, else the one at the same place. It is the latter for all if
+    two would be the same: with a seed of step + rank, a rank is in a state that the single device
+    has at another step.
     """
-    name = next(
-        (n for n, key in model.random.items() if key == d.key and model.shapes[n] == d.value.shape),
-        d.value.name,
-    )
+
+    def in_state(d: Draw) -> str:
+        return next(
+            (
+                n
+                for n, key in model.random.items()
+                if key == d.key and model.shapes[n] == d.value.shape
+            ),
+            d.value.name,
+        )
+
+    found = [(d, in_state(d)) for d in draws]
+    if len({name for _, name in found}) < len(found):
+        places = [(d, d.value.name) for d in draws]
+        if all(name in model.random for _, name in places):
+            return places
+    return found
+
+
+def _drawn(side: Recording, model: Model, d: Draw, name: str, at: Mapping[str, int]) -> Tie:
+    """A draw as a part of that of the single device which is called `name`.
+
+    Raises CaptureError and Hazard.
+    """
     if name not in model.random:
         raise CaptureError(
             f"random numbers that the single device does not draw at {d.loc}"

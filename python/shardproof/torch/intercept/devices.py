@@ -15,14 +15,20 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+import torch.cuda.nccl
+import torch.cuda.nvtx
+import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
 from ..compat.refusals import fail
+from ..compat.user_code import is_own
 from .data_number import DataNumber, holds_one, is_arithmetic, with_numbers
 from .row_count import RowCount, count_among, sized_call
 
 CPU = torch.device("cpu")
 _MEMORY = 80 << 30  # what the device reports; nothing is stored there
+_NCCL = (2, 27, 0)  # its version
+_MARKS = ("range_push", "range_pop", "range_start", "range_end", "mark")  # of a profiler
 _DEVICE, _CUDA, _PIN_MEMORY = torch.device, torch.Tensor.cuda, torch.Tensor.pin_memory
 # whose first argument may be the number of a GPU (nn.Module.to calls the second)
 _TO = frozenset({torch.Tensor.to, torch._C._nn._parse_to})
@@ -41,12 +47,9 @@ def _is_cuda(x: Any) -> bool:
 
 def on_cpu(x: Any) -> Any:
     """A device as it is meant here. There is one CPU, whose number tensors do not have."""
-    if _is_cuda(x) or x == "cpu:0" or isinstance(x, torch.device) and x == _NUMBERED_CPU:
+    if _is_cuda(x) or isinstance(x, str) and x.startswith("cpu:"):
         return CPU
-    return x
-
-
-_NUMBERED_CPU = torch.device("cpu", 0)
+    return CPU if isinstance(x, torch.device) and x.type == "cpu" else x
 
 
 def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -267,6 +270,14 @@ _ANSWERS: dict[str, Any] = {
     "memory_stats": lambda *a, **k: collections.Counter(),
     "reset_accumulated_memory_stats": _nothing,
     "mem_get_info": lambda *a, **k: (_MEMORY, _MEMORY),
+    "memory_summary": lambda *a, **k: "",
+    "memory_snapshot": lambda *a, **k: [],
+    "reset_max_memory_allocated": _nothing,
+    "set_per_process_memory_fraction": _nothing,
+    "ipc_collect": _nothing,
+    "utilization": lambda *a, **k: 0,
+    "is_bf16_supported": lambda *a, **k: True,
+    "can_device_access_peer": lambda *a, **k: True,
     "get_device_properties": lambda *a, **k: types.SimpleNamespace(
         name="cpu", major=9, minor=0, total_memory=_MEMORY, multi_processor_count=1
     ),
@@ -303,6 +314,18 @@ _OF_THE_ACCELERATOR: dict[str, Any] = {
 }
 
 
+def _available(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Whether there is a GPU (a backend of its): yes, to the script, which is meant to run on one.
+
+    Libraries have the true answer, as they would go on to kernels that are not there.
+    """
+
+    def is_available(*args: Any, **kwargs: Any) -> bool:
+        return is_own(sys._getframe(1).f_code.co_filename) or original(*args, **kwargs)
+
+    return is_available
+
+
 def _accelerator(original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.accelerator.current_accelerator: the CPU to a program, and what there is to PyTorch."""
 
@@ -320,33 +343,39 @@ def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
         **_ANSWERS,
         "device_count": lambda: count,
         **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices)),
+        "is_available": _available(torch.cuda.is_available),
     }
     accelerator = {
         **_OF_THE_ACCELERATOR,
         "device_count": lambda: count,
         "current_accelerator": _accelerator(torch.accelerator.current_accelerator),
+        "is_available": _available(torch.accelerator.is_available),
     }
-    undo = [
-        (module, name, getattr(module, name))
-        for module, given in (
-            (torch.cuda, answers),
-            (torch.cuda.random, answers),
-            (torch.accelerator, accelerator),
-        )
-        for name in given
+    given = (
+        (torch.cuda, answers),
+        (torch.cuda.random, answers),
+        (torch.cuda.nccl, {"version": lambda *a, **k: _NCCL}),
+        (torch.cuda.nvtx, dict.fromkeys(_MARKS, _nothing) | {"range": _Nothing}),
+        (torch.accelerator, accelerator),
+        (dist, {"is_nccl_available": _available(dist.is_nccl_available)}),
+    )
+    replaced = [
+        (module, name, getattr(module, name), new)
+        for module, functions in given
+        for name, new in functions.items()
         if hasattr(module, name)
     ]
     # torch.random.fork_rng() queries the device's module, which is the CPU's then.
     added = [name for name in ("get_rng_state", "set_rng_state") if not hasattr(torch.cpu, name)]
-    for module, name, _ in undo:
-        setattr(module, name, (accelerator if module is torch.accelerator else answers)[name])
+    for module, name, _, new in replaced:
+        setattr(module, name, new)
     for name in added:
         setattr(torch.cpu, name, answers[name])
     try:
         with OnCPU(devices):
             yield
     finally:
-        for module, name, old in undo:
+        for module, name, old, _ in replaced:
             setattr(module, name, old)
         for name in added:
             delattr(torch.cpu, name)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a script does as one of several processes: it starts them, and saves and loads files.
 
-The processes that a script starts (`torch.multiprocessing.spawn`) are the ranks, and one of them is
-recorded at a time. So its function is called here, with this rank. On the single device a number
-of processes among its arguments is 1, as the script would give it on one device.
+The processes that a script starts (`torch.multiprocessing.spawn`, `multiprocessing.Process`) are
+the ranks, and one of them is recorded at a time. So its function is called here, with this rank. On
+the single device a number of processes among its arguments is 1, as the script would give it on one
+device.
 
 `torch.save` (`safetensors.torch.save_file`) writes no file, as its tensors hold no numbers. What
 was saved is kept, and `torch.load` of the same file gives it back. On another rank it gives tensors
@@ -15,18 +16,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+import multiprocessing
 import os
 import pathlib
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed import device_mesh
 
 from ..compat.private import changes, outside, replace_everywhere, set_attribute, tree_map
+from ..compat.user_code import is_own
 from ..distributed.exchange import Groups
 from ..distributed.mailbox import MissingMetadata
 from ..terms import assumptions
@@ -48,11 +54,15 @@ class Files(Protocol):
 
 
 class Processes:
-    """The processes and files of one recording. assume: notes an assumption."""
+    """The processes and files of one recording."""
 
-    def __init__(self, groups: Groups, side: Files, assume: Callable[[Assumption], None]) -> None:
+    def __init__(
+        self, groups: Groups, side: Files, assume: Callable[[Assumption], None], ranks: int
+    ) -> None:
+        """assume: notes an assumption. ranks: that the script has where it is no single device."""
         self.mesh, self.rank, self.mailbox = groups.mesh, groups.rank, groups.mailbox
-        self.groups, self.side, self.assume = groups, side, assume
+        self.groups, self.side, self.assume, self.ranks = groups, side, assume, ranks
+        self.started = 0  # processes
         self.files: dict[Any, Any] = {}
         self.removed: set[str] = set()
 
@@ -60,6 +70,7 @@ class Processes:
     def replaced(self) -> Iterator[None]:
         """Calls of PyTorch arrive here inside."""
         self._load, self._init = torch.load, dist.init_process_group
+        self._make_mesh = device_mesh.init_device_mesh
         with changes() as undo:
             replace_everywhere(
                 [
@@ -68,9 +79,12 @@ class Processes:
                     (torch.save, self._save),
                     (torch.load, self._loaded),
                     (dist.init_process_group, self._initialised),
+                    (self._make_mesh, self._meshed),
+                    (multiprocessing.set_start_method, _nothing),
                 ],
                 undo,
             )
+            set_attribute(BaseProcess, "start", self._start(BaseProcess.start), undo)
             for owner, name, function in (
                 (os.path, "exists", self._exists),
                 (os.path, "isfile", self._exists),
@@ -113,12 +127,51 @@ class Processes:
         **options: Any,
     ) -> Any:
         self._count(nprocs, "torch.multiprocessing.spawn")
-        if self.mesh.world == 1 and nprocs != 1:
-            if any(type(x) is int and x == nprocs for x in args):
-                self.assume(assumptions.processes_among_arguments(nprocs))
-            args = tuple(1 if type(x) is int and x == nprocs else x for x in args)
-        fn(self.rank, *args)
+        fn(self.rank, *self._of_one(nprocs, args))
         return None if join else _Joined()
+
+    def _of_one(self, count: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments of a process, which is the only one on the single device."""
+        if self.mesh.world > 1 or count == 1:
+            return args
+        if any(type(x) is int and x == count for x in args):
+            self.assume(assumptions.processes_among_arguments(count))
+        return tuple(1 if type(x) is int and x == count else x for x in args)
+
+    def _start(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Process.start: the process of this rank runs here and now, and others end at once.
+
+        Processes of libraries are started. Those of the script are its ranks, in this order.
+        """
+
+        def start(process: Any) -> None:
+            function = process._target or type(process).run
+            if not is_own(getattr(getattr(function, "__code__", None), "co_filename", "")):
+                original(process)
+                return
+            number, self.started = self.started, self.started + 1
+            args, named = process._args, process._kwargs
+            values = tuple(named.values())
+            if not any(type(x) is int and x == number for x in (*args, *values)):
+                raise NotFollowed(
+                    f"process {number} that the script starts does not have its rank {number} "
+                    "among its arguments: processes that are no ranks are not followed"
+                )
+            process._popen = _Ended()
+            if number == self.rank:
+                process._args = self._of_one(self.ranks, args)
+                process._kwargs = dict(zip(named, self._of_one(self.ranks, values)))
+                process.run()
+
+        return start
+
+    def _meshed(self, device_type: Any, mesh_shape: Any, *args: Any, **kwargs: Any) -> Any:
+        """A mesh of fixed sizes has one rank on the single device."""
+        sizes = tuple(mesh_shape)
+        if self.mesh.world == 1 and self.ranks > 1 and math.prod(sizes) == self.ranks:
+            self.assume(assumptions.other_mesh(sizes))
+            sizes = (1,) * len(sizes)
+        return self._make_mesh(device_type, sizes, *args, **kwargs)
 
     def _initialised(self, *args: Any, **kwargs: Any) -> None:
         size = args[3] if len(args) > 3 else kwargs.get("world_size", -1)
@@ -257,6 +310,26 @@ class _Unpickler(pickle.Unpickler):
                 else t.requires_grad_(requires_grad)
             )
         return self.made[number]
+
+
+class _Ended:
+    """What a process that has ended is to Python."""
+
+    returncode, pid, sentinel = 0, 0, 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+    poll = wait
+
+    def terminate(self) -> None:
+        """It has ended."""
+
+    kill = close = terminate
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """How processes are started makes no difference."""
 
 
 class _Joined:

@@ -303,8 +303,8 @@ def processes_among_arguments(count: int) -> Assumption:
     return Assumption(
         "processes",
         Kind.CHECKABLE,
-        f"torch.multiprocessing.spawn starts one process on the single device; the number {count} "
-        "among the arguments of its function, which is that of the processes, is 1 there",
+        f"the script starts one process on the single device; the number {count} among the "
+        "arguments of its function, which is that of the processes, is 1 there",
     )
 
 
@@ -314,6 +314,16 @@ def other_world_size(count: int) -> Assumption:
         Kind.RISK,
         f"the script gives init_process_group the world size {count} on the single device, too: "
         f"what it computes with its own number {count} is not what it computes with 1",
+    )
+
+
+def other_mesh(sizes: tuple[int, ...]) -> Assumption:
+    return Assumption(
+        "world-size",
+        Kind.RISK,
+        f"the script makes a mesh of fixed sizes, {' x '.join(map(str, sizes))}, which has one "
+        "rank on the single device: what it computes with these numbers is not what it computes "
+        "with 1",
     )
 
 

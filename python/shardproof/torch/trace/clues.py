@@ -228,6 +228,11 @@ def _followed(g: Graph, name: str, mesh: Mesh) -> tuple[float, frozenset[str], s
             axes, loc = axes | frozenset(node["group"]), loc or node.get("loc", "")
         elif node["op"] == "mul" and _clips(g, node["in"]):
             pass
+        elif node["op"] == "add" and len(node["in"]) == 2:  # gradients that were left before
+            one, other = (_followed(g, operand, mesh) for operand in node["in"])
+            if one[:2] != other[:2] or not one[1]:
+                break
+            return factor * one[0], axes | one[1], loc or one[2]
         elif node["op"] not in _SAME_ELEMENTS or node["op"] in COMMUNICATION:
             break
         if not node["in"]:

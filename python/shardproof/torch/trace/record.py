@@ -244,7 +244,7 @@ def _recorded(
             mesh.world == 1 or not getattr(step, "whole_script", False),
         ) as groups_made,
         patched(hooks),
-        Processes(recorder.groups, side, recorder.g.assume).replaced(),
+        Processes(recorder.groups, side, recorder.g.assume, getattr(step, "devices", 1)).replaced(),
         private.random_tracker(recorder.random),
         private.unlogged(),
         objects_exchanged(mailbox, rank, recorder.groups.next),

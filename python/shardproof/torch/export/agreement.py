@@ -238,8 +238,11 @@ class OtherBatches(Exception):
 
     def failed(self, why: Exception) -> CaptureError:
         """With the batches of all ranks, one after another, there is no program of the single
-        device's, or none that ranks' are like.
+        device's, or none that ranks' are like. What is wrong with first values of parameters is so
+        whatever the batch is.
         """
+        if isinstance(why, Hazard) and why.initial:
+            return why
         if not self.data or isinstance(why, OtherBatches):
             return self.otherwise
         return CaptureError(
@@ -574,7 +577,9 @@ def check_initial(
                 ):
                     unseeded[t.tensor] = None
                     continue
-                raise Hazard(_different(t.tensor, other, side), "", t.tensor, "random")
+                raise Hazard(
+                    _different(t.tensor, other, side), "", t.tensor, "random", initial=True
+                )
             there, holder = places.setdefault((t.tensor, origin), (at, side))
             if (
                 there != at

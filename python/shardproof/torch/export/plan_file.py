@@ -19,7 +19,7 @@ from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_initial, listed, same_batch
 from .model_file import Model, through_cut_points
-from .rank_program import Program, Tie, program_of
+from .rank_program import SCALE_OF_GRADIENT, Program, Tie, program_of
 from .scaled_parts import in_programs
 
 
@@ -42,12 +42,15 @@ def plan_of(
     rank_classes: RankClasses | None = None,
     affine_axis: str | None = None,
     cut_points: bool = True,
+    scale: int | None = None,
 ) -> tuple[dict[str, Any], dict[str, str], list[Assumption]]:
     """The plan's file, cut points that were left out and why, and what was assumed.
 
     sides: recordings of ranks. rank_classes: where ranks that were not recorded are taken to be
     like those that were. affine_axis: an axis along which they are taken to follow those evenly.
-    Raises CaptureError, and Uneven where they do not.
+    scale: of gradients before they are reduced (gradient_scale.py).
+
+    Raises CaptureError, and Uneven where ranks do not follow others evenly.
     """
     rank_classes = rank_classes or {}
     mesh = sides[0].mesh
@@ -71,6 +74,8 @@ def plan_of(
         *check_initial(sides, programs, model, rank_classes, affine_axis),
         *same_batch(sides, programs, model),
     ]
+    if scale is not None:
+        programs = [_scaled(p, scale) for p in programs]
     by_rank = {side.rank: p for side, p in zip(sides, programs)}
     if affine_axis is not None:
         by_rank.update(_following(mesh, rank_classes, affine_axis, by_rank))
@@ -144,6 +149,17 @@ def plan_of(
     assumed = [assumptions.placement_from_shape(listed(guessed))] if guessed else []
     assumed += drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
+
+
+def _scaled(program: Program, scale: int) -> Program:
+    """With cut points on gradients that are so many times the model's."""
+    ties = [
+        dataclasses.replace(t, box=dataclasses.replace(t.box, divisor=scale))
+        if t.guess == SCALE_OF_GRADIENT
+        else t
+        for t in program.ties
+    ]
+    return dataclasses.replace(program, ties=ties)
 
 
 def _following(

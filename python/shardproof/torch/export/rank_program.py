@@ -731,12 +731,16 @@ def _tie(
     )
 
 
+# What a cut point on a gradient is concluded from.
+SCALE_OF_GRADIENT = "the scale of a gradient before it is reduced"
+
+
 def _guess(side: Recording, tracked: TrackedTensor, box: Box) -> str:
     """What a cut point was concluded from that may be otherwise; "" where it is known."""
     if tracked.role != CUT_POINT:
         return ""
     if tracked.gradient or "grad of backward" in tracked.name and (box.total or box.divisor != 1):
-        return "the scale of a gradient before it is reduced"
+        return SCALE_OF_GRADIENT
     if not box.low and any(side.mesh.sizes[a] > 1 for a in (*side.cuts, *side.spread)):
         return "a module's result without dimensions, as the loss of a rank's own samples is"
     return ""

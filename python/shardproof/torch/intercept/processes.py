@@ -14,14 +14,18 @@ the program until it removes it.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import copy
 import io
 import math
 import multiprocessing
 import os
 import pathlib
 import pickle
+import re
 import shutil
+import types
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -131,12 +135,16 @@ class Processes:
         return None if join else _Joined()
 
     def _of_one(self, count: int, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments of a process, which is the only one on the single device."""
+        """Arguments of a process, which is the only one on the single device.
+
+        Of objects with options, those that are named as numbers of processes are looked at.
+        """
         if self.mesh.world > 1 or count == 1:
             return args
-        if any(type(x) is int and x == count for x in args):
+        found = tuple(_options_of_one(count, x) for x in args)
+        if any(x is not y for x, y in zip(found, args)):
             self.assume(assumptions.processes_among_arguments(count))
-        return tuple(1 if type(x) is int and x == count else x for x in args)
+        return found
 
     def _start(self, original: Callable[..., None]) -> Callable[..., None]:
         """Process.start: the process of this rank runs here and now, and others end at once.
@@ -310,6 +318,24 @@ class _Unpickler(pickle.Unpickler):
                 else t.requires_grad_(requires_grad)
             )
         return self.made[number]
+
+
+_OF_PROCESSES = re.compile(r"world|procs|ranks|gpus|devices", re.IGNORECASE)
+
+
+def _options_of_one(count: int, given: Any) -> Any:
+    """An argument of a process: a number of processes, or an object with it, for one process."""
+    if type(given) is int:
+        return 1 if given == count else given
+    if not isinstance(given, (argparse.Namespace, types.SimpleNamespace)):
+        return given
+    names = [n for n, x in vars(given).items() if x == count and _OF_PROCESSES.search(n)]
+    if not names:
+        return given
+    one = copy.copy(given)
+    for name in names:
+        setattr(one, name, 1)
+    return one
 
 
 class _Ended:

@@ -40,6 +40,7 @@ from ..export.agreement import (
     read_by_some,
     reads_apart,
 )
+from ..export.gradient_scale import gradient_scale
 from ..export.model_file import Model, model_of
 from ..export.plan_file import OnNoRank, Uneven, plan_of
 from ..export.rank_program import PermutedParts
@@ -760,6 +761,7 @@ def _begun(
                             rank_classes,
                             affine_axis,
                             checkpoints,
+                            gradient_scale(single, sides),
                         )
                         break
                     except OnNoRank as e:

@@ -39,6 +39,7 @@ class CutPoints:
         """The step has ended: what is known by then of losses and reductions."""
         self._summed()
         self._several_passes()
+        self._multiplied_later()
         self._reduced_later()
         self.tracker.tracked += self.raw_gradients
         self._squares()
@@ -209,6 +210,31 @@ class CutPoints:
                 self.tracker.tracked.append(
                     TrackedTensor(CUT_POINT, f"{m.name}, squares", Named(total, ()), where)
                 )
+
+    def _multiplied_later(self) -> None:
+        """Gradients that the step multiplies by a number after backward, as schedules of pipelines
+        divide by the microbatches, are left out: they are that many times the model's, and what
+        the step leaves is compared.
+        """
+        final = {
+            f"{name}.grad of backward": self.recorder.read(unwrapped(p.grad))
+            for name, p in self.binding.parameters.items()
+            if p.grad is not None
+        }
+        g = self.recorder.g
+
+        def multiplied(m: TrackedTensor) -> bool:
+            value = final.get(m.name)
+            node = g.producer((value.base or value).name) if isinstance(value, Named) else None
+            return (
+                node is not None
+                and node["op"] in ("mul", "div")
+                and "scalar" in node.get("attrs", {})
+                and isinstance(m.value, Named)
+                and node["in"][0] in (m.value.name, (m.value.base or m.value).name)
+            )
+
+        self.raw_gradients = [m for m in self.raw_gradients if not multiplied(m)]
 
     def _reduced_later(self) -> None:
         """Gradients that the program reduces by hand after backward.

@@ -49,12 +49,16 @@ class Hazard(CaptureError):
     kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
     `random`, ranks draw other random numbers than one device could; `batch`, ranks read other
     samples than they should; `steps`, ranks make a step of an optimizer where the single device
-    makes none, or the other way round. loc: where.
+    makes none, or the other way round. loc: where. initial: it is about the first values of
+    parameters.
     """
 
-    def __init__(self, text: str, loc: str, tensor: str, kind: str = "async") -> None:
+    def __init__(
+        self, text: str, loc: str, tensor: str, kind: str = "async", initial: bool = False
+    ) -> None:
         super().__init__(f"{text} at {loc}" if loc else text)
         self.text, self.loc, self.tensor, self.kind = text, loc, tensor, kind
+        self.initial = initial
 
 
 class DecidedByData(CaptureError):

@@ -2,7 +2,8 @@
 """Whole scripts with the verdict that is true of them: `tests/whole_scripts/`.
 
 Each states in its docstring its mesh, the verdict, and an assignment that makes it wrong when it
-stands in the place of the script's own; those of `packages/` also a package that they need.
+stands in the place of the script's own. It may state a package that it needs, and the script that
+the single device runs. A script without a mesh is of another one.
 """
 
 import contextlib
@@ -34,9 +35,9 @@ def made_wrong(text):
     return changed
 
 
-def _check(case, script, mesh, expected):
+def _check(case, script, mesh, expected, *options):
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        done = run(str(script), mesh)
+        done = run(str(script), mesh, *options)
     head = re.search(
         r"^(EQUIVALENT|CONDITIONAL|NOT EQUIVALENT|UNDECIDED): (.*)$", done.stdout, re.MULTILINE
     )
@@ -54,17 +55,21 @@ def check_scripts(case, folder):
     case.assertTrue(scripts)
     for script in scripts:
         text = script.read_text()
+        if "\nmesh: " not in text:
+            continue
         mesh = stated(text, "mesh")
+        single = script.with_name(stated(text, "single")) if "\nsingle: " in text else None
+        options = ["--single", str(single)] if single else []
         with case.subTest(script=script.name):
             if "\npackage: " in text:
                 package = stated(text, "package")
                 if importlib.util.find_spec(package) is None:
                     case.skipTest(f"{package} is not installed")
-            _check(case, script, mesh, stated(text, "expected"))
+            _check(case, script, mesh, stated(text, "expected"), *options)
             with tempfile.TemporaryDirectory() as parent:
                 wrong = pathlib.Path(parent) / script.name
                 wrong.write_text(made_wrong(text))
-                _check(case, wrong, mesh, "NOT EQUIVALENT")
+                _check(case, wrong, mesh, "NOT EQUIVALENT", *options)
 
 
 __all__ = ["SCRIPTS", "check_scripts", "run"]

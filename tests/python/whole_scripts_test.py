@@ -39,6 +39,13 @@ class WholeScripts(unittest.TestCase):
         check_scripts(self, SCRIPTS)
 
 
+class Tutorials(unittest.TestCase):
+    """Scripts that do what PyTorch's official tutorials on distributed training do."""
+
+    def test_all_have_their_verdict(self):
+        check_scripts(self, SCRIPTS / "tutorials")
+
+
 class Files(unittest.TestCase):
     def test_a_data_set_that_is_loaded(self):
         text = """

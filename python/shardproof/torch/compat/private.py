@@ -32,6 +32,7 @@ from torch.utils.checkpoint import _StopRecomputationError
 from .tested_versions import TESTED, those
 
 __all__ = [
+    "RECORDING",
     "AsyncCollectiveTensor",
     "DTensor",
     "FSDPState",
@@ -441,6 +442,9 @@ def _asked_by_torch() -> bool:
     return caller == "torch" or caller.startswith("torch.")
 
 
+RECORDING = "SHARDPROOF_RECORDING"  # is set in the environment while a step is recorded
+
+
 @contextlib.contextmanager
 def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[int, ...]]]:
     """A default process group of fake collectives, for one rank of `world_size`.
@@ -459,6 +463,7 @@ def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[i
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
+        RECORDING: "1",
     }
     before = {k: os.environ.get(k) for k in environment}
     excepthook = sys.excepthook  # each init_process_group puts one around the last

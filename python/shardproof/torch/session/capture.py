@@ -1417,6 +1417,7 @@ def assert_equivalent(*functions: Step, mesh: Mapping[str, int] | str, **options
 
     Raises AssertionError with the report's text unless the verdict is EQUIVALENT.
     """
+    __tracebackhide__ = True  # by pytest: the report is what failed
     report = verify(*functions, mesh=mesh, **options)
     if not report.equivalent:
         raise AssertionError(str(report))

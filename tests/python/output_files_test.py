@@ -5,6 +5,7 @@ import json
 import pathlib
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 import shardproof.torch as sp
 import torch
@@ -82,13 +83,20 @@ class OutputFiles(unittest.TestCase):
         self.assertIn("labels-valid", file.read_text())
 
     def test_a_verdict_of_no_run(self):
-        files = [self.folder / "report.json", self.folder / "junit.xml"]
-        report = sp.verify(
-            early, mesh=MESH, arguments=["--json", str(files[0]), "--junit", str(files[1])]
-        )
+        files = {o: self.folder / f"report.{o}" for o in ("json", "junit", "sarif", "html")}
+        arguments = [word for o, file in files.items() for word in (f"--{o}", str(file))]
+        report = sp.verify(early, mesh=MESH, arguments=arguments)
         self.assertEqual(report.verdict, "NOT EQUIVALENT")
-        self.assertEqual(json.loads(files[0].read_text())["verdict"], "not-equivalent")
-        self.assertFalse(files[1].exists())
+        self.assertEqual(json.loads(files["json"].read_text())["verdict"], "not-equivalent")
+        suite = ElementTree.parse(files["junit"]).getroot().find("testsuite")
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("1", "1"))
+        self.assertIn(report.reason, suite.find("testcase/failure").text)
+        (result,) = json.loads(files["sarif"].read_text())["runs"][0]["results"]
+        self.assertEqual((result["ruleId"], result["level"]), ("async", "error"))
+        where = result["locations"][0]["physicalLocation"]
+        self.assertTrue(where["artifactLocation"]["uri"].endswith("output_files_test.py"))
+        self.assertGreater(where["region"]["startLine"], 1)
+        self.assertIn("NOT EQUIVALENT", files["html"].read_text())
 
     def test_no_output_overwrites_the_script(self):
         script = self.folder / "train.py"

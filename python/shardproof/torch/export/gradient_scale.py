@@ -15,39 +15,44 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..trace.clues import Clues
+from ..trace.clues import Clues, LossTerm
 from ..trace.recording import Recording
 
 
 def gradient_scale(single: Recording, sides: Sequence[Recording]) -> int | None:
-    """The number; None where losses do not show it, or it is no whole one."""
-    whole = _of_each(single.clues)
-    found = [ours for side in sides if (ours := _of_each(side.clues)) is not None]
-    if whole is None or not found:
+    """The number; None where losses do not show it, or it is no whole one.
+
+    A rank's loss has to be of its own samples. If each computes the loss of all samples (of
+    gathered features), its gradient goes through communication, which may add up those of others.
+    """
+    mesh = sides[0].mesh
+    cut = math.prod(mesh.sizes[a] for a in mesh.names if any(a in side.cuts for side in sides))
+    whole = _terms(single.clues)
+    found = [terms for side in sides if (terms := _terms(side.clues)) is not None]
+    if whole is None or not found or any(len(terms) != len(whole) for terms in found):
         return None
-    ratios = [d / c for ours in found for d, c in zip(ours, whole) if c]
-    if any(len(ours) != len(whole) for ours in found) or len(ratios) != len(found) * len(whole):
+    pairs = [(d, c) for terms in found for d, c in zip(terms, whole)]
+    if not all(c.of_each and c.count % (cut * d.count) == 0 for d, c in pairs):
         return None
-    if not all(math.isclose(r, ratios[0], rel_tol=1e-9) for r in ratios):
-        return None
+    ratios = [d.of_each / c.of_each for d, c in pairs]
     scale = round(ratios[0])
-    return scale if scale > 0 and math.isclose(scale, ratios[0], rel_tol=1e-9) else None
+    return scale if scale > 0 and all(math.isclose(r, scale) for r in ratios) else None
 
 
-def _of_each(clues: Clues) -> list[float] | None:
-    """What each term of the loss multiplies its elements by, the same in all backwards.
+def _terms(clues: Clues) -> tuple[LossTerm, ...] | None:
+    """The terms of the loss, if each multiplies its elements by the same number in all backwards.
 
     Backwards of which the loss is not known are those of a pipeline's other stages.
     """
     known = [b.terms for b in clues.backwards if b.terms is not None]
     if not known:
         return None
-    first = [t.of_each for t in known[0]]
     for terms in known[1:]:
-        others = [t.of_each for t in terms]
-        if len(others) != len(first) or not all(map(math.isclose, others, first)):
+        if len(terms) != len(known[0]) or not all(
+            math.isclose(t.of_each, first.of_each) for t, first in zip(terms, known[0])
+        ):
             return None
-    return first
+    return known[0]
 
 
 __all__ = ["gradient_scale"]

@@ -37,7 +37,8 @@ class Pieces(Sequence[torch.Tensor]):
 
 
 def patch_fsdp(undo: Undo, hooks: Hooks) -> None:
-    """FSDP2 reports the gradient of a gathered parameter when it is about to be reduced.
+    """FSDP2 reports the ranks that add up gradients, and the gradient of a gathered parameter when
+    it is about to be reduced.
 
     It cuts only the pieces of a parameter that it takes. FSDP's first version takes the CPU for the
     GPU to which a script has moved its model.
@@ -58,6 +59,15 @@ def patch_fsdp(undo: Undo, hooks: Hooks) -> None:
         undo,
     )
 
+    old_init = FSDPParam.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        old_init(self, *args, **kwargs)
+        for group in ("shard_process_group", "replicate_process_group"):  # ranks have own samples
+            if (ranks := getattr(self.mesh_info, group, None)) is not None:
+                hooks.synchronised([], ranks, 0)
+
+    set_attribute(FSDPParam, "__init__", init, undo)
     original = FSDPParam._get_grad_inner_tensor
 
     def inner(self: Any, grad: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...program import ProgramError
 from ...report import VERDICTS, Report
+from .report_files import WRITERS
 
 OPTIONS = ("--json", "--html", "--junit", "--sarif")
 _WITH_NAMES = ("--json", "--junit", "--sarif")  # of the recorded file
@@ -76,24 +77,15 @@ class OutputFiles:
         """What a run wrote is about this report."""
         self._runs.append((report.raw, folder, plan))
 
-    def publish(self, report: Report, source: str) -> list[str]:
-        """Writes the files of the report that is shown. source: what it is about.
-
-        Returns a warning for each that is not written: only `shardproof verify` makes pages and
-        tables, and the verdict may come from elsewhere.
-        """
+    def publish(self, report: Report, source: str) -> None:
+        """Writes the files of the report that is shown. source: what it is about."""
         folder, plan = next(((f, p) for raw, f, p in self._runs if raw is report.raw), (None, None))
         verdict = VERDICTS.get(report.raw.get("verdict", ""))
-        warnings = []
         for option, target in self._targets.items():
             if option == "--json":
                 text = json.dumps(report.raw, indent=1, ensure_ascii=False) + "\n"
             elif folder is None or report.verdict != verdict:
-                warnings.append(
-                    f"warning: {option}: {target} is not written: the verdict {report.verdict} was "
-                    "reached without `shardproof verify`; --json has it"
-                )
-                continue
+                text = WRITERS[option](report, source)  # reached without `shardproof verify`
             else:
                 text = (folder / option.lstrip("-")).read_text()
             if option in _WITH_NAMES and plan is not None:
@@ -101,7 +93,6 @@ class OutputFiles:
             partial = target.with_name(f".{target.name}.{os.getpid()}")
             partial.write_text(text)
             os.replace(partial, target)
-        return warnings
 
 
 __all__ = ["OPTIONS", "OutputFiles"]

@@ -100,6 +100,23 @@ def reduced_last(g: Nodes, values: Iterable[Value], sizes: Mapping[str, int]) ->
     return found
 
 
+def exchanged_next(g: Nodes, names: Iterable[str]) -> dict[str, set[str]]:
+    """Which of these tensors are communicated otherwise than by an all_reduce, as a whole or in
+    pieces, also times a number: by tensor, the mesh axes. Those of messages are not known.
+    """
+    origin = {name: name for name in names}
+    found: dict[str, set[str]] = {}
+    for node in g.nodes:
+        name = origin.get(node["in"][0] or "") if node["in"] else None
+        if name is None:
+            continue
+        if node["op"] in ("send", "all_gather", "reduce_scatter", "all_to_all"):
+            found.setdefault(name, set()).update(node.get("group", ()))
+        elif node["op"] in MOVES or node["op"] in ("mul", "div") and len(node["in"]) == 1:
+            origin.update((out, name) for out in node["out"] if out is not None)
+    return found
+
+
 def reduced_next(
     g: Nodes, names: Iterable[str], sizes: Mapping[str, int]
 ) -> dict[str, tuple[list[str], bool]]:

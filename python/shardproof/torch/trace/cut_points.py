@@ -41,6 +41,7 @@ class CutPoints:
         self._several_passes()
         self._multiplied_later()
         self._reduced_later()
+        self._exchanged_later()
         self.tracker.tracked += self.raw_gradients
         self._squares()
 
@@ -302,6 +303,32 @@ class CutPoints:
             elif m.role == CUT_POINT and m.placement.mean and m.name.endswith(".grad of backward"):
                 m.placement.partial += [a for a in m.placement.mean if a in summed]
                 m.placement.mean = [a for a in m.placement.mean if a not in summed]
+
+    def _exchanged_later(self) -> None:
+        """Gradients of which the program exchanges pieces by hand after backward, as a ring of
+        messages does, are left out if nothing shows over which axes they add up.
+        """
+        later = dataflow.exchanged_next(
+            self.recorder.g,
+            [
+                name
+                for m in self.raw_gradients
+                if isinstance(m.value, Named)
+                for name in (m.value.name, (m.value.base or m.value).name)
+            ],
+        )
+
+        def unknown(m: TrackedTensor) -> bool:
+            axes = (
+                later.get(m.value.name, later.get((m.value.base or m.value).name))
+                if isinstance(m.value, Named)
+                else None
+            )
+            p = m.placement
+            known = {*(p.mean or ()), *p.partial, *(p.shard or ()), *p.covered}
+            return axes is not None and not (known and axes <= known)
+
+        self.raw_gradients = [m for m in self.raw_gradients if not unknown(m)]
 
     def _several_passes(self) -> None:
         """Gradients of several backward passes get a name for each pass.

@@ -1152,7 +1152,7 @@ def _verified(
                 wanted_by(os.environ) if numbers is None else numbers,
             )
         except Hazard as e:
-            return _hazardous(e), None
+            return _hazardous(e, words), None
         nonlocal left
         # what is undecided is verified with less
         seconds = left / 2 if c.with_rest or c.with_more_steps else left
@@ -1161,7 +1161,7 @@ def _verified(
         report = _judged(c, keep, options, words, where, outputs)
         left = max(left - (time.monotonic() - start), _LEAST_SECONDS)
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
-            return _hazardous(c.suspected), None
+            return _hazardous(c.suspected, words), None
         return report, c
 
     def judged(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
@@ -1377,7 +1377,7 @@ def _without_arguments(report: Report, c: Capture) -> Report:
 _SHOWN = re.compile("shows in output '([^']*)'")  # of a defect
 
 
-def _hazardous(e: Hazard) -> Report:
+def _hazardous(e: Hazard, words: Wording) -> Report:
     """The verdict on a step that is wrong before its numbers are looked at."""
     defect = Defect(
         e.kind,
@@ -1405,7 +1405,7 @@ def _hazardous(e: Hazard) -> Report:
         0,
         0,
         [defect],
-        f"NOT EQUIVALENT: {verdicts[e.kind]}\n\nDefect: {e}\n",
+        f"NOT EQUIVALENT: {words.source} on mesh {words.mesh}: {verdicts[e.kind]}\n\nDefect: {e}\n",
         raw,
     )
 

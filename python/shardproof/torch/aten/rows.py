@@ -901,12 +901,20 @@ def _slice_backward(
 ) -> Value:
     """Zeros around what was cut, along another dimension than the rows."""
     dim %= len(sizes)
-    require(step == 1, "a slice of every so many elements of rows")
     start = slice(start, None).indices(int(sizes[dim]))[0]
+    lead, rest = grad.shape[:dim], grad.shape[dim + 1 :]
 
     def zeros(n: int) -> list[Value]:
-        return [Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))] if n else []
+        return [Filled(0, (*lead, n, *rest))] if n else []
 
+    if step > 1:  # each element with the zeros that follow it
+        n = grad.shape[dim]
+        spaced = g.cat(
+            [g.reshape(grad, (*lead, n, 1, *rest)), Filled(0, (*lead, n, step - 1, *rest))],
+            dim + 1,
+        )
+        spaced = g.reshape(spaced, (*lead, n * step, *rest))
+        grad = g.slice(spaced, dim, 0, min(n * step, int(sizes[dim]) - start))
     end = int(sizes[dim]) - start - grad.shape[dim]
     return g.cat([*zeros(start), grad, *zeros(end)], dim)
 

@@ -298,7 +298,7 @@ class Graph(Nodes):
             return None
         at, parts = 0, []
         for name in n.node["in"]:
-            part = self.value_of(name, n.kind)
+            part = self._constants.named(name) or self.value_of(name, n.kind)
             end = at + part.shape[dim]
             if at <= start and stop <= end:
                 return self.slice(part, dim, start - at, stop - at)
@@ -308,6 +308,14 @@ class Graph(Nodes):
                 parts.append(part)
             at = end
         return self.cat(parts, dim)
+
+    def parts(self, v: Value) -> list[Value]:
+        """The parts of which a tensor is the concatenation along dimension 0; constants as such."""
+        node = v.node if isinstance(v, Named) else None
+        if node is None or node["op"] != "cat" or node["attrs"]["dim"] != 0:
+            return [v]
+        assert isinstance(v, Named)
+        return [self._constants.named(name) or self.value_of(name, v.kind) for name in node["in"]]
 
     @staticmethod
     def _one_number(v: Value) -> Value:

@@ -179,7 +179,13 @@ def sized_call(func: Any, count: RowCount, args: Any, kwargs: Any) -> Any:
     Raises DataDependent for any other call: PyTorch would read the size of a fake tensor.
     """
     name = getattr(func, "__name__", "")
+    if name == "arange":
+        return count.rows.positions(args, kwargs)
+    if name == "repeat_interleave":
+        count.rows.repeats(args, kwargs)
+        return func(*args, **kwargs)
     if name not in _SIZED or name in _SHAPED and not count.rows.has_rows(args[0]):
+        count.rows.check(args[0] if args else None)
         count.refuse()
     made = func(*args, **kwargs)
     if name in _MADE:

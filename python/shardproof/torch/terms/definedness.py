@@ -159,6 +159,8 @@ class Definedness:
         self.both_have_values(v)
         if isinstance(v, Named):
             self._has_value[v.name] = True
+            if v.base is not None:  # the same elements, of which other views are made
+                self._has_value[v.base.name] = True
 
     def finite(self, v: Value) -> Value:
         """The value, which the program takes to be neither infinite nor not-a-number.

@@ -541,6 +541,19 @@ def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[i
                 os.environ[k] = v
 
 
+def python_body(func: Any) -> Any:
+    """The function that computes an operator of `torch.library.custom_op` on a CPU; None for any
+    other operator.
+    """
+    from torch._library.custom_ops import OPDEFS
+
+    name = func.name().partition(".")[0]
+    found = OPDEFS.get(name)
+    if found is None:
+        return None
+    return found._backend_fns.get("cpu") or found._backend_fns.get(None) or found._init_fn
+
+
 def strided_rows(t: Any) -> tuple[int, tuple[int, ...]] | None:
     """A dimension of a DTensor of which this rank has rows that do not follow each other (fused
     weights, `_StridedShard`), and these rows. None for any other DTensor.

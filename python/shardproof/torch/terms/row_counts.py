@@ -143,9 +143,12 @@ def _sum(g: Graph, node: Any, v: Named) -> Counts | None:
     size = tuple(g.tensors[name]["shape"])
     dims = node.get("attrs", {}).get("dim")
     dims = list(range(len(size))) if dims is None else [d % len(size) for d in dims]
+    # of a whole sum it is known that it counts all rows with a key, where it is not of its parts
+    if (marks := _of_marks(g, v)) is not None and not isinstance(marks.rows, MaskOf):
+        return marks
     inner = counts_of(g, g.value_of(name, "real"))
-    if inner is None:
-        return _of_marks(g, v)
+    if inner is None or isinstance(inner.rows, MaskOf):
+        return marks
     if isinstance(inner.rows, Each):
         return None
     at = torch.arange(len(inner.keys)).reshape(size)

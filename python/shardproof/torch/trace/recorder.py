@@ -413,6 +413,15 @@ class Recorder(Memory, private.TorchDispatchMode):
             out = self.rows.call(name, func, args, kwargs)
             if out is not NotImplemented:
                 return out
+            if (
+                self.rows.begun
+                and namespace not in ("aten", "prims")
+                and any(isinstance(self.read(t), Rows) for t in private.tensors(args, kwargs))
+                and (body := private.python_body(func)) is not None
+            ):
+                # of an opaque function nothing is known of rows: what it runs is recorded
+                with self:
+                    return body(*args, **kwargs)
             if name in _BY_MASKS:
                 args = self.rows.masks_as_positions(self._without_masks(args))
             if self.random.batch:

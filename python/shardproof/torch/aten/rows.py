@@ -811,6 +811,8 @@ def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
     )
     g.assume(assumptions.CLASSES)
     base = table.source.base or table.source
+    # by what is no number nothing is sorted
+    g.definedness.taken_as_number(base)
     counted: dict[Any, list[frozenset[Any]]]
     if of is None:
         sign = signature(g, table, None)

@@ -214,6 +214,7 @@ class RowTensors:
             known = _is_indicator(g, mask)
             keep = mask if known else selection.nonzero(g, mask)
             counted = cells_of_mask(g, mask, self._is_choice) if known else {}
+            g.definedness.taken_as_number(keep)  # by what is no number nothing is chosen
             rows = RowSet(shape, keep, f"data chooses at {g.loc}", counted=counted)
             self._sets[key] = (rows, mask)
         return self._sets[key][0]

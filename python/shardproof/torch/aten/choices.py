@@ -349,4 +349,8 @@ def scatter_many(
             if g.definedness.has_a_value(rows)
             else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
         )
-    return back(ar.binary(g, "add", rows, placed))
+    made = back(ar.binary(g, "add", rows, placed))
+    ones = isinstance(source, Filled) and source.fill == 1 and not accumulate
+    if isinstance(made, Named) and ones and isinstance(x, Filled) and x.fill == 0:
+        g.masks.add((made.base or made).name)  # no place is named twice
+    return made

@@ -1083,6 +1083,23 @@ def of_groups(g: Graph, rows: RowSet, groups: Sequence[Value], shape: Shape) -> 
     return Rows(rows, g.cat(parts, 0), 0)
 
 
+def _masked_scatter(call: Any, g: Graph, x: Value, mask: Value, source: Value) -> Value:
+    """x with rows, one after another, where a mask is true: those that the same mask chooses."""
+    require(isinstance(source, Rows) and not isinstance(x, Rows), "a write into rows by a mask")
+    assert isinstance(source, Rows)
+    require(
+        source.of is None
+        and len(source.shape) == 1
+        and call.recorder.rows.chosen(g.expand(mask, x.shape), x.shape) is source.rows,
+        f"rows that {source.rows.what} are written where another mask is true",
+    )
+    made = spread(g, masked(g, source), source.rows.slots)
+    if isinstance(x, Filled) and x.fill == 0:
+        return made
+    assert source.rows.keep is not None
+    return choose(g, source.rows.keep, made, x, x.shape)
+
+
 def _cat(call: Any, g: Graph, values: list[Value], dim: int = 0) -> Value:
     return g.cat(values, dim % len(values[0].shape))
 
@@ -1121,6 +1138,7 @@ def _select_backward(
 
 _OPERATORS: dict[str, Callable[..., Value]] = {
     "aten.cat": _cat,
+    "aten.masked_scatter": _masked_scatter,
     "aten.slice_backward": _slice_backward,
     "aten.select_backward": _select_backward,
     "aten.index": _index,

@@ -139,10 +139,20 @@ class RowCount(int):
         return Text(self.rows.recorder.where())
 
     __repr__ = __str__
-    __hash__ = refuse
+    __hash__ = __array__ = refuse
     __sub__ = __rsub__ = refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __pow__ = __rpow__ = refuse
     __neg__ = __abs__ = __int__ = __round__ = __lshift__ = __rshift__ = __and__ = __or__ = refuse
+
+
+class RowCounts(list[Any]):
+    """What `numpy()` of a tensor of such numbers gives: an array as far as it is iterated."""
+
+    def tolist(self) -> list[Any]:
+        return list(self)
+
+    def sum(self) -> Any:
+        return sum(self)
 
 
 class RowShape(tuple[int, ...]):

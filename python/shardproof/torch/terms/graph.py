@@ -55,7 +55,7 @@ class Graph(Nodes):
         self.gave_numbers = ""
         self.factors: dict[str, tuple[Value, Value]] = {}
         self.row_counts: dict[str, Any] = {}
-        self.masks: set[str] = set()  # by which rows were chosen
+        self.masks: set[str] = set()  # tensors of ones and zeros
         self._seen: dict[Any, list[Named | None]] = {}
         # Concatenations of constants, by the ids of these, which are kept.
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}

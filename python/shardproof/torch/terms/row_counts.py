@@ -235,7 +235,8 @@ def cells_of_mask(g: Graph, mask: Value, chosen: Any) -> dict[Any, list[frozense
         if at.shape[-1] > 1 and not chosen(g.value_of(node["in"][0], "int")):
             continue
         found[keys[0]] = [frozenset([k]) for k in keys[1]]
-    return found
+        most = keys[2]
+    return found, most
 
 
 def is_mark(g: Graph, name: str, depth: int = 8) -> bool:

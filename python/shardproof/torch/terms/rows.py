@@ -99,6 +99,11 @@ class Rows(Value):
         return f"rows{list(self.shape)} of {self.inner}"
 
 
+# whose rows are counted by numbers that ranks have exchanged or gathered: with what these count on
+# each rank; what such a number counts is the rank and that
+GATHERED = "of each rank"
+
+
 class Received(RowSet):
     """Rows that the ranks of a group have sent to this one, first those of the first rank, and of
     each rank first those of the first key.
@@ -123,12 +128,13 @@ class Received(RowSet):
         slots = source.plain() if keys is not None else (n, *source.slots[1:])
         super().__init__((len(owned), *slots), keep, what)
         self.source, self.owned, self.me, self.keys = source, owned, me, keys
-        self.own = sign, ranks
+        self.count = len(owned) * source.count
+        self.own = GATHERED, sign
         # the rank and the key of rows that follow each other
         self.order = [(r, k) for r in range(len(owned)) for k in range(first, first + n)]
         # what a number counts that counts these
         self.counts = {
-            (r, k): frozenset((r, x) for x in source.counted[sign][k]) for r, k in self.order
+            (r, k): frozenset((ranks[r], x) for x in source.counted[sign][k]) for r, k in self.order
         }
 
     def of_key(self, key: int) -> frozenset[Any]:
@@ -160,6 +166,7 @@ class Arranged(RowSet):
         counted = {of.own: [of.of_key(k) for k in range(first, first + n)]}
         slots = of.slots if key is not None else (n, len(of.owned), *of.slots[2:])
         super().__init__(slots, keep, what, key, n, first, key is not None, of, counted)
+        self.count = of.count
         self.order = [(r, k) for k in range(first, first + n) for r in ranks]
 
 
@@ -169,6 +176,7 @@ class Cell(RowSet):
     def __init__(self, of: Received, cell: tuple[int, int], keep: Value) -> None:
         super().__init__(of.slots[1:] if of.keys is not None else of.slots[2:], keep, of.what)
         self.of, self.cell = of, cell
+        self.count = of.count
 
 
 class Place(Value):

@@ -24,8 +24,7 @@ from ..terms import arithmetic as ar
 from ..terms import assumptions, selection, tables
 from ..terms import rows as of_rows
 from ..terms.graph import Graph
-from ..terms.nodes import MOVES_HERE
-from ..terms.row_counts import Counts, cells_of_mask, counts_of
+from ..terms.row_counts import Counts, Each, cells_of_mask, counts_of, is_mark
 from ..terms.rows import (
     Arranged,
     ByCell,
@@ -52,8 +51,6 @@ from ..terms.values import (
     numel,
 )
 from .memory import constant
-
-_INDICATORS = frozenset({"one_hot", "relu_backward"})
 
 
 class RowTensors:
@@ -213,9 +210,10 @@ class RowTensors:
         if key not in self._sets:
             known = _is_indicator(g, mask)
             keep = mask if known else selection.nonzero(g, mask)
-            counted = cells_of_mask(g, mask, self._is_choice) if known else {}
+            counted, size = cells_of_mask(g, mask, self._is_choice) if known else ({}, 0)
             g.definedness.taken_as_number(keep)  # by what is no number nothing is chosen
             rows = RowSet(shape, keep, f"data chooses at {g.loc}", counted=counted)
+            rows.count = size or rows.count
             self._sets[key] = (rows, mask)
         return self._sets[key][0]
 
@@ -435,6 +433,7 @@ class RowTensors:
                 if rows.keep is not None and not rows.implied:
                     keep = ar.binary(self.g, "mul", keep, selection.as_numbers(rows.keep))
             made = RowSet(plain, keep, rows.what)
+            made.count = rows.count  # the size of what numbers of these rows make
             self._group_sets[rows, key] = made
             self._groups[made] = rows, key
         return self._group_sets[rows, key]
@@ -449,15 +448,23 @@ class RowTensors:
                 return lowerings.cell_of(self.g, v, part.of, part)
             return lowerings.group_of(self.g, v, k, part)
 
-        return [self._value(tuple(t.shape), t.dtype, lambda k=k: piece(k)) for k in which]  # type: ignore[misc]
+        return [
+            self._value(
+                (self.part(rows, k).count, *t.shape[1:]),
+                t.dtype,
+                lambda k=k: piece(k),  # type: ignore[misc]
+            )
+            for k in which
+        ]
 
     def whole(self, rows: RowSet, pieces: dict[Any, Any]) -> torch.Tensor:
         """Rows of their pieces; None for zeros."""
         t = next(p for p in pieces.values() if p is not None)
+        shape = (rows.count, *t.shape[1:])
 
         def group(k: Any, p: Any) -> Value:
-            v: Value = self._of(p) if p is not None else Filled(0, t.shape)
             part = self.part(rows, k)
+            v: Value = self._of(p) if p is not None else Filled(0, (part.count, *t.shape[1:]))
             if isinstance(v, Rows) and v.rows is not part:
                 raise Unsupported("rows of another piece than the tensor's")
             if not isinstance(v, Rows) and not (isinstance(v, Filled) and v.fill == 0):
@@ -470,10 +477,10 @@ class RowTensors:
                 of = of_rows.received(rows)
                 assert of is not None
                 by_key = self.arranged(of)
-                return lowerings.of_cells(self.g, rows, by_key, given, tuple(t.shape))
-            return lowerings.of_groups(self.g, rows, list(given.values()), tuple(t.shape))
+                return lowerings.of_cells(self.g, rows, by_key, given, shape)
+            return lowerings.of_groups(self.g, rows, list(given.values()), shape)
 
-        return self._value(tuple(t.shape), t.dtype, made)
+        return self._value(shape, t.dtype, made)
 
     # ---- rows that ranks exchange ----
     def number_of(self, sign: Any) -> int:
@@ -497,11 +504,24 @@ class RowTensors:
             f"{[sorted(map(repr, k)) for k in found.keys]}"
         )
         mine = found.keys[me * n : (me + 1) * n]
-        keys = tuple(frozenset((r, k) for k in cell) for r in range(size) for cell in mine)
-        self.g.row_counts[made.name] = Counts(
-            (found.rows, ranks), keys, made.shape, found.size * size
-        )
+        keys = tuple(frozenset((r, k) for k in cell) for r in ranks for cell in mine)
+        rows = of_rows.GATHERED, found.rows
+        self.g.row_counts[made.name] = Counts(rows, keys, made.shape, found.size * size)
         return made
+
+    def counts_gathered(self, given: Value, made: Named, exchange: Any) -> None:
+        """Numbers of rows that all ranks of a group get from each other."""
+        found = counts_of(self.g, given) if isinstance(given, Named) else None
+        if found is None or found.rows is None or isinstance(found.rows, Each):
+            return
+        exchange.agree(
+            f"numbers of rows {self.number_of(found.rows)}, gathered, of the keys "
+            f"{[sorted(map(repr, k)) for k in found.keys]}",
+            "all_gather",
+        )
+        keys = tuple(frozenset((r, k) for k in cell) for r in exchange.ranks for cell in found.keys)
+        rows = of_rows.GATHERED, found.rows
+        self.g.row_counts[made.name] = Counts(rows, keys, made.shape, found.size * exchange.size)
 
     def exchange(
         self,
@@ -798,9 +818,4 @@ def _is_indicator(g: Graph, v: Value) -> bool:
         return bool(((v.entries == 0) | (v.entries == 1)).all())
     if not isinstance(v, Named):
         return False
-    if v.kind == "bool":
-        return True
-    node = v.node
-    while node is not None and node["op"] in MOVES_HERE and len(node["in"]) == 1:
-        node = g.producer(node["in"][0])
-    return node is not None and node["op"] in _INDICATORS
+    return v.kind == "bool" or is_mark(g, v.name)

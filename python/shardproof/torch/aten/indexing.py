@@ -1069,8 +1069,9 @@ def index_put(
     unsafe: bool = False,
 ) -> Value:
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    # a mask; of reals' comparisons it has their kind
-    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int":
+    # a mask; of reals' comparisons it has their kind, as integers have that were computed
+    is_mask = len(call.given) < 2 or call.given[1].dtype in (torch.bool, torch.uint8)
+    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int" and is_mask:
         return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):

@@ -521,10 +521,28 @@ def _distinct(at: _Places) -> bool:
     return tuple(numbers.shape) == full and len(numbers.unique()) == numbers.numel()
 
 
+def _exclusive(g: Graph, at: _Places) -> bool:
+    """Whether no two rows name one position, though slots do: they are chosen by one number among
+    the positions of a choice, and a choice names none twice (the tokens of one expert).
+    """
+    from .choices import is_choice
+
+    keep, numbers = at.rows.keep, at.numbers
+    repeated = [d for d, n in enumerate(at.rows.slots) if n > 1 and numbers.shape[d] == 1]
+    return (
+        isinstance(keep, Table)
+        and int(keep.entries.bool().sum()) == 1
+        and keep.source.shape == keep.shape == at.rows.slots
+        and len(repeated) == 1
+        and len(numbers.unique()) == numbers.numel()
+        and is_choice(g, keep.source, repeated[0])
+    )
+
+
 def written(g: Graph, x: Value, y: Rows, at: _Places, dim: int) -> Value:
     """x with the rows at their positions, of which no two are equal."""
     require(
-        _distinct(at),
+        _distinct(at) or _exclusive(g, at),
         f"rows that {at.rows.what} are written to positions that may be the same "
         "(index_add_ adds them up)",
     )

@@ -207,15 +207,19 @@ def keys_of_lines(g: Graph, name: str, lines: torch.Tensor) -> tuple[Any, list[i
     return signature(g, keys, None), [start + int(k) for k in which[:, 0]], rows
 
 
-def cells_of_mask(g: Graph, mask: Value, chosen: Any) -> dict[Any, list[frozenset[Any]]]:
+def cells_of_mask(
+    g: Graph, mask: Value, chosen: Any
+) -> tuple[dict[Any, list[frozenset[Any]]], int]:
     """How the rows that a mask chooses are counted, which are in the order of its first dimension:
-    for each number of that dimension, what an element counts that counts its rows.
+    for each number of that dimension, what an element counts that counts its rows; and how many
+    rows such numbers count at most (0: as many as there are elements).
 
     chosen: whether integers, along the last dimension, are positions of which none is twice.
     """
     if not isinstance(mask, Named) or not mask.shape:
-        return {}
+        return {}, 0
     found: dict[Any, list[frozenset[Any]]] = {}
+    most = 0
     # the way back to what is counted may pass a sum over choices, or end there
     for stop in (mask_root(g, mask), ""):
         marks = summands(g, mask.name, stop) if stop is not None else None

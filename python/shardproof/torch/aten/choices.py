@@ -17,6 +17,7 @@ from ..terms.graph import Graph
 from ..terms.nodes import MOVES_HERE
 from ..terms.positions import MOST_POSITIONS, moved
 from ..terms.selection import choose
+from ..terms.summands import less_than_one, summands
 from ..terms.values import Filled, Hidden, Known, Named, Value, numel
 from . import rows
 from .layout import cast
@@ -29,7 +30,79 @@ def chosen(g: Graph, x: Value, k: int, dim: int, largest: bool = True) -> tuple[
     """(values, indices) of the k largest along a dimension, largest first."""
     require(getattr(x, "kind", "real") == "real", "a choice among integers")
     g.assume(assumptions.TIES)
+    if isinstance(x, Hidden) and largest:
+        return _chosen_of_seen(g, x, k, dim % len(x.shape))
     return _chosen(g, x, k, dim, largest)
+
+
+def _chosen_of_seen(g: Graph, x: Hidden, k: int, dim: int) -> tuple[Value, Value]:
+    """The k largest of scores of which some are minus infinity (groups of experts, say).
+
+    In the place of minus infinity stands a number below all others of the row. All of these are
+    equal, as minus infinities are. Where a row may have fewer than k others, minus infinities are
+    among the values.
+    """
+    below = ar.binary(g, "sub", ar.reduce(g, "amin", x.source, [dim], True), 1)
+    keep = g.expand(ar.cast_real(x.keep), x.shape)
+    seen = choose(g, keep, x.source, g.expand(below, x.shape), x.shape)
+    values, index = _chosen(g, seen, k, dim, True)
+    if seen_at_least(g, keep, dim) >= k:
+        return values, index
+    return Hidden(values, gather_many(g, keep, index, dim)), index
+
+
+def seen_at_least(g: Graph, keep: Value, dim: int) -> int:
+    """How many elements of each row of a mask are 1 at least, as far as is known.
+
+    Of a mask that repeats the positions of a choice (or all others), these are the classes that
+    stand for the fewest places, as a choice names no class twice.
+    """
+    if isinstance(keep, (Known, Filled)):
+        return int(g.data(keep).double().expand(keep.shape).sum(dim).min())
+    if not isinstance(keep, Named):
+        return 0
+    name, others = keep.name, False
+    order = torch.arange(numel(keep.shape)).reshape(keep.shape)
+    while (node := g.producer(name)) is not None:
+        if (inner := less_than_one(g, name)) is not None:
+            name, others = inner, not others
+        elif node["op"] in MOVES_HERE and len(node["in"]) == 1:
+            source = torch.arange(numel(tuple(g.tensors[node["in"][0]]["shape"])))
+            source = source.reshape(g.tensors[node["in"][0]]["shape"])
+            order = moved(node, [source]).flatten()[order]
+            name = node["in"][0]
+        else:
+            break
+    found = summands(g, name)
+    hot = g.producer(found[0]) if found is not None else None
+    if found is None or hot is None or hot["op"] != "one_hot":
+        return 0
+    index = g.value_of(hot["in"][0], "int")
+    classes = g.tensors[found[0]]["shape"][-1]
+    if hot["attrs"]["start"] != 0 or not isinstance(index, Named):
+        return 0
+    chosen, known = index.shape[-1], _places(g, index.name)
+    if known is None or known[1] != chosen or not is_choice(g, index, len(index.shape) - 1):
+        return 0
+    # [rows, places, n]: a choice's numbers, each a place of the index and a class
+    at = found[1].reshape(-1, found[1].shape[-1])[order].movedim(dim, -2)
+    at = at.reshape(-1, *at.shape[-2:])
+    of, which = at // classes, at % classes
+    row = of[:, :1, :1] // chosen
+    if (
+        at.shape[-1] != chosen
+        or bool((of.sort(-1).values != row * chosen + torch.arange(chosen)).any())
+        or bool((which != which[..., :1]).any())
+    ):
+        return 0
+    counts = torch.nn.functional.one_hot(which[..., 0], classes).sum(1)
+    ordered = counts.sort(-1).values
+    least = (
+        at.shape[1] - ordered[:, classes - chosen :].sum(-1)
+        if others
+        else ordered[:, :chosen].sum(-1)
+    )
+    return int(least.min())
 
 
 def _chosen(g: Graph, x: Value, k: int, dim: int, largest: bool) -> tuple[Value, Value]:
@@ -276,4 +349,8 @@ def scatter_many(
             if g.definedness.has_a_value(rows)
             else ar.one_of(g, named, Filled(0, ()), rows, rows.shape)
         )
-    return back(ar.binary(g, "add", rows, placed))
+    made = back(ar.binary(g, "add", rows, placed))
+    ones = isinstance(source, Filled) and source.fill == 1 and not accumulate
+    if isinstance(made, Named) and ones and isinstance(x, Filled) and x.fill == 0:
+        g.masks.add((made.base or made).name)  # no place is named twice
+    return made

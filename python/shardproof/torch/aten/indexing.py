@@ -42,6 +42,11 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
+    if len(weight.shape) > 2:  # matrices that data chooses, as those of experts
+        rows = embedding(
+            call, g, g.reshape(weight, (weight.shape[0], numel(weight.shape[1:]))), ids
+        )
+        return g.reshape(rows, ids.shape + weight.shape[1:])
     ids = choices.as_index(g, ids, weight.shape[0])
     if isinstance(ids, Replaced):
         kept = embedding(call, g, weight, ids.source, padding_idx, scale_grad_by_freq)
@@ -696,8 +701,11 @@ def index_add(
             x,
             taken_back(g, source, dim, _within(g.data(i), x.shape[dim], False), x.shape[dim]),
         )
-    if dim == 0 and len(x.shape) == 2:
-        return ar.binary(g, "add", x, embedding_backward(call, g, source, i, x.shape[0], -1, False))
+    if dim == 0 and len(x.shape) > 1:
+        width = numel(x.shape[1:])
+        flat = g.reshape(source, (source.shape[0], width))
+        total = embedding_backward(call, g, flat, i, x.shape[0], -1, False)
+        return ar.binary(g, "add", x, g.reshape(total, x.shape))
     rows, back = ar.rows_of(g, g.permute(source, [*range(len(source.shape))]), dim)
     width = numel(rows.shape[:-1])
     flat = g.permute(g.reshape(rows, (width, rows.shape[-1])), [1, 0])
@@ -1061,8 +1069,9 @@ def index_put(
     unsafe: bool = False,
 ) -> Value:
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    # a mask; of reals' comparisons it has their kind
-    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int":
+    # a mask; of reals' comparisons it has their kind, as integers have that were computed
+    is_mask = len(call.given) < 2 or call.given[1].dtype in (torch.bool, torch.uint8)
+    if len(given) == 1 and getattr(given[0][1], "kind", "int") != "int" and is_mask:
         return _where_mask(g, x, given[0][0], given[0][1], value, accumulate)
     classes = _row_index(g, indices, x.shape)
     if classes is not None and not isinstance(classes, (Known, Filled)):

@@ -19,14 +19,18 @@ from ..terms import assumptions, tables
 from ..terms.graph import Graph
 from ..terms.row_counts import Counts, counts_of, signature
 from ..terms.rows import (
+    Arranged,
     ByCell,
+    Cell,
     Order,
+    Place,
     Positions,
     Received,
     Rows,
     RowSet,
     constant_rows,
     known,
+    received,
     same_set,
     spread,
 )
@@ -48,7 +52,16 @@ _OF_SHAPES = frozenset(
     )
 )
 _ROW_BY_ROW = frozenset(
-    f"aten.{name}" for name in ("_to_copy", "clone", "detach", "alias", "floor_divide", "remainder")
+    f"aten.{name}"
+    for name in (
+        "_to_copy",
+        "clone",
+        "detach",
+        "alias",
+        "floor_divide",
+        "remainder",
+        "masked_fill",
+    )
 )
 # Operators along some dimensions, by which operand these are.
 _ALONG: dict[str, int] = {
@@ -63,6 +76,10 @@ _ALONG: dict[str, int] = {
     "aten.logsumexp": 1,
     "aten.linalg_vector_norm": 2,
 }
+_BY_PLACES = frozenset(
+    f"aten.{name}"
+    for name in ("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put")
+)
 _BROADCAST = frozenset({"aten.add", "aten.sub", "aten.mul", "aten.div"})
 _KEEP_SHAPE = frozenset(n for n in _ALONG if "softmax" in n)
 _CONTRACTIONS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "matmul", "mv"))
@@ -102,18 +119,20 @@ def mask_of(g: Graph, rows: RowSet, by_key: bool) -> Value | None:
 
 
 def _by_key(v: Rows) -> bool:
-    return v.rows.key is not None and v.held[0] != 1
+    return v.rows.pieces and v.held[0] != 1
 
 
 def masked(g: Graph, v: Rows) -> Rows:
     """With zeros in slots that are no rows."""
     mask = mask_of(g, v.rows, _by_key(v))
-    if mask is None:
+    if mask is None or v.cleared:
         return v
     k = len(v.rows.slots)
     mask = g.reshape(mask, (*mask.shape, *(1 for _ in v.inner.shape[v.dim + k :])))
     shape = torch.broadcast_shapes(mask.shape, v.inner.shape)
-    return Rows(v.rows, choose(g, mask, v.inner, Filled(0, (), v.kind), tuple(shape)), v.dim)
+    made = Rows(v.rows, choose(g, mask, v.inner, Filled(0, (), v.kind), tuple(shape)), v.dim)
+    made.cleared = True
+    return made
 
 
 def _summed(g: Graph, v: Rows, dims: Sequence[int]) -> Value:
@@ -130,14 +149,17 @@ def _summed(g: Graph, v: Rows, dims: Sequence[int]) -> Value:
 
 def collapsed(g: Graph, v: Rows) -> Rows:
     """Without different elements for different keys: those of each row's own."""
-    if not _by_key(v):
+    if v.rows.key is None or not _by_key(v):
         return v
     hot = hot_keys(g, v.rows)
     k = len(v.rows.slots)
     hot = g.reshape(hot, (*hot.shape, *(1 for _ in v.inner.shape[v.dim + k :])))
     shape = tuple(torch.broadcast_shapes(hot.shape, v.inner.shape))
     chosen = choose(g, hot, v.inner, Filled(0, (), v.kind), shape)
-    return Rows(v.rows, ar.reduce(g, "sum", chosen, [v.dim], True), v.dim)
+    made = Rows(v.rows, ar.reduce(g, "sum", chosen, [v.dim], True), v.dim)
+    # a slot that is no row has none of the keys
+    made.cleared = v.rows.implied
+    return made
 
 
 # ---- operators ----
@@ -164,7 +186,9 @@ def results(
             "a sort of integers from the largest on",
         )
         return list(_sorted_again(call, g, values[0]))
-    if any(isinstance(v, (Positions, Order)) for v in values):
+    if any(isinstance(v, Place) for v in values) and name in ("aten.add", "aten.sub"):
+        return [_sum_of_places(values, keywords, -1 if name == "aten.sub" else 1)]
+    if any(isinstance(v, (Positions, Order, Place)) for v in values) and name not in _BY_PLACES:
         require(
             name in _ROW_BY_ROW, "the places of rows in an order are used other than as an index"
         )
@@ -179,6 +203,16 @@ def results(
         return _elementwise(call, g, values, keywords, compute)
     what = next(v for v in _flat(values) if isinstance(v, Rows)).rows.what
     raise Unsupported(f"an operator that is not known to work row by row, of rows that {what}")
+
+
+def _sum_of_places(values: list[Any], keywords: dict[str, Any], sign: int) -> Value:
+    a, b = values[:2]
+    require(
+        isinstance(a, Place) and isinstance(b, Place) and a.rows is b.rows and len(values) == 2,
+        "places of rows in an order, and other numbers",
+    )
+    made: Place = a.plus(b, sign * int(scalar(keywords.get("alpha", 1))))
+    return made
 
 
 def _flat(values: Any) -> list[Value]:
@@ -223,13 +257,22 @@ def _elementwise(
     held = (
         None
         if call.name.removesuffix("_") in _BROADCAST
-        else tuple(torch.broadcast_shapes(*[v.held for v in of_rows]))
+        else tuple(
+            torch.broadcast_shapes(
+                *[v.held for v in of_rows if not isinstance(v.inner, Filled)],
+                (1,) * len(rows.slots),
+            )
+        )
     )
 
     def dense(v: Any) -> Any:
         if isinstance(v, (list, tuple)):
             require(not _flat(v), f"a list of tensors with rows that {rows.what}")
             return v
+        if isinstance(v, Rows) and held is not None and isinstance(v.inner, Filled):
+            # one number in all slots: it asks for no slot of its own
+            n = v.dim + len(held)
+            return v.inner.in_shape((*v.inner.shape[: v.dim], *held, *v.inner.shape[n:]))
         if isinstance(v, Rows):
             return v.inner if held is None else spread(g, v, held)
         if isinstance(v, Value) and at - rank + len(v.shape) >= 0:
@@ -341,7 +384,7 @@ def contracted(g: Graph, a: Rows, b: Rows, by_key: bool = False) -> Value:
     if not by_key and numel(a.held) > numel(b.held):
         flipped = contracted(g, _turned(g, b), _turned(g, a))
         return _transposed(g, flipped)
-    keyed = rows.key is not None
+    keyed = rows.pieces
     if keyed and (by_key or _by_key(a)) and not _by_key(b):
         b = Rows(rows, spread(g, b, (rows.classes, *b.held[1:])), 0)
     first = 1 if by_key else 0
@@ -478,10 +521,28 @@ def _distinct(at: _Places) -> bool:
     return tuple(numbers.shape) == full and len(numbers.unique()) == numbers.numel()
 
 
+def _exclusive(g: Graph, at: _Places) -> bool:
+    """Whether no two rows name one position, though slots do: they are chosen by one number among
+    the positions of a choice, and a choice names none twice (the tokens of one expert).
+    """
+    from .choices import is_choice
+
+    keep, numbers = at.rows.keep, at.numbers
+    repeated = [d for d, n in enumerate(at.rows.slots) if n > 1 and numbers.shape[d] == 1]
+    return (
+        isinstance(keep, Table)
+        and int(keep.entries.bool().sum()) == 1
+        and keep.source.shape == keep.shape == at.rows.slots
+        and len(repeated) == 1
+        and len(numbers.unique()) == numbers.numel()
+        and is_choice(g, keep.source, repeated[0])
+    )
+
+
 def written(g: Graph, x: Value, y: Rows, at: _Places, dim: int) -> Value:
     """x with the rows at their positions, of which no two are equal."""
     require(
-        _distinct(at),
+        _distinct(at) or _exclusive(g, at),
         f"rows that {at.rows.what} are written to positions that may be the same "
         "(index_add_ adds them up)",
     )
@@ -513,6 +574,18 @@ def _index(call: Any, g: Graph, x: Value, indices: list[Value | None]) -> Value:
     if isinstance(given[0], (Positions, Order)):
         require(len(given) == 1, "an order beside other indices")
         return reordered(g, x, given[0], dim)
+    if isinstance(given[0], Place):
+        place = given[0]
+        require(
+            isinstance(x, Rows)
+            and len(given) == 1
+            and dim == x.dim
+            and received(place.rows) is not None
+            and received(x.rows) is received(place.rows)
+            and place.is_position_in(x.rows),  # type: ignore[arg-type]
+            "numbers that are not known to be the positions of rows in their order",
+        )
+        return arranged(g, x, place.rows)  # type: ignore[arg-type]
     require(not isinstance(x, Rows), "an index into rows that data chooses")
     if len(given) == 1 and isinstance(given[0], Rows) and known(given[0]) is None:
         return _by_data(call, g, x, dim, given[0])
@@ -545,20 +618,45 @@ def _by_data(call: Any, g: Graph, x: Value, dim: int, index: Rows) -> Value:
 def _by_cell(g: Graph, x: Value, index: Rows) -> Value:
     """A constant at the position that the rank and the key of each received row name."""
     rows, cells = index.rows, index.inner
-    assert isinstance(rows, Received) and isinstance(cells, ByCell)
+    assert isinstance(rows, (Received, Arranged)) and isinstance(cells, ByCell)
+    of = received(rows)
+    assert of is not None
+    if not isinstance(x, (Known, Filled)):
+        return _counted_before(g, x, rows, of, cells)
     require(
         isinstance(x, (Known, Filled)) and len(x.shape) == 1,
         "numbers for each rank and key that depend on data",
     )
     numbers = g.data(x)[cells.numbers]
-    if not bool((numbers == numbers[:1]).all()):
+    if not bool((numbers == numbers[:1]).all()) or of.keys is None or isinstance(rows, Arranged):
         return Rows(rows, ByCell(rows, numbers), 0)
+    assert isinstance(rows, Received) and rows.keys is not None
     first, n = rows.owned[rows.me]
     keys = tables.table_of(g, rows.keys)
     assert keys is not None
     entries = torch.full((len(keys.entries),), -1, dtype=numbers.dtype)
     entries[first : first + n] = numbers[0]
     return Rows(rows, Table(g.named(rows.keys), entries, 0, rows.slots), 0)
+
+
+def _counted_before(
+    g: Graph, x: Value, rows: Received | Arranged, of: Received, cells: ByCell
+) -> Value:
+    """Numbers of received rows, for each row by its rank and key."""
+    found = counts_of(g, x)
+    require(
+        found is not None and len(found.shape) == 1 and found.rows in (of.own, None),
+        "numbers for each rank and key that depend on data",
+    )
+    assert found is not None
+    first, _ = of.owned[of.me]
+    made = {}
+    for r, k in of.order:
+        counted = of.cells_of(found.rows, found.keys[int(cells.numbers[r, k - first])])
+        require(counted is not None, "numbers of other rows than those of ranks with some keys")
+        assert counted is not None
+        made[r, k] = dict.fromkeys(counted, 1)
+    return Place(rows, 0, made)
 
 
 def _index_put(
@@ -572,6 +670,26 @@ def _index_put(
 ) -> Value:
     dim, given, sizes = _indices(x, indices)
     require(not isinstance(x, Rows), "a write into rows that data chooses")
+    if isinstance(given[0], Place):
+        place = given[0]
+        require(
+            len(given) == 1 and isinstance(source, Rows) and source.rows is place.rows,
+            "rows that are written at the places of others",
+        )
+        require(
+            not accumulate or isinstance(x, Filled) and x.fill == 0,
+            "rows that are added to others in an order",
+        )
+        of = received(place.rows)
+        require(of is not None, "rows that are written at places in their own order")
+        assert of is not None and isinstance(source, Rows)
+        orders = [r for r in (of, call.recorder.rows.arranged(of)) if place.is_position_in(r)]
+        require(
+            bool(orders) and source.dim == dim,
+            "numbers that are not known to be the positions of rows in an order",
+        )
+        # every position is written once, as they are those of all rows in that order
+        return arranged(g, source, orders[0])
     if isinstance(given[0], (Positions, Order)):
         # what is read in the other direction; every row is written once
         require(len(given) == 1, "an order beside other indices")
@@ -581,6 +699,12 @@ def _index_put(
         )
         require(x.shape == source.shape, "rows that are written in an order, and repeated")
         rows = given[0].rows
+        if isinstance(source, Place):
+            require(
+                isinstance(given[0], Order) and source.rows is rows and source.is_own_position(),
+                "other places than those of the rows in that order",
+            )
+            return Positions(rows)
         back = Order(rows) if isinstance(given[0], Positions) else Positions(rows)
         return reordered(g, source, back, dim)
     if not accumulate and (found := _places_in_order(given, sizes, source)) is not None:
@@ -705,6 +829,8 @@ def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
     )
     g.assume(assumptions.CLASSES)
     base = table.source.base or table.source
+    # by what is no number nothing is sorted
+    g.definedness.taken_as_number(base)
     counted: dict[Any, list[frozenset[Any]]]
     if of is None:
         sign = signature(g, table, None)
@@ -716,8 +842,7 @@ def sorted_rows(call: Any, g: Graph, keys: Value) -> list[Value]:
         slots = of.slots
         counted = {sign: [frozenset([k]) for k in range(classes)]}
         if isinstance(of, Received) and received:
-            ranks = range(len(of.owned))
-            counted[of.own] = [frozenset((r, first + k) for r in ranks) for k in range(classes)]
+            counted[of.own] = [of.of_key(first + k) for k in range(classes)]
     require(numel(slots) == keys.shape[0], "a sort of integers that are repeated")
     rows = call.recorder.rows.ordered(
         sign,
@@ -802,7 +927,9 @@ def reordered(g: Graph, x: Value, index: Positions | Order, dim: int) -> Value:
     if rows.of is None:
         return g.reshape(spread(g, y, (1, *rows.plain())), x.shape)
     held = y.inner.shape
-    return Rows(rows.of, g.reshape(y.inner, (*held[:dim], *held[dim + 1 :])), dim)
+    made = Rows(rows.of, g.reshape(y.inner, (*held[:dim], *held[dim + 1 :])), dim)
+    made.cleared = y.cleared
+    return made
 
 
 # ---- groups of rows with one key ----
@@ -855,8 +982,10 @@ def grouped(g: Graph, a: Value, b: Value, offsets: Value | None) -> Value:
     assert isinstance(a, Rows) and offsets is not None
     rows = a.rows
     found = counts_of(g, offsets)
+    if isinstance(rows, Received) and rows.owned[rows.me][1] == 1 and found is not None:
+        return _one_group(g, a, b, found)
     require(
-        rows.key is not None
+        rows.pieces
         and found is not None
         and found.rows in rows.counted
         and list(found.keys)
@@ -875,10 +1004,90 @@ def grouped(g: Graph, a: Value, b: Value, offsets: Value | None) -> Value:
     return Rows(rows, g.reshape(ar.matmul(g, flat, b), (*held, b.shape[2])), 0)
 
 
+def _one_group(g: Graph, a: Rows, b: Value, offsets: Counts) -> Value:
+    """Received rows, all with one key."""
+    rows = a.rows
+    assert isinstance(rows, Received)
+    require(
+        offsets.rows == rows.own and list(offsets.keys) == [rows.of_key(rows.owned[rows.me][0])],
+        f"one group of rows that {rows.what}, and an offset that does not count all of them",
+    )
+    if isinstance(b, Rows):
+        made = _matrices(g, a, b)
+        return g.reshape(made, (1, *made.shape))
+    return _matrices(g, a, g.reshape(b, b.shape[1:]))
+
+
 def group_of(g: Graph, v: Rows, key: int, rows: RowSet) -> Rows:
     """The rows with one key."""
     inner = g.slice(v.inner, v.dim, key, key + 1) if _by_key(v) else v.inner
     return Rows(rows, g.reshape(inner, (*inner.shape[: v.dim], *inner.shape[v.dim + 1 :])), v.dim)
+
+
+def _at(g: Graph, inner: Value, dim: int, i: int) -> Value:
+    """One element along a dimension that may be repeated; it stays with size 1."""
+    return g.slice(inner, dim, i, i + 1) if inner.shape[dim] != 1 else inner
+
+
+def cell_of(g: Graph, v: Rows, of: Received, rows: Cell) -> Rows:
+    """The received rows of one rank with one key."""
+    r, k = rows.cell
+    k -= of.owned[of.me][0]
+    by_key = of.keys is None or isinstance(v.rows, Arranged)
+    order = [k, r] if isinstance(v.rows, Arranged) else [r, k]
+    inner = v.inner
+    for i, at in enumerate(order if by_key else [r]):
+        inner = _at(g, inner, v.dim + i, at)
+    n = 2 if by_key else 1
+    shape = (*inner.shape[: v.dim], *inner.shape[v.dim + n :])
+    return Rows(rows, g.reshape(inner, shape), v.dim)
+
+
+def of_cells(
+    g: Graph, rows: Received | Arranged, by_key: Arranged, cells: dict[Any, Value], shape: Shape
+) -> Rows:
+    """Received rows from those of each rank with each key (a Filled of zeros where there is none).
+
+    by_key: the same rows by key.
+    """
+    given = [v for v in cells.values() if isinstance(v, Rows)]
+    held = tuple(torch.broadcast_shapes(*[v.held for v in given]))
+
+    def part(v: Value) -> Value:
+        inner = spread(g, v, held) if isinstance(v, Rows) else Filled(0, (*held, *shape[1:]))
+        return g.reshape(inner, (1, 1, *inner.shape))
+
+    of = received(rows)
+    assert of is not None
+    first, n = of.owned[of.me]
+    whole = g.cat(
+        [
+            g.cat([part(cells[r, k]) for r in range(len(of.owned))], 1)
+            for k in range(first, first + n)
+        ],
+        0,
+    )
+    return arranged(g, Rows(by_key, whole, 0), rows)
+
+
+def arranged(g: Graph, v: Rows, to: Received | Arranged) -> Rows:
+    """Received rows in another order of theirs."""
+    if v.rows is to:
+        return v
+    of, dim = received(to), v.dim
+    assert of is not None and received(v.rows) is of
+    if of.keys is None:  # [ranks, keys, ...] and [keys, ranks, ...]
+        order = list(range(len(v.inner.shape)))
+        order[dim], order[dim + 1] = order[dim + 1], order[dim]
+        return Rows(to, g.permute(v.inner, order), dim)
+    if isinstance(to, Arranged):
+        held = v.inner.shape
+        return Rows(to, g.reshape(v.inner, (*held[:dim], 1, *held[dim:])), dim)
+    y = collapsed(g, v)
+    held = y.inner.shape
+    made = Rows(to, g.reshape(y.inner, (*held[:dim], *held[dim + 1 :])), dim)
+    made.cleared = y.cleared
+    return made
 
 
 def of_groups(g: Graph, rows: RowSet, groups: Sequence[Value], shape: Shape) -> Rows:
@@ -892,6 +1101,23 @@ def of_groups(g: Graph, rows: RowSet, groups: Sequence[Value], shape: Shape) -> 
     return Rows(rows, g.cat(parts, 0), 0)
 
 
+def _masked_scatter(call: Any, g: Graph, x: Value, mask: Value, source: Value) -> Value:
+    """x with rows, one after another, where a mask is true: those that the same mask chooses."""
+    require(isinstance(source, Rows) and not isinstance(x, Rows), "a write into rows by a mask")
+    assert isinstance(source, Rows)
+    require(
+        source.of is None
+        and len(source.shape) == 1
+        and call.recorder.rows.chosen(g.expand(mask, x.shape), x.shape) is source.rows,
+        f"rows that {source.rows.what} are written where another mask is true",
+    )
+    made = spread(g, masked(g, source), source.rows.slots)
+    if isinstance(x, Filled) and x.fill == 0:
+        return made
+    assert source.rows.keep is not None
+    return choose(g, source.rows.keep, made, x, x.shape)
+
+
 def _cat(call: Any, g: Graph, values: list[Value], dim: int = 0) -> Value:
     return g.cat(values, dim % len(values[0].shape))
 
@@ -901,12 +1127,20 @@ def _slice_backward(
 ) -> Value:
     """Zeros around what was cut, along another dimension than the rows."""
     dim %= len(sizes)
-    require(step == 1, "a slice of every so many elements of rows")
     start = slice(start, None).indices(int(sizes[dim]))[0]
+    lead, rest = grad.shape[:dim], grad.shape[dim + 1 :]
 
     def zeros(n: int) -> list[Value]:
-        return [Filled(0, (*grad.shape[:dim], n, *grad.shape[dim + 1 :]))] if n else []
+        return [Filled(0, (*lead, n, *rest))] if n else []
 
+    if step > 1:  # each element with the zeros that follow it
+        n = grad.shape[dim]
+        spaced = g.cat(
+            [g.reshape(grad, (*lead, n, 1, *rest)), Filled(0, (*lead, n, step - 1, *rest))],
+            dim + 1,
+        )
+        spaced = g.reshape(spaced, (*lead, n * step, *rest))
+        grad = g.slice(spaced, dim, 0, min(n * step, int(sizes[dim]) - start))
     end = int(sizes[dim]) - start - grad.shape[dim]
     return g.cat([*zeros(start), grad, *zeros(end)], dim)
 
@@ -922,6 +1156,7 @@ def _select_backward(
 
 _OPERATORS: dict[str, Callable[..., Value]] = {
     "aten.cat": _cat,
+    "aten.masked_scatter": _masked_scatter,
     "aten.slice_backward": _slice_backward,
     "aten.select_backward": _select_backward,
     "aten.index": _index,

@@ -548,6 +548,48 @@ def fake_group(rank: int, world_size: int, begun: bool) -> Iterator[list[tuple[i
                 os.environ[k] = v
 
 
+def python_body(func: Any) -> Any:
+    """The function that computes an operator of `torch.library.custom_op` on a CPU; None for any
+    other operator.
+    """
+    from torch._library.custom_ops import OPDEFS
+
+    name = func.name().partition(".")[0]
+    found = OPDEFS.get(name)
+    if found is None:
+        return None
+    return found._backend_fns.get("cpu") or found._backend_fns.get(None) or found._init_fn
+
+
+def strided_rows(t: Any) -> tuple[int, tuple[int, ...]] | None:
+    """A dimension of a DTensor of which this rank has rows that do not follow each other (fused
+    weights, `_StridedShard`), and these rows. None for any other DTensor.
+    """
+    strided = [p for p in t.placements if isinstance(p, _StridedShard)]
+    if not strided:
+        return None
+    dim = strided[0].dim % t.dim()
+    with outside():
+        rows = torch.arange(t.shape[dim])
+        at = t.device_mesh.get_coordinate()
+        for i, p in enumerate(t.placements):
+            if not p.is_replicate() and not p.is_partial() and p.dim % t.dim() == dim:
+                # its own dimension is the only one here
+                alone = (
+                    _StridedShard(0, split_factor=p.split_factor)
+                    if isinstance(p, _StridedShard)
+                    else type(p)(0)
+                )
+                pieces, _ = alone._split_tensor(
+                    rows, t.device_mesh.size(i), with_padding=False, contiguous=True
+                )
+                rows = pieces[at[i]]
+        found = tuple(rows.tolist())
+    if len(found) != t._local_tensor.shape[dim] or not found:
+        return None
+    return None if found == tuple(range(found[0], found[0] + len(found))) else (dim, found)
+
+
 def placement_of(
     t: Any,
 ) -> tuple[list[tuple[int, ...]], tuple[Any, ...], tuple[int, ...], tuple[int, ...]]:

@@ -281,26 +281,43 @@ def _broadcast(
     sent = given
     if isinstance(given, Known) and exchange.size > 1:
         sent = Known(given.data)  # all have the root's: that is no array of a rank's own
-    return _received_constant(
-        recorder.groups, exchange, root, given, exchange.broadcast(sent, root, shape, kind)
+    return _received_constants(
+        recorder, exchange, root, given, exchange.broadcast(sent, root, shape, kind)
     )
 
 
-def _received_constant(
-    groups: Groups, exchange: Exchange, root: int, given: Value | None, result: Value
+def _received_constants(
+    recorder: Any, exchange: Exchange, root: int, given: Value | None, result: Value
 ) -> Value:
-    """A constant that is sent (a module's buffers) is that constant on the receiving rank.
+    """Constants that are sent (a module's buffers) are these constants on the receiving rank, also
+    beside others in one flat tensor.
 
-    The root's recording has its numbers.
+    The root's recording has their numbers.
     """
     if exchange.size == 1:
         return result
+    g, key = recorder.g, (exchange.comm, exchange.parts, root)
+    mailbox = recorder.groups.mailbox
     if given is not None:
-        if isinstance(given, (Filled, Known)):
-            groups.mailbox[(exchange.comm, exchange.parts, root)] = given
+        parts = g.parts(given)
+        if any(isinstance(v, (Filled, Known)) for v in parts):
+            mailbox[key] = [(v.shape, v if isinstance(v, (Filled, Known)) else None) for v in parts]
         return result
-    sent = groups.mailbox.get((exchange.comm, exchange.parts, root))
-    return sent if sent is not None and sent.shape == result.shape else result
+    sent = mailbox.get(key)
+    if sent is None:
+        return result
+    if len(sent) == 1:
+        return sent[0][1] if sent[0][0] == result.shape else result
+    if any(shape[1:] != result.shape[1:] for shape, _ in sent):
+        return result
+    ends = list(itertools.accumulate(shape[0] for shape, _ in sent))
+    if ends[-1] != result.shape[0]:
+        return result
+    pieces = [
+        v if v is not None else g.slice(result, 0, start, end)
+        for start, end, (_, v) in zip([0, *ends], ends, sent)
+    ]
+    return g.cat(pieces, 0)
 
 
 def _kind(t: torch.Tensor) -> str:

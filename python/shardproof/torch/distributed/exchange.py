@@ -115,12 +115,12 @@ class Exchange:
                 layouts[self.comm], strides=strides, operator=operator
             )
 
-    def agree(self, rows: str) -> None:
+    def agree(self, rows: str, operator: str = "all_to_all") -> None:
         """What all members have to state of the rows that they exchange (capture.py compares)."""
         if self.size > 1:
             layouts = self.recorder.groups.layouts
             layouts[self.comm] = dataclasses.replace(
-                layouts[self.comm], rows=rows, operator="all_to_all"
+                layouts[self.comm], rows=rows, operator=operator
             )
 
     def _comm(self) -> str:
@@ -174,6 +174,9 @@ class Exchange:
         shape = (n.shape[0] * self.size,) + n.shape[1:]
         comm = self._comm()
         result = self.g.one("all_gather", [n], shape, {"dim": 0}, n.kind, comm=comm, **self.fields)
+        if self.recorder.groups.sent == (str(torch.bool),):  # on all members
+            self.g.masks.add(result.name)
+        self.recorder.rows.counts_gathered(n, result, self)
         return self._of_constants(comm, "gather", self.g.reshape(v, n.shape), result)
 
     def _of_constants(self, comm: str, how: str, v: Value, result: Named) -> Value:

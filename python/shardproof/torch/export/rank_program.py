@@ -223,6 +223,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             }
     drawn = [d for d in side.random_inputs if d.value.name in used]
     ties += [_drawn(side, model, d, name, at) for d, name in _draws_of_model(model, drawn)]
+    nodes, ties = _inputs_in_stretches(nodes, tensors, ties)
     _check_disjoint(side, ties)
     tensors, nodes, ties = _by_place(tensors, nodes, ties)
     return Program(
@@ -485,16 +486,26 @@ def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -
 def _in_stretches(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
 ) -> tuple[list[dict[str, Any]], list[Tie]]:
-    """A cut point in several stretches is a concatenation of cut points.
+    """A cut point or an output in several stretches is a concatenation of such.
 
     What reads it reads that. Declares the tensors that it adds.
     """
     result: list[Tie] = []
     cut: dict[str, Tie] = {}
     produced = {name for n in nodes for name in n["out"]}
+    outputs: list[dict[str, Any]] = []
     for t in ties:
-        if not t.stretches:
+        if not t.stretches or t.role == "input":
             result.append(t)
+        elif t.role == "output":
+            for k, (at, start, n) in enumerate(t.stretches):
+                part = _stretch_of(t, f"{t.local} output {t.label} {k}", start, n)
+                tensors[part.local] = _without_kind(tensors[t.local], part.shape)
+                attrs = {"dim": t.dim, "start": at, "stop": at + n}
+                outputs.append(
+                    {"op": "slice", "in": [t.local], "out": [part.local], "attrs": attrs}
+                )
+                result.append(part)
         elif len(t.stretches) > 1 and (
             t.local not in produced
             or cut.setdefault(t.local, t).stretches != t.stretches
@@ -503,20 +514,8 @@ def _in_stretches(
             continue
         else:
             for k, (_, start, n) in enumerate(t.stretches):
-                low, shape = (
-                    (*v[: t.dim], x, *v[t.dim + 1 :]) for v, x in ((t.box.low, start), (t.shape, n))
-                )
                 local = t.local if len(t.stretches) == 1 else f"{t.local} stretch {k}"
-                result.append(
-                    dataclasses.replace(
-                        t,
-                        local=local,
-                        shape=shape,
-                        box=dataclasses.replace(t.box, low=low),
-                        stretches=(),
-                        part=True,
-                    )
-                )
+                result.append(_stretch_of(t, local, start, n))
     used = {name for n in nodes for name in n["in"]}
     joined = {name: f"{name} of stretches" for name in cut if name in used}
     made: list[dict[str, Any]] = []
@@ -550,7 +549,45 @@ def _in_stretches(
                         **loc,
                     }
                 )
-    return made, result
+    return [*made, *outputs], result
+
+
+def _stretch_of(t: Tie, local: str, start: int, n: int) -> Tie:
+    """The tie of one stretch, which begins there in the model's tensor and has so many rows."""
+    low, shape = ((*v[: t.dim], x, *v[t.dim + 1 :]) for v, x in ((t.box.low, start), (t.shape, n)))
+    return dataclasses.replace(
+        t,
+        local=local,
+        shape=shape,
+        box=dataclasses.replace(t.box, low=low),
+        stretches=(),
+        part=True,
+    )
+
+
+def _without_kind(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    return {**{k: v for k, v in entry.items() if k != "kind"}, "shape": list(shape)}
+
+
+def _inputs_in_stretches(
+    nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
+) -> tuple[list[dict[str, Any]], list[Tie]]:
+    """An input of which a rank has several stretches is the concatenation of inputs."""
+    made: list[dict[str, Any]] = []
+    result: list[Tie] = []
+    for t in ties:
+        if not t.stretches:
+            result.append(t)
+            continue
+        parts = []
+        for k, (_, start, n) in enumerate(t.stretches):
+            part = _stretch_of(t, f"{t.local} stretch {k}", start, n)
+            tensors[part.local] = {**tensors[t.local], "shape": list(part.shape)}
+            result.append(part)
+            parts.append(part.local)
+        tensors[t.local] = _without_kind(tensors[t.local], t.shape)
+        made.append({"op": "cat", "in": parts, "out": [t.local], "attrs": {"dim": t.dim}})
+    return [*made, *nodes], result
 
 
 def _draws_of_model(model: Model, draws: Sequence[Draw]) -> list[tuple[Draw, str]]:
@@ -709,8 +746,13 @@ def _tie(
         raise CaptureError(
             f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. Say where it lies by shard="
         ) from None
+    stretches = tracked.placement.stretches
+    if stretches and tracked.role == CUT_POINT and microbatches > 1:
+        skipped[tracked.name] = "a microbatch of several stretches"
+        return None
     if (
         tracked.role == CUT_POINT
+        and not stretches
         and local.base is not None
         and ("base", tracked.name, call) in model.tied
     ):
@@ -728,6 +770,8 @@ def _tie(
         box,
         tracked.name if tracked.role == "output" else "",
         guess=_guess(side, tracked, box),
+        dim=tracked.placement.dim,
+        stretches=stretches,
     )
 
 

@@ -24,6 +24,7 @@ from ..compat.private import FakeTensor
 from ..compat.user_code import is_own
 from .data_array import DataArray
 from .data_number import DataNumber
+from .row_count import RowCount
 
 
 def _one_number(x: Any) -> Any:
@@ -42,6 +43,8 @@ def as_float(x: Any) -> Any:
 def as_int(x: Any) -> Any:
     """int(x)"""
     number = _one_number(x)
+    if type(number) is RowCount:
+        return number
     if type(number) is not DataNumber or number.drawn is not None:
         return int(number)
     whole = isinstance(x, FakeTensor) and not x.dtype.is_floating_point

@@ -19,6 +19,7 @@ import torch
 
 from ..compat.private import FakeTensor, changes, outside, set_attribute
 from .data_number import DataDependent, DataNumber, Follower, Text
+from .row_count import RowCounts
 
 MOST_FOLLOWED = 64  # elements; of larger arrays nothing is known
 
@@ -320,6 +321,8 @@ def data_arrays(follower: Follower, constant: Callable[[Any], Any]) -> Iterator[
                 "Can't call numpy() on Tensor that requires grad. "
                 "Use tensor.detach().numpy() instead."
             )
+        if t.dim() == 1 and (counts := follower.row_counts(t)) is not None:
+            return RowCounts(counts)
         return array_of(t, follower)
 
     def as_array(t: torch.Tensor, *args: Any, **options: Any) -> Any:

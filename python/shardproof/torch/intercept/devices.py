@@ -52,6 +52,15 @@ def on_cpu(x: Any) -> Any:
     return CPU if isinstance(x, torch.device) and x.type == "cpu" else x
 
 
+def _sizes(x: Any) -> Any:
+    """Sizes that are tensors of one integer, in a list of sizes, as their numbers."""
+    if isinstance(x, (list, tuple)) and type(x) is not torch.Size:
+        return type(x)(
+            y.item() if isinstance(y, torch.Tensor) and y.dim() == 0 else _sizes(y) for y in x
+        )
+    return x
+
+
 def _of_tensors(args: Any, kwargs: Any) -> torch.Tensor | None:
     """torch.tensor of a list (of lists) of tensors that are real numbers: their stack, not
     differentiated.
@@ -124,6 +133,8 @@ LIKE = (
     torch.broadcast_tensors,
     torch.functional.broadcast_tensors,
 )
+# that make tensors of sizes
+_SIZED = frozenset({torch.empty, torch.zeros, torch.Tensor.new_empty, torch.Tensor.new_zeros})
 _CUTS_OR_JOINS = frozenset((*SPLITS, *JOINS, *LIKE, torch.Tensor.__getitem__))
 
 
@@ -163,11 +174,17 @@ class OnCPU(TorchFunctionMode):
             out = self.devices.of_rows(func, args, kwargs or {})
             if out is not NotImplemented:
                 return out
+        if func in _SIZED:
+            args, kwargs = _sizes(args), {k: _sizes(v) for k, v in (kwargs or {}).items()}
         if (count := count_among((*args, *(kwargs or {}).values()))) is not None:
             if len(args) == 2 and any(type(x) is RowCount for x in args) and is_arithmetic(func):
                 args = tuple(x.data_number() if type(x) is RowCount else x for x in args)
                 return with_numbers(func, args, kwargs or {})
-            return sized_call(func, count, args, kwargs or {})
+            there = {
+                k: CPU if k == "device" and type(v) is int else on_cpu(v)
+                for k, v in (kwargs or {}).items()
+            }
+            return sized_call(func, count, args, there)
         on_cuda = False
         moves = func is torch.Tensor.to and (
             "device" in (kwargs or {}) or any(type(x) in (str, _DEVICE, int) for x in args[1:2])
@@ -223,6 +240,9 @@ class _Nothing:
 
     def query(self) -> bool:
         return True
+
+    def record_event(self, event: Any = None) -> Any:
+        return event if event is not None else _Nothing()
 
     def elapsed_time(self, other: Any) -> float:
         return 0.0
@@ -326,6 +346,22 @@ def _available(original: Callable[..., bool]) -> Callable[..., bool]:
     return is_available
 
 
+def _own(given: dict[str, Any]) -> dict[str, Any]:
+    """Each name with a function or class of its own.
+
+    TorchDynamo, which some packages import late, looks up functions of PyTorch by their names, and
+    refuses one that it finds twice.
+    """
+    made: dict[str, Any] = {}
+    for name, f in given.items():
+        if isinstance(f, types.FunctionType):
+            f = types.FunctionType(f.__code__, f.__globals__, name, f.__defaults__, f.__closure__)
+        elif f is _Nothing:
+            f = type(_Nothing)(name, (_Nothing,), {})
+        made[name] = f
+    return made
+
+
 def _accelerator(original: Callable[..., Any]) -> Callable[..., Any]:
     """torch.accelerator.current_accelerator: the CPU to a program, and what there is to PyTorch."""
 
@@ -340,13 +376,14 @@ def _accelerator(original: Callable[..., Any]) -> Callable[..., Any]:
 def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
     """ "cuda" is the CPU inside; where there is a GPU, too. count: of devices."""
     answers = {
-        **_ANSWERS,
+        **_own(_ANSWERS),
         "device_count": lambda: count,
-        **dict.fromkeys(("manual_seed", "manual_seed_all"), _seeding(devices)),
+        "manual_seed": _seeding(devices),
+        "manual_seed_all": _seeding(devices),
         "is_available": _available(torch.cuda.is_available),
     }
     accelerator = {
-        **_OF_THE_ACCELERATOR,
+        **_own(_OF_THE_ACCELERATOR),
         "device_count": lambda: count,
         "current_accelerator": _accelerator(torch.accelerator.current_accelerator),
         "is_available": _available(torch.accelerator.is_available),
@@ -355,7 +392,7 @@ def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
         (torch.cuda, answers),
         (torch.cuda.random, answers),
         (torch.cuda.nccl, {"version": lambda *a, **k: _NCCL}),
-        (torch.cuda.nvtx, dict.fromkeys(_MARKS, _nothing) | {"range": _Nothing}),
+        (torch.cuda.nvtx, _own(dict.fromkeys(_MARKS, _nothing) | {"range": _Nothing})),
         (torch.accelerator, accelerator),
         (dist, {"is_nccl_available": _available(dist.is_nccl_available)}),
     )

@@ -139,10 +139,20 @@ class RowCount(int):
         return Text(self.rows.recorder.where())
 
     __repr__ = __str__
-    __hash__ = refuse
+    __hash__ = __array__ = refuse
     __sub__ = __rsub__ = refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __pow__ = __rpow__ = refuse
     __neg__ = __abs__ = __int__ = __round__ = __lshift__ = __rshift__ = __and__ = __or__ = refuse
+
+
+class RowCounts(list[Any]):
+    """What `numpy()` of a tensor of such numbers gives: an array as far as it is iterated."""
+
+    def tolist(self) -> list[Any]:
+        return list(self)
+
+    def sum(self) -> Any:
+        return sum(self)
 
 
 class RowShape(tuple[int, ...]):
@@ -179,7 +189,13 @@ def sized_call(func: Any, count: RowCount, args: Any, kwargs: Any) -> Any:
     Raises DataDependent for any other call: PyTorch would read the size of a fake tensor.
     """
     name = getattr(func, "__name__", "")
+    if name == "arange":
+        return count.rows.positions(args, kwargs)
+    if name == "repeat_interleave":
+        count.rows.repeats(args, kwargs)
+        return func(*args, **kwargs)
     if name not in _SIZED or name in _SHAPED and not count.rows.has_rows(args[0]):
+        count.rows.check(args[0] if args else None)
         count.refuse()
     made = func(*args, **kwargs)
     if name in _MADE:

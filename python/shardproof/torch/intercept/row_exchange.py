@@ -48,6 +48,7 @@ def patch_row_exchanges(undo: Undo, hooks: Hooks) -> None:
     def of_group(original: Any) -> Any:
         @functools.wraps(original)
         def exchange(self: Any, out: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+            args = tuple(x.tolist() if isinstance(x, torch.Tensor) else x for x in args)
             if count_among(args) is None:
                 return original(self, out, source, *args, **kwargs)
             hooks.exchange_rows(out, source, args[0], args[1], self)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -88,7 +90,23 @@ def of_dtensor(t: Any, mesh: Mesh, rank: int) -> tuple[Layout, tuple[str, ...]]:
             (mean if placement.reduce_op == "avg" else total).extend(axes)
     local = tuple(int(n) for n in local_of(t).shape)
     whole = box(shape, offset, local)
+    if (strided := private.strided_rows(t)) is not None:
+        whole = Layout(whole.shape, _rows(*strided, offset, local))
     return dataclasses.replace(whole, total=tuple(total), mean=tuple(mean)), tuple(covered)
+
+
+def _rows(
+    dim: int, rows: Sequence[int], offset: Sequence[int], local: Sequence[int]
+) -> tuple[Part, ...]:
+    """The boxes of a rank that has these rows of a dimension, in the order of its elements."""
+    found: list[Part] = []
+    at, size = 0, (*(1 for _ in local[:dim]), 1, *local[dim + 1 :])
+    for lead in itertools.product(*(range(n) for n in local[:dim])):
+        for row in rows:
+            low = (*(o + k for o, k in zip(offset, lead)), row, *offset[dim + 1 :])
+            found.append((at, low, size))
+            at += math.prod(size)
+    return tuple(found)
 
 
 def of_stretch(part: Stretch) -> Layout:

@@ -188,11 +188,13 @@ class Numbers:
     def _set(self, name: str, p: torch.Tensor, shard: Mapping[str, int] | None) -> None:
         if isinstance(p, private.DTensor):
             _, placements, shape, offset = private.placement_of(p)
-            local = p._local_tensor
-            piece = self.drawn(name, shape, p.dtype)[
-                tuple(slice(o, o + n) for o, n in zip(offset, local.shape))
-            ]
-            local.copy_(piece)
+            local, whole = p._local_tensor, self.drawn(name, shape, p.dtype)
+            box = [slice(o, o + n) for o, n in zip(offset, local.shape)]
+            if (strided := private.strided_rows(p)) is not None:
+                dim, rows = strided
+                whole = whole.index_select(dim, torch.tensor(rows))
+                box[dim] = slice(None)
+            local.copy_(whole[tuple(box)])
             return
         size = list(p.shape)
         for axis, dim in (shard or {}).items():
@@ -487,6 +489,9 @@ _PATIENCE = datetime.timedelta(minutes=10)  # for the other processes, on a busy
 def in_process_group(rank: int, world: int, folder: str) -> Iterator[None]:
     """Inside, this process is a rank of a process group (gloo). folder: where the ranks meet."""
     torch.set_num_threads(1)
+    # a forked process has what recordings of other ranks left: how DTensor redistributes
+    private.clear_caches()
+    private.forget_results()
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
     store = dist.FileStore(f"{folder}/store", world)  # no port that another run could take
     store.set_timeout(_PATIENCE)

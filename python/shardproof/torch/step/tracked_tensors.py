@@ -43,6 +43,10 @@ class Placement:
     shared: tuple[str, ...] = ()
     # axes over which the loss is a sum: gradients of activations have then the model's scale
     summed: tuple[str, ...] = ()
+    # of fused weights: a dimension of which the rank has several stretches, and where each begins
+    # in the local tensor and in the model's, and how long it is
+    dim: int = 0
+    stretches: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclasses.dataclass
@@ -137,7 +141,21 @@ def _placed(recorder: Any, t: Any) -> Placement:
                 result.mean = [*(result.mean or []), *axes]
             else:
                 result.unknown = f"a DTensor that is partial by {placement.reduce_op}"
+    if (strided := private.strided_rows(t)) is not None:
+        result.dim, rows = strided
+        result.stretches = _runs(rows)
     return result
+
+
+def _runs(rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Rows as stretches that follow each other: the position, the first row, and how many."""
+    found: list[tuple[int, int, int]] = []
+    for at, row in enumerate(rows):
+        if found and row == found[-1][1] + found[-1][2]:
+            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        else:
+            found.append((at, row, 1))
+    return tuple(found)
 
 
 def _chunk(

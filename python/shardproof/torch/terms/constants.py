@@ -110,10 +110,16 @@ class Constants:
         # that no other object gets their id or address.
         self._by_value: dict[int, tuple[Known, Named]] = {}
         self._by_memory: dict[Any, tuple[Named, torch.Tensor]] = {}
+        self._by_name: dict[str, Known] = {}
         self.arrays: dict[str, tuple[str, str]] = {}
+
+    def named(self, name: str) -> Known | None:
+        """What a tensor of this name holds; None where it is no constant tensor."""
+        return self._by_name.get(name)
 
     def forget(self) -> None:
         self._by_value.clear()
+        self._by_name.clear()
         self._by_memory.clear()
 
     def filled(self, v: Filled) -> Named:
@@ -146,7 +152,9 @@ class Constants:
         before = self._by_value.get(id(v))
         if before is None or before[0] is not v:
             before = self._by_value[id(v)] = (v, self._in_memory(v))
-            if v.host:
+            if not v.host:
+                self._by_name.setdefault(before[1].name, v)
+            else:
                 digest = hashlib.sha256(v.data.contiguous().numpy().tobytes()).hexdigest()
                 self.arrays.setdefault(before[1].name, (self._graph.loc, digest))
         return before[1]

@@ -157,8 +157,14 @@ class Definedness:
     def taken_as_number(self, v: Value) -> None:
         """The value is a number from now on; that it may be none is noted."""
         self.both_have_values(v)
-        if isinstance(v, Named):
-            self._has_value[v.name] = True
+        if not isinstance(v, Named):
+            return
+        # the base has the same elements, and other views are made of it
+        names = {v.name, (v.base or v).name}
+        if not all(self._has_value.get(name) for name in names):
+            # what is computed with it may be a number, then
+            self._has_value = {n: True for n, known in self._has_value.items() if known}
+            self._has_value.update(dict.fromkeys(names, True))
 
     def finite(self, v: Value) -> Value:
         """The value, which the program takes to be neither infinite nor not-a-number.

@@ -55,6 +55,7 @@ class Graph(Nodes):
         self.gave_numbers = ""
         self.factors: dict[str, tuple[Value, Value]] = {}
         self.row_counts: dict[str, Any] = {}
+        self.masks: set[str] = set()  # tensors of ones and zeros
         self._seen: dict[Any, list[Named | None]] = {}
         # Concatenations of constants, by the ids of these, which are kept.
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
@@ -298,7 +299,7 @@ class Graph(Nodes):
             return None
         at, parts = 0, []
         for name in n.node["in"]:
-            part = self.value_of(name, n.kind)
+            part = self._constants.named(name) or self.value_of(name, n.kind)
             end = at + part.shape[dim]
             if at <= start and stop <= end:
                 return self.slice(part, dim, start - at, stop - at)
@@ -308,6 +309,14 @@ class Graph(Nodes):
                 parts.append(part)
             at = end
         return self.cat(parts, dim)
+
+    def parts(self, v: Value) -> list[Value]:
+        """The parts of which a tensor is the concatenation along dimension 0; constants as such."""
+        node = v.node if isinstance(v, Named) else None
+        if node is None or node["op"] != "cat" or node["attrs"]["dim"] != 0:
+            return [v]
+        assert isinstance(v, Named)
+        return [self._constants.named(name) or self.value_of(name, v.kind) for name in node["in"]]
 
     @staticmethod
     def _one_number(v: Value) -> Value:

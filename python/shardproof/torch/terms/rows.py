@@ -33,7 +33,8 @@ class RowSet:
     another order; None where the rows without an order are a plain tensor. count: the size that
     PyTorch's fake tensors have along the rows. what: for messages. counted: how the rows with each
     key are counted: by whose rows (row_counts.py), what an element counts that counts those of
-    each key.
+    each key. pieces: the first dimension of the slots tells pieces that follow each other, and
+    `counted` has one for each: rows with one key, or those of a mask that is in row-major order.
     """
 
     def __init__(
@@ -53,6 +54,9 @@ class RowSet:
         self.first, self.implied, self.of = first, implied, of
         self.counted = counted or {}
         self.count = numel(slots)
+        self.pieces = key is not None or bool(self.counted)
+        if self.pieces and key is None:
+            self.classes = slots[0]
 
     def plain(self) -> Shape:
         """The slots without the key's dimension."""
@@ -64,10 +68,11 @@ class Rows(Value):
 
     inner: the slots' dimensions stand at `dim`, where the program's tensor has its rows. One of
     them has size 1 where all its slots have the same elements. of: the tensor that this is in
-    another shape, in which rows are no dimension any more.
+    another shape, in which rows are no dimension any more. cleared: slots that are no rows are
+    known to hold zeros.
     """
 
-    __slots__ = ("rows", "inner", "dim", "of")
+    __slots__ = ("rows", "inner", "dim", "of", "cleared")
 
     def __init__(
         self, rows: RowSet, inner: Value, dim: int, shape: Any = None, of: Rows | None = None
@@ -79,6 +84,7 @@ class Rows(Value):
             else (*inner.shape[:dim], rows.count, *inner.shape[dim + n :])
         )
         self.rows, self.inner, self.dim, self.of = rows, inner, dim, of
+        self.cleared = False
 
     @property
     def kind(self) -> str:
@@ -93,11 +99,18 @@ class Rows(Value):
         return f"rows{list(self.shape)} of {self.inner}"
 
 
-class Received(RowSet):
-    """Rows that the ranks of a group have sent to this one, first those of the first rank.
+# whose rows are counted by numbers that ranks have exchanged or gathered: with what these count on
+# each rank; what such a number counts is the rank and that
+GATHERED = "of each rank"
 
-    source: the sorted rows of which this rank sends parts. owned: the first key that each rank
-    receives, and how many. keys: [ranks, slots]. own: whose rows are counted, of those received.
+
+class Received(RowSet):
+    """Rows that the ranks of a group have sent to this one, first those of the first rank, and of
+    each rank first those of the first key.
+
+    source: the rows in pieces of which this rank sends parts. owned: the first key that each rank
+    receives, and how many. keys: [ranks, slots]; None: the slots are [ranks, own keys, ...]. sign:
+    by which the source's rows are counted. own: whose rows are counted, of those received.
     """
 
     def __init__(
@@ -105,18 +118,114 @@ class Received(RowSet):
         source: RowSet,
         owned: tuple[tuple[int, int], ...],
         me: int,
-        keys: Value,
+        keys: Value | None,
         keep: Value,
-        own: Any,
+        sign: Any,
+        ranks: tuple[int, ...],
         what: str,
     ) -> None:
-        super().__init__((len(owned), *source.plain()), keep, what)
-        self.source, self.owned, self.me, self.keys, self.own = source, owned, me, keys, own
+        first, n = owned[me]
+        slots = source.plain() if keys is not None else (n, *source.slots[1:])
+        super().__init__((len(owned), *slots), keep, what)
+        self.source, self.owned, self.me, self.keys = source, owned, me, keys
+        self.count = len(owned) * source.count
+        self.own = GATHERED, sign
+        # the rank and the key of rows that follow each other
+        self.order = [(r, k) for r in range(len(owned)) for k in range(first, first + n)]
+        # what a number counts that counts these
+        self.counts = {
+            (r, k): frozenset((ranks[r], x) for x in source.counted[sign][k]) for r, k in self.order
+        }
+
+    def of_key(self, key: int) -> frozenset[Any]:
+        """What a number counts that counts the rows with a key."""
+        return frozenset[Any]().union(*(self.counts[r, key] for r in range(len(self.owned))))
 
     def cells(self, rank: int) -> frozenset[Any]:
         """What a number counts that counts the rows from a rank."""
-        first, n = self.owned[self.me]
-        return frozenset((rank, k) for k in range(first, first + n))
+        return frozenset[Any]().union(*(n for c, n in self.counts.items() if c[0] == rank))
+
+    def cells_of(self, sign: Any, keys: frozenset[Any]) -> list[tuple[int, int]] | None:
+        """The ranks and keys whose rows a number counts; None where it counts others."""
+        found = [c for c, n in self.counts.items() if n <= keys]
+        if not keys and sign is None:
+            return []
+        counted = frozenset[Any]().union(*(self.counts[c] for c in found))
+        return found if sign == self.own and counted == keys else None
+
+
+class Arranged(RowSet):
+    """Received rows by key, and those with one key in the order of the ranks that sent them.
+
+    of: the rows as they were received. order: as that of received rows.
+    """
+
+    def __init__(self, of: Received, key: Value | None, keep: Value | None, what: str) -> None:
+        first, n = of.owned[of.me]
+        ranks = range(len(of.owned))
+        counted = {of.own: [of.of_key(k) for k in range(first, first + n)]}
+        slots = of.slots if key is not None else (n, len(of.owned), *of.slots[2:])
+        super().__init__(slots, keep, what, key, n, first, key is not None, of, counted)
+        self.count = of.count
+        self.order = [(r, k) for k in range(first, first + n) for r in ranks]
+
+
+class Cell(RowSet):
+    """The received rows of one rank with one key."""
+
+    def __init__(self, of: Received, cell: tuple[int, int], keep: Value) -> None:
+        super().__init__(of.slots[1:] if of.keys is not None else of.slots[2:], keep, of.what)
+        self.of, self.cell = of, cell
+        self.count = of.count
+
+
+class Place(Value):
+    """An integer for each row of rows in an order: `times` its position in that order and, of
+    received rows, `cells` times the numbers of rows of each rank with each key.
+
+    cells: for a row's rank and key, how often each rank's and key's rows are counted.
+    """
+
+    __slots__ = ("rows", "times", "cells")
+    kind = "int"
+
+    def __init__(self, rows: RowSet, times: int, cells: dict[Any, dict[Any, int]]) -> None:
+        super().__init__((rows.count,))
+        self.rows, self.times, self.cells = rows, times, cells
+
+    def plus(self, other: Place, factor: int) -> Place:
+        cells = {
+            c: {
+                k: m
+                for k in (*here, *other.cells[c])
+                if (m := here.get(k, 0) + factor * other.cells[c].get(k, 0))
+            }
+            for c, here in self.cells.items()
+        }
+        return Place(self.rows, self.times + factor * other.times, cells)
+
+    def is_own_position(self) -> bool:
+        """Whether it is each row's position in its own order."""
+        return self.times == 1 and not any(self.cells.values())
+
+    def is_position_in(self, other: Received | Arranged) -> bool:
+        """Whether it is each row's position in another order of the same rows."""
+        own = self.rows
+        if self.times != 1 or not isinstance(own, (Received, Arranged)):
+            return False
+        for c, counts in self.cells.items():
+            wanted = dict.fromkeys(other.order[: other.order.index(c)], 1)
+            for k in own.order[: own.order.index(c)]:
+                wanted[k] = wanted.get(k, 0) - 1
+            if counts != {k: m for k, m in wanted.items() if m}:
+                return False
+        return True
+
+
+def received(rows: RowSet | None) -> Received | None:
+    """The received rows whose order a set is."""
+    of = rows.of if isinstance(rows, Arranged) else rows
+    return of if isinstance(of, Received) else None
 
 
 class ByCell(Value):

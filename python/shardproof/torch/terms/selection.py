@@ -14,6 +14,7 @@ import torch
 from . import arithmetic as ar
 from . import tables
 from .graph import Graph
+from .row_counts import is_mark
 from .values import Filled, Hidden, Known, Named, Replaced, Table, Value
 
 
@@ -24,9 +25,7 @@ def greater(g: Graph, a: Any, b: Any) -> Value:
 
 def nonzero(g: Graph, a: Value) -> Value:
     """1 where a is not 0. What is 0 or 1 is itself."""
-    if isinstance(a, Named) and (
-        a.kind == "bool" or a.node is not None and a.node["op"] == "one_hot"
-    ):
+    if isinstance(a, Named) and (a.kind == "bool" or is_mark(g, a.name)):
         return a
     return ar.binary(g, "add", ar.step(g, a), ar.step(g, ar.negate(g, a)))
 

@@ -28,7 +28,7 @@ from ..terms import arithmetic as ar
 from ..terms import assumptions, tables
 from ..terms.constants import FOLD_LIMIT
 from ..terms.liveness import COMMUNICATION
-from ..terms.rows import Order, Positions, Rows
+from ..terms.rows import Order, Place, Positions, Rows
 from ..terms.values import (
     Complex,
     Filled,
@@ -413,6 +413,15 @@ class Recorder(Memory, private.TorchDispatchMode):
             out = self.rows.call(name, func, args, kwargs)
             if out is not NotImplemented:
                 return out
+            if (
+                self.rows.begun
+                and namespace not in ("aten", "prims")
+                and any(isinstance(self.read(t), Rows) for t in private.tensors(args, kwargs))
+                and (body := private.python_body(func)) is not None
+            ):
+                # of an opaque function nothing is known of rows: what it runs is recorded
+                with self:
+                    return body(*args, **kwargs)
             if name in _BY_MASKS:
                 args = self.rows.masks_as_positions(self._without_masks(args))
             if self.random.batch:
@@ -850,7 +859,7 @@ class Recorder(Memory, private.TorchDispatchMode):
             which, count = table.CHOOSING[name]
             if isinstance(values[which], Poison):
                 tables.note_classes(self.g, values[which], count(values))
-        if any(isinstance(v, (Rows, Positions, Order)) for v in operands):
+        if any(isinstance(v, (Rows, Positions, Order, Place)) for v in operands):
             return self._of_rows(call, name, func, lowering, values, keywords, args, kwargs)
         for v in operands:
             if isinstance(v, Poison) and not getattr(lowering, "reads_selectively", False):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..aten import rows as lowerings
+from ..aten.choices import is_choice
 from ..compat import private
 from ..compat.user_code import in_package
 from ..intercept.devices import JOINS, LIKE, SIZES, SPLITS
@@ -23,9 +24,19 @@ from ..terms import arithmetic as ar
 from ..terms import assumptions, selection, tables
 from ..terms import rows as of_rows
 from ..terms.graph import Graph
-from ..terms.nodes import MOVES_HERE
-from ..terms.row_counts import Counts, counts_of
-from ..terms.rows import ByCell, Received, Rows, RowSet, known
+from ..terms.row_counts import Counts, Each, cells_of_mask, counts_of, is_mark
+from ..terms.rows import (
+    Arranged,
+    ByCell,
+    Cell,
+    Order,
+    Place,
+    Positions,
+    Received,
+    Rows,
+    RowSet,
+    known,
+)
 from ..terms.values import (
     Filled,
     Known,
@@ -41,8 +52,6 @@ from ..terms.values import (
 )
 from .memory import constant
 
-_INDICATORS = frozenset({"one_hot", "relu_backward"})
-
 
 class RowTensors:
     """The tensors of rows of one recording."""
@@ -55,7 +64,9 @@ class RowTensors:
         self._received: dict[Any, Received] = {}
         self._numbers: dict[Any, int] = {}  # of rows that ranks exchange, as they meet them
         self._group_sets: dict[tuple[RowSet, int], RowSet] = {}
-        self._groups: dict[RowSet, tuple[RowSet, int]] = {}
+        # the rows of which others are a piece, and which
+        self._groups: dict[RowSet, tuple[RowSet, Any]] = {}
+        self._arranged: dict[Received, Arranged] = {}
 
     @property
     def g(self) -> Graph:
@@ -197,10 +208,17 @@ class RowTensors:
             raise Unsupported("the positions in a tensor of no dimensions")
         key = self._key(mask)
         if key not in self._sets:
-            keep = mask if _is_indicator(g, mask) else selection.nonzero(g, mask)
-            rows = RowSet(shape, keep, f"data chooses at {g.loc}")
+            known = _is_indicator(g, mask)
+            keep = mask if known else selection.nonzero(g, mask)
+            counted, size = cells_of_mask(g, mask, self._is_choice) if known else ({}, 0)
+            g.definedness.taken_as_number(keep)  # by what is no number nothing is chosen
+            rows = RowSet(shape, keep, f"data chooses at {g.loc}", counted=counted)
+            rows.count = size or rows.count
             self._sets[key] = (rows, mask)
         return self._sets[key][0]
+
+    def _is_choice(self, index: Value) -> bool:
+        return is_choice(self.g, index, len(index.shape) - 1)
 
     def _key(self, mask: Value) -> Any:
         if isinstance(mask, Named):
@@ -241,6 +259,8 @@ class RowTensors:
         if private.storage_key(t) not in self.recorder.storages:
             return size
         v = self.recorder.read(t)
+        if isinstance(v, (Order, Positions, Place)):
+            v = Rows(v.rows, v, 0, v.shape)
         if not isinstance(v, Rows) or v.rows.keep is None:
             return size  # an order changes no size
         what = SIZES[func]
@@ -263,7 +283,7 @@ class RowTensors:
 
     def counts(self, t: Any) -> Any:
         """The numbers of a tensor that counts rows (tolist, item); None for any other tensor."""
-        if not isinstance(t, private.FakeTensor) or t.dtype.is_floating_point or t.dim() > 1:
+        if not isinstance(t, private.FakeTensor) or t.dtype.is_floating_point or t.dim() > 2:
             return None
         v = self.recorder.read(t)
         with private.outside():
@@ -277,10 +297,13 @@ class RowTensors:
                 lambda i=i: self.g.reshape(  # type: ignore[misc]
                     self.g.slice(self.g.reshape(v, (numel(v.shape),)), 0, i, i + 1), ()
                 ),
-                (found.rows, keys),
+                (found.of(i), keys),
             )
             for i, keys in enumerate(found.keys)
         ]
+        if t.dim() == 2:
+            n = t.shape[1]
+            return [flat[i : i + n] for i in range(0, len(flat), n)]
         return flat[0] if t.dim() == 0 else flat
 
     # ---- functions of PyTorch that take such numbers ----
@@ -319,10 +342,17 @@ class RowTensors:
         where = self.recorder.where()
         if isinstance(v, Poison):
             raise NotFollowed(f"{v.reason.text} at {v.reason.loc}")
-        if not isinstance(v, Rows) or v.rows.key is None or v.dim != 0 or dim != 0:
+        pieced = isinstance(v, Rows) and (v.rows.pieces or isinstance(v.rows, Received))
+        if not isinstance(v, Rows) or not pieced or v.dim != 0 or dim != 0:
             raise NotFollowed(
                 f"{where}: a tensor is cut at numbers of rows, and is not sorted by data"
             )
+        if isinstance(v.rows, (Received, Arranged)) and first is None:
+            of = of_rows.received(v.rows)
+            assert of is not None
+            cells = [of.cells_of(*piece) for piece in pieces]
+            if [c[0] for c in cells if c is not None and len(c) == 1] == v.rows.order:
+                return tuple(_Groups.apply(t, self, list(v.rows.order)))
         signs = {sign for sign, _ in pieces}
         keys: list[list[int]] = []
         if len(signs) == 1:
@@ -345,55 +375,112 @@ class RowTensors:
     def _joined(self, tensors: list[torch.Tensor], values: list[Value]) -> torch.Tensor:
         groups = [self._groups.get(v.rows) if isinstance(v, Rows) else None for v in values]
         rows = next((g[0] for g in groups if g is not None), None)
-        if rows is None or groups != [(rows, k) for k in range(rows.classes)]:
-            raise NotFollowed(
-                f"{self.recorder.where()}: a concatenation of rows that is not all of sorted rows, "
-                "key by key"
-            )
-        return _Joined.apply(self, rows, *tensors)
+        if rows is not None and groups == [(rows, k) for k in range(rows.classes)]:
+            return _Joined.apply(self, rows, list(range(rows.classes)), *tensors)
+        if isinstance(rows, Received) and all(g is not None and g[0] is rows for g in groups):
+            order = [g[1] for g in groups if g is not None]
+            for target in (rows, self.arranged(rows)):
+                if order == target.order:
+                    return _Joined.apply(self, target, order, *tensors)
+        raise NotFollowed(
+            f"{self.recorder.where()}: a concatenation of rows that is not all of sorted rows, "
+            "key by key"
+        )
+
+    def arranged(self, of: Received) -> Arranged:
+        """Received rows by key."""
+        if of not in self._arranged:
+            key = keep = None
+            if of.keys is not None:
+                key, keep = self.g.named(of.keys), of.keep
+            else:
+                assert of.keep is not None
+                keep = self.g.permute(of.keep, [1, 0, *range(2, len(of.slots))])
+            self._arranged[of] = Arranged(of, key, keep, f"are in an order by data at {self.g.loc}")
+        return self._arranged[of]
+
+    def part(self, rows: RowSet, which: Any) -> RowSet:
+        """A piece: the rows with one key, or those received of one rank with one key."""
+        if isinstance(which, int):
+            return self.group(rows, which)
+        of = of_rows.received(rows)
+        assert of is not None and of.keep is not None
+        if (of, which) not in self._group_sets:
+            r, k = which
+            if of.keys is not None:
+                hot = tables.one_hot(self.g, of.keys, k, k + 1)
+                keep = self.g.reshape(hot, of.slots)
+            else:
+                keep = self.g.slice(of.keep, 1, k - of.owned[of.me][0], k - of.owned[of.me][0] + 1)
+            keep = self.g.slice(keep, 0, r, r + 1)
+            size = of.slots[1:] if of.keys is not None else of.slots[2:]
+            made = Cell(of, which, self.g.reshape(keep, size))
+            self._group_sets[of, which] = made
+            self._groups[made] = of, which
+        return self._group_sets[of, which]
 
     def group(self, rows: RowSet, key: int) -> RowSet:
-        """The sorted rows with one key."""
+        """The rows with one key."""
         if (rows, key) not in self._group_sets:
-            assert rows.key is not None
-            at = rows.first + key
-            keep: Value = tables.one_hot(self.g, rows.key, at, at + 1)
-            keep = self.g.reshape(keep, rows.plain())
-            if rows.keep is not None and not rows.implied:
-                keep = ar.binary(self.g, "mul", keep, selection.as_numbers(rows.keep))
-            made = RowSet(rows.plain(), keep, rows.what)
+            keep: Value
+            if rows.key is None:
+                assert rows.keep is not None
+                keep = self.g.slice(rows.keep, 0, key, key + 1)
+                keep, plain = self.g.reshape(keep, rows.slots[1:]), rows.slots[1:]
+            else:
+                at, plain = rows.first + key, rows.plain()
+                keep = self.g.reshape(tables.one_hot(self.g, rows.key, at, at + 1), plain)
+                if rows.keep is not None and not rows.implied:
+                    keep = ar.binary(self.g, "mul", keep, selection.as_numbers(rows.keep))
+            made = RowSet(plain, keep, rows.what)
+            made.count = rows.count  # the size of what numbers of these rows make
             self._group_sets[rows, key] = made
             self._groups[made] = rows, key
         return self._group_sets[rows, key]
 
-    def pieces(self, t: torch.Tensor, rows: RowSet, keys: Sequence[int]) -> list[torch.Tensor]:
-        def piece(k: int) -> Value:
+    def pieces(self, t: torch.Tensor, rows: RowSet, which: Sequence[Any]) -> list[torch.Tensor]:
+        def piece(k: Any) -> Value:
             v = self._of(t)
             if not isinstance(v, Rows) or v.rows is not rows:
                 raise Unsupported(f"other rows than those that {rows.what} are cut")
-            return lowerings.group_of(self.g, v, k, self.group(rows, k))
+            part = self.part(rows, k)
+            if isinstance(part, Cell):
+                return lowerings.cell_of(self.g, v, part.of, part)
+            return lowerings.group_of(self.g, v, k, part)
 
-        return [self._value(tuple(t.shape), t.dtype, lambda k=k: piece(k)) for k in keys]  # type: ignore[misc]
+        return [
+            self._value(
+                (self.part(rows, k).count, *t.shape[1:]),
+                t.dtype,
+                lambda k=k: piece(k),  # type: ignore[misc]
+            )
+            for k in which
+        ]
 
-    def whole(self, rows: RowSet, pieces: Sequence[Any]) -> torch.Tensor:
-        """Sorted rows of those with each key; None for zeros."""
-        t = next(p for p in pieces if p is not None)
+    def whole(self, rows: RowSet, pieces: dict[Any, Any]) -> torch.Tensor:
+        """Rows of their pieces; None for zeros."""
+        t = next(p for p in pieces.values() if p is not None)
+        shape = (rows.count, *t.shape[1:])
 
-        def group(k: int, p: Any) -> Value:
-            v: Value = self._of(p) if p is not None else Filled(0, t.shape)
-            if isinstance(v, Rows) and v.rows is not self.group(rows, k):
+        def group(k: Any, p: Any) -> Value:
+            part = self.part(rows, k)
+            v: Value = self._of(p) if p is not None else Filled(0, (part.count, *t.shape[1:]))
+            if isinstance(v, Rows) and v.rows is not part:
                 raise Unsupported("rows of another piece than the tensor's")
             if not isinstance(v, Rows) and not (isinstance(v, Filled) and v.fill == 0):
-                return of_rows.constant_rows(self.g, self.group(rows, k), v, 0)
+                return of_rows.constant_rows(self.g, part, v, 0)
             return v
 
-        return self._value(
-            tuple(t.shape),
-            t.dtype,
-            lambda: lowerings.of_groups(
-                self.g, rows, [group(k, p) for k, p in enumerate(pieces)], tuple(t.shape)
-            ),
-        )
+        def made() -> Value:
+            given = {k: group(k, p) for k, p in pieces.items()}
+            if isinstance(rows, (Received, Arranged)) and isinstance(next(iter(given)), tuple):
+                of = of_rows.received(rows)
+                assert of is not None
+                by_key = self.arranged(of)
+                return lowerings.of_cells(self.g, rows, by_key, given, shape)
+            return lowerings.of_groups(self.g, rows, list(given.values()), shape)
+
+        return self._value(shape, t.dtype, made)
 
     # ---- rows that ranks exchange ----
     def number_of(self, sign: Any) -> int:
@@ -417,11 +504,24 @@ class RowTensors:
             f"{[sorted(map(repr, k)) for k in found.keys]}"
         )
         mine = found.keys[me * n : (me + 1) * n]
-        keys = tuple(frozenset((r, k) for k in cell) for r in range(size) for cell in mine)
-        self.g.row_counts[made.name] = Counts(
-            (found.rows, ranks), keys, made.shape, found.size * size
-        )
+        keys = tuple(frozenset((r, k) for k in cell) for r in ranks for cell in mine)
+        rows = of_rows.GATHERED, found.rows
+        self.g.row_counts[made.name] = Counts(rows, keys, made.shape, found.size * size)
         return made
+
+    def counts_gathered(self, given: Value, made: Named, exchange: Any) -> None:
+        """Numbers of rows that all ranks of a group get from each other."""
+        found = counts_of(self.g, given) if isinstance(given, Named) else None
+        if found is None or found.rows is None or isinstance(found.rows, Each):
+            return
+        exchange.agree(
+            f"numbers of rows {self.number_of(found.rows)}, gathered, of the keys "
+            f"{[sorted(map(repr, k)) for k in found.keys]}",
+            "all_gather",
+        )
+        keys = tuple(frozenset((r, k) for k in cell) for r in exchange.ranks for cell in found.keys)
+        rows = of_rows.GATHERED, found.rows
+        self.g.row_counts[made.name] = Counts(rows, keys, made.shape, found.size * exchange.size)
 
     def exchange(
         self,
@@ -453,37 +553,59 @@ class RowTensors:
         v = self._of(t)
         if not isinstance(v, Rows) or v.of is not None or v.dim != 0:
             raise Unsupported("an all-to-all of numbers of rows, of a tensor without such rows")
-        size, g = exchange.size, self.g
+        size = exchange.size
         if len(received) != size or len(sent) != size:
             raise Unsupported("an all-to-all of other than one piece for each rank")
         given, taken = [_counted(n) for n in sent], [_counted(n) for n in received]
         if isinstance(v.rows, Received):
             rows: Received = v.rows
             self._check_received(rows, given, "sent back")
-            if self._owned(rows.source, taken) != rows.owned:
+            if self._owned(rows.source, taken)[0] != rows.owned:
                 raise Unsupported(
                     "rows that are sent back in pieces of other sizes than those that were sent"
                 )
             exchange.agree(f"rows {self.number_of(rows.own)} back, of the keys {rows.owned}")
-            kept = lowerings.masked(g, v)
-            whole = of_rows.spread(g, kept, rows.slots)
-            total = exchange.reduce_scatter(whole, ("sum", None))
-            total = g.reshape(total, (1, *rows.source.plain(), *v.shape[1:]))
-            g.definedness.taken_as_number(total)
-            return Rows(rows.source, total, 0)
+            return self._sent_back(v, rows, exchange)
         source = v.rows
-        owned = self._owned(source, given)
-        rows = self._sent(source, owned, exchange)
+        owned, sign = self._owned(source, given)
+        rows = self._sent(source, owned, sign, exchange)
         self._check_received(rows, taken, "received")
         exchange.agree(f"rows {self.number_of(rows.own)}, of the keys {owned}")
-        flat = lowerings.collapsed(g, v)
+        if rows.keys is None:
+            whole = self._to_owners(of_rows.spread(self.g, v, source.slots), rows, exchange)
+            self.g.definedness.taken_as_number(whole)
+            return Rows(rows, whole, 0)
+        flat = lowerings.collapsed(self.g, v)
         held, rest = flat.held[1:], flat.shape[1:]
         if isinstance(flat.inner, Named) and self._is_key(flat):
             return Rows(rows, rows.keys, 0)
-        whole = exchange.all_gather(g.reshape(flat.inner, (1, *held, *rest)))
-        whole = g.reshape(whole, (size, *held, *rest))
-        g.definedness.taken_as_number(whole)
+        whole = exchange.all_gather(self.g.reshape(flat.inner, (1, *held, *rest)))
+        whole = self.g.reshape(whole, (size, *held, *rest))
+        self.g.definedness.taken_as_number(whole)
         return Rows(rows, whole, 0)
+
+    def _to_owners(self, v: Value, rows: Received, exchange: Any) -> Value:
+        """[keys, ...] of the source as [ranks, own keys, ...]."""
+        if len({n for _, n in rows.owned}) != 1:
+            raise Unsupported("rows that a mask chooses are sent to ranks with unequal parts of it")
+        made = exchange.all_to_all(v)
+        return self.g.reshape(made, (exchange.size, v.shape[0] // exchange.size, *v.shape[1:]))
+
+    def _sent_back(self, v: Rows, rows: Received, exchange: Any) -> Value:
+        """Received rows where they came from."""
+        g = self.g
+        if rows.keys is None:
+            whole = of_rows.spread(g, v, rows.slots)
+            shape = (rows.slots[0] * rows.slots[1], *rows.slots[2:], *v.shape[1:])
+            total = exchange.all_to_all(g.reshape(whole, shape))
+            total = g.reshape(total, (*rows.source.slots, *v.shape[1:]))
+        else:
+            # each slot is a row on exactly one rank
+            whole = of_rows.spread(g, lowerings.masked(g, v), rows.slots)
+            total = exchange.reduce_scatter(whole, ("sum", None))
+            total = g.reshape(total, (1, *rows.source.plain(), *v.shape[1:]))
+        g.definedness.taken_as_number(total)
+        return Rows(rows.source, total, 0)
 
     def _is_key(self, v: Rows) -> bool:
         key = v.rows.key
@@ -492,9 +614,11 @@ class RowTensors:
 
     def _owned(
         self, rows: RowSet, pieces: Sequence[tuple[Any, frozenset[Any]]]
-    ) -> tuple[tuple[int, int], ...]:
-        """The keys of each of the pieces of sorted rows: the first, and how many."""
-        if rows.key is None or rows.keep is not None:
+    ) -> tuple[tuple[tuple[int, int], ...], Any]:
+        """The keys of each of the pieces of rows: the first, and how many; by whose rows these are
+        counted.
+        """
+        if not rows.pieces or rows.key is not None and rows.keep is not None:
             raise Unsupported(f"rows that {rows.what} are exchanged, and are not sorted by data")
         owned, at = [], 0
         for sign, keys in pieces:
@@ -505,9 +629,10 @@ class RowTensors:
                 )
             owned.append((at, len(found)))
             at += len(found)
-        if at != rows.classes:
+        signs = {sign for sign, _ in pieces}
+        if at != rows.classes or len(signs) != 1:
             raise Unsupported("rows are exchanged, and some of them are not sent")
-        return tuple(owned)
+        return tuple(owned), signs.pop()
 
     def _check_received(
         self, rows: Received, pieces: Sequence[tuple[Any, frozenset[Any]]], what: str
@@ -519,27 +644,32 @@ class RowTensors:
                     "rows as the ranks exchange"
                 )
 
-    def _sent(self, source: RowSet, owned: tuple[tuple[int, int], ...], exchange: Any) -> Received:
+    def _sent(
+        self, source: RowSet, owned: tuple[tuple[int, int], ...], sign: Any, exchange: Any
+    ) -> Received:
         """What this rank receives where each sends the rows of these keys to their owners."""
         ranks = tuple(exchange.ranks)
-        key = source, owned, ranks
+        key = source, owned, sign, ranks
         if key not in self._received:
             g = self.g
-            me = ranks.index(self.recorder.groups.rank)
-            assert source.key is not None
-            slots = (exchange.size, *source.plain())
-            keys = exchange.all_gather(g.reshape(source.key, (1, *source.plain())))
-            if isinstance(keys, Named) and "kind" not in g.tensors[keys.name]:
-                g.tensors[keys.name]["dtype"] = "int64"
-            keys = g.named(g.reshape(keys, slots))
-            first, n = owned[me]
-            entries = torch.zeros(source.classes, dtype=torch.bool)
-            entries[first : first + n] = True
-            keep = Table(keys, entries, 0, slots)
-            (sign,) = source.counted
-            self._received[key] = Received(
-                source, owned, me, keys, keep, (sign, ranks), f"ranks send at {g.loc}"
-            )
+            me, what = ranks.index(self.recorder.groups.rank), f"ranks send at {g.loc}"
+            if source.key is None:
+                assert source.keep is not None
+                made = Received(source, owned, me, None, source.keep, sign, ranks, what)
+                keep = selection.as_numbers(source.keep)
+                made.keep = self._to_owners(keep, made, exchange)
+            else:
+                slots = (exchange.size, *source.plain())
+                keys = exchange.all_gather(g.reshape(source.key, (1, *source.plain())))
+                if isinstance(keys, Named) and "kind" not in g.tensors[keys.name]:
+                    g.tensors[keys.name]["dtype"] = "int64"
+                keys = g.named(g.reshape(keys, slots))
+                first, n = owned[me]
+                entries = torch.zeros(source.classes, dtype=torch.bool)
+                entries[first : first + n] = True
+                table = Table(keys, entries, 0, slots)
+                made = Received(source, owned, me, keys, table, sign, ranks, what)
+            self._received[key] = made
         return self._received[key]
 
     def _repeated(self, repeats: torch.Tensor) -> Any:
@@ -554,16 +684,49 @@ class RowTensors:
             raise NotFollowed(
                 f"{self.g.loc}: numbers are repeated for rows that no other rank has sent yet"
             )
+        cells = [rows.cells_of(found.rows, keys) for keys in found.keys]
         first, n = rows.owned[rows.me]
-        size = len(rows.owned)
-        cells = [frozenset([(r, first + k)]) for r in range(size) for k in range(n)]
-        if list(found.keys) != cells:
+        for target in (rows, self.arranged(rows)):
+            if cells != [[c] for c in target.order]:
+                continue
+            with private.outside():
+                numbers = torch.zeros(len(rows.owned), n, dtype=torch.int64)
+                for i, (r, k) in enumerate(target.order):
+                    numbers[r, k - first] = i
+            made = Rows(target, ByCell(target, numbers), 0)
+            return self._made((rows.count,), torch.int64, made)
+        raise NotFollowed(f"{self.g.loc}: numbers are repeated for other rows, or in another order")
+
+    def repeats(self, args: Any, kwargs: Any) -> None:
+        """repeat_interleave with a number of rows as the size of its result: that has to be the
+        number of all that is repeated.
+        """
+        size = kwargs.get("output_size")
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
+        counts = self.counts(repeats.flatten()) if isinstance(repeats, torch.Tensor) else None
+        if counts is not None and type(size) is RowCount and sum(counts) == size:
+            return
+        raise NotFollowed(
+            f"{self.recorder.where()}: numbers are repeated, and the size of the result is not "
+            "known to be right"
+        )
+
+    def positions(self, args: Any, kwargs: Any) -> Any:
+        """arange(n), where n is the number of rows of a tensor: their positions."""
+        rows = args[0].counts if len(args) == 1 and type(args[0]) is RowCount else None
+        if not isinstance(rows, RowSet):
             raise NotFollowed(
-                f"{self.g.loc}: numbers are repeated for other rows, or in another order"
+                f"{self.recorder.where()}: numbers up to a number of rows that depends on data"
             )
-        with private.outside():
-            numbers = torch.arange(size * n).reshape(size, n)
-        return self._made((rows.count,), torch.int64, Rows(rows, ByCell(rows, numbers), 0))
+        order = rows.order if isinstance(rows, (Received, Arranged)) else []
+        value = Place(rows, 1, {c: {} for c in order})
+        return self._made(value.shape, kwargs.get("dtype") or torch.int64, value)
+
+    def check(self, t: Any) -> None:
+        """Raises NotFollowed with the reason why nothing is known of a tensor, if so."""
+        v = self.recorder.read(t) if isinstance(t, private.FakeTensor) else None
+        if isinstance(v, Poison):
+            raise NotFollowed(f"{v.reason.text} at {v.reason.loc}")
 
     def has_rows(self, t: Any) -> bool:
         return isinstance(t, private.FakeTensor) and isinstance(self.recorder.read(t), Rows)
@@ -595,32 +758,34 @@ class RowTensors:
 
 
 class _Groups(torch.autograd.Function):
-    """Sorted rows in pieces, one for each of some keys."""
+    """Rows in pieces, one for each of some keys."""
 
     @staticmethod
-    def forward(ctx: Any, t: torch.Tensor, rows: RowTensors, keys: list[int]) -> Any:
+    def forward(ctx: Any, t: torch.Tensor, rows: RowTensors, keys: list[Any]) -> Any:
         ctx.rows, ctx.keys, ctx.of = rows, keys, rows.recorder.read(t).rows
         return tuple(rows.pieces(t, ctx.of, keys))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        pieces: list[Any] = [None] * ctx.of.classes
-        for k, g in zip(ctx.keys, gradients):
-            pieces[k] = g
-        return ctx.rows.whole(ctx.of, pieces), None, None
+        of = ctx.of
+        every = of.order if isinstance(ctx.keys[0], tuple) else range(of.classes)
+        pieces = dict.fromkeys(every, None) | dict(zip(ctx.keys, gradients))
+        return ctx.rows.whole(of, pieces), None, None
 
 
 class _Joined(torch.autograd.Function):
-    """The concatenation of all pieces of sorted rows."""
+    """The concatenation of all pieces of rows."""
 
     @staticmethod
-    def forward(ctx: Any, rows: RowTensors, of: RowSet, *pieces: torch.Tensor) -> Any:
-        ctx.rows, ctx.of = rows, of
-        return rows.whole(of, pieces)
+    def forward(
+        ctx: Any, rows: RowTensors, of: RowSet, keys: list[Any], *pieces: torch.Tensor
+    ) -> Any:
+        ctx.rows, ctx.of, ctx.keys = rows, of, keys
+        return rows.whole(of, dict(zip(keys, pieces)))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return (None, None, *ctx.rows.pieces(gradient, ctx.of, range(ctx.of.classes)))
+        return (None, None, None, *ctx.rows.pieces(gradient, ctx.of, ctx.keys))
 
 
 def _base(v: Any) -> Any:
@@ -653,9 +818,4 @@ def _is_indicator(g: Graph, v: Value) -> bool:
         return bool(((v.entries == 0) | (v.entries == 1)).all())
     if not isinstance(v, Named):
         return False
-    if v.kind == "bool":
-        return True
-    node = v.node
-    while node is not None and node["op"] in MOVES_HERE and len(node["in"]) == 1:
-        node = g.producer(node["in"][0])
-    return node is not None and node["op"] in _INDICATORS
+    return v.kind == "bool" or is_mark(g, v.name)

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMostInstructions = 4'000'000;  // with loops unrolled
 constexpr int kMostCalls = 200;                       // inside each other
+constexpr std::int64_t kMostKeyElements = 64;
 
 std::string shortened(const std::string& text) {
   constexpr std::size_t kMost = 160;
@@ -333,18 +334,18 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   return nodeValue(i.shape, i.shape.type == "pred" ? step(name) : name);
 }
 
-// A random generator's key, by its shape: pairs of 32 bits, or four of them. It is computed with
-// bit by bit, each element as a symbol, which must be the same element on each device.
+// A random generator's key, by its shape: pairs of 32 bits, or four of them; or what a key is made
+// of (Shared::asBits). It is computed with bit by bit, each element as a symbol, which must be the
+// same element on each device.
 std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) {
-  constexpr std::size_t kMostElements = 64;
-  if (shape.type != "u32" || shape.sizes.empty() ||
-      (shape.sizes.back() != 2 && shape.sizes != Sizes{4}))
-    return std::nullopt;
+  const bool pairs = shape.type == "u32" && !shape.sizes.empty() &&
+                     (shape.sizes.back() == 2 || shape.sizes == Sizes{4});
+  if (!pairs && !shared_.asBits.contains(number)) return std::nullopt;
   std::size_t count = 1;
   for (const std::int64_t n : shape.sizes) {
-    if (n > static_cast<std::int64_t>(kMostElements)) return std::nullopt;
+    if (n > kMostKeyElements) return std::nullopt;
     count *= static_cast<std::size_t>(n);
-    if (count > kMostElements) return std::nullopt;
+    if (count > kMostKeyElements) return std::nullopt;
   }
   if (grouping_ == nullptr) shared_.keys[number] = shape.sizes;
   const auto key = shared_.keys.find(number);
@@ -352,6 +353,27 @@ std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) 
   Table t{shape.sizes, shape.sizes, {}};
   for (std::size_t e = 0; e < count; ++e) t.values.push_back(shared_.scalars.symbol(number, e));
   return tableValue(shape, std::move(t));
+}
+
+// A counter that is folded into a key: an integer of few elements whose bits are combined, or which
+// is computed with together with those of a key. From then on it is one of the symbols in both
+// programs, everywhere: as a symbol it is every integer, too, so nothing is lost but that it cannot
+// be a position any more.
+void Lowering::askForBits(const std::string& opcode, const std::vector<Value>& x) {
+  static const std::set<std::string, std::less<>> kOfBits{
+      "and", "or", "xor", "not", "shift-left", "shift-right-logical", "shift-right-arithmetic"};
+  const bool combines = kOfBits.contains(opcode);
+  const bool withKey =
+      std::any_of(x.begin(), x.end(), [&](const Value& v) { return dependsOnBits(v); });
+  for (const Value& v : x) {
+    if (!v.isIndex() || !(withKey || (combines && isUnsigned(v.shape.type)))) continue;
+    const auto parameter = parameterOf_.find(v.index->base);
+    if (parameter == parameterOf_.end()) continue;
+    std::int64_t count = 1;
+    for (const std::int64_t size : sizesOf(v.index->base)) count *= size;
+    if (count > kMostKeyElements || !shared_.asBits.insert(parameter->second).second) continue;
+    throw Shared::MoreBits();
+  }
 }
 
 Value Lowering::lowerConstant(const Instruction& i) {

@@ -66,8 +66,11 @@ struct Shared {
   std::set<std::pair<std::string, std::size_t>> mayOverflow;
   // FILE:LINE of calls of the host that have no results.
   std::set<std::pair<std::string, std::size_t>> hostCalls;
-  // Sizes of the model's parameters that are keys of random generators.
+  // Sizes of the model's parameters that are keys of random generators, and what else is computed
+  // with bit by bit: counters that a key is made of (`asBits`).
   std::map<std::size_t, Sizes> keys;
+  std::set<std::size_t> asBits;
+  struct MoreBits {};  // thrown where a parameter is found that is to be one of `asBits`
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
     std::string name;
@@ -228,6 +231,7 @@ class Lowering {
   Value lowerOpcode(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
   std::optional<Value> keyTable(std::size_t number, const Shape& shape);
+  void askForBits(const std::string& opcode, const std::vector<Value>& x);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
   Value lowerBranches(Frame& frame, const Instruction& i, const Value& which,
@@ -350,11 +354,14 @@ class Lowering {
   std::optional<Value> lowerElementwise(const Frame& frame, const Instruction& i);
   Value elementwise(const Instruction& i, const std::string& opcode, const std::string& direction,
                     const std::vector<Value>& x);
+  std::optional<Value> ofBits(const std::string& opcode, const std::vector<Value>& x,
+                              const Shape& shape) const;
   // Of a tensor in pieces: on each piece. Of integers and conditions only.
   std::optional<Value> elementwiseParts(const Instruction& i, const std::string& opcode,
                                         const std::string& direction, const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
+  std::string saturated(const Value& x, const std::string& type);
   void refuseNarrow(const Instruction& i, const Value& x, const std::string& type);
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
@@ -395,6 +402,7 @@ class Lowering {
   Value concatenateValues(const std::vector<Value>& x, const Shape& shape, std::size_t dim);
   Value padValue(const Instruction& i, const Value& x, const Value& value, const Shape& shape,
                  const std::vector<Sizes>& padding);
+  std::vector<Sizes> paddingOfPad(const Frame& frame, const Instruction& i) const;
   Value reverseValue(const Value& x, const Sizes& dims);
   Value updateValue(const Value& x, const Value& update, const Sizes& start, std::size_t from);
   Sizes startsOf(const Frame& frame, const Instruction& i, std::size_t first, const Sizes& sizes,
@@ -425,7 +433,7 @@ class Lowering {
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
   Value scattered(const Frame& frame, const Instruction& i, const Value& target,
-                  const Value& updates, bool replaces);
+                  const Value& updates, const std::string& combined);
   Value indexValueOf(const Value& known);  // of a table
 
   // --- lowering_order.cpp: topk, sort, the greatest and its place ---
@@ -468,7 +476,14 @@ class Lowering {
   Value computedGather(const Instruction& i, const Value& table, const Coordinates& c,
                        const Sizes& offset, const Sizes& window);
   Value computedScatter(const Instruction& i, const Value& target, const Value& updates,
-                        const Coordinates& c, const Sizes& window, bool replaces);
+                        const Coordinates& c, const Sizes& window, const std::string& combined);
+  // Of operands as taken() has them: what is 1 where the last one is taken, and the last one, both
+  // with all dimensions, those of the result first.
+  std::pair<std::string, std::string> spread(const std::vector<std::string>& operands,
+                                             const std::string& equation);
+  std::string combinedScatter(const Instruction& i, const Value& target,
+                              const std::vector<std::string>& operands, const std::string& equation,
+                              const std::string& combined);
 
   // --- lowering_collectives.cpp ---
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);

@@ -186,6 +186,10 @@ std::string Lowering::compareNode(const std::string& direction, const Value& x, 
     const std::string number = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
     return direction == "EQ" || direction == "LT" || direction == "LE" ? oneMinus(number) : number;
   }
+  if (y.isUniform() && y.table->values[0] == s.infinity()) {  // a number is below it
+    const std::string number = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
+    return direction == "EQ" || direction == "GT" || direction == "GE" ? oneMinus(number) : number;
+  }
   const std::string a = node(x);
   const std::string b = compactNode(y);
   const auto above = [&] { return step(graph.emit("sub", {a, b}, {}, sizes)); };

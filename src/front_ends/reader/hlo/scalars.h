@@ -90,6 +90,7 @@ class Scalars {
   std::optional<int> compare(ScalarId a, ScalarId b) const;
   std::optional<ScalarId> exact(std::string_view opcode, std::span<const ScalarId> x);
   std::optional<ScalarId> withInfinity(std::string_view opcode, std::span<const ScalarId> x);
+  std::optional<ScalarId> withUnit(std::string_view opcode, std::span<const ScalarId> x);
   ScalarId bitwise(std::string_view opcode, const IntegerType& type, std::span<const ScalarId> x);
 
   std::vector<Entry> entries_;

@@ -204,6 +204,12 @@ class Splitter {
     w_->add(i, i.name, "tuple", realShape(i.shape), {parts.real, parts.imaginary});
   }
 
+  void finishReal(const Instruction& i, const std::string& opcode, const Names& operands) {
+    std::vector<Attribute> attributes;
+    if (const Attribute* sharding = i.attribute("sharding")) attributes.push_back(*sharding);
+    w_->add(i, i.name, opcode, i.shape, operands, std::move(attributes));
+  }
+
   // --- parameters and results of the program ---
   void parameter(const Instruction& i) {
     Cursor c(i.literal, file_, i.literalPlace);
@@ -373,8 +379,7 @@ class Splitter {
       const std::string of = op == "real"   ? z.real
                              : op == "imag" ? z.imaginary
                                             : one("sqrt", squares(z));
-      w_->add(i, i.name, "copy", i.shape, {of});
-      return;
+      return finishReal(i, "copy", {of});
     }
     if (op == "multiply")
       return finish(i, bilinear(i, [&](const std::string& x, const std::string& y) {
@@ -419,9 +424,9 @@ class Splitter {
       unsupported(i, "an order of complex numbers");
     const Parts a = operand(i, 0), b = operand(i, 1);
     const std::vector<Attribute> same{{"direction", direction->value, {}}};
-    w_->add(i, i.name, equal ? "and" : "or", i.shape,
-            {apply(i, "compare", i.shape, {a.real, b.real}, same),
-             apply(i, "compare", i.shape, {a.imaginary, b.imaginary}, same)});
+    finishReal(i, equal ? "and" : "or",
+               {apply(i, "compare", i.shape, {a.real, b.real}, same),
+                apply(i, "compare", i.shape, {a.imaginary, b.imaginary}, same)});
   }
 
   // --- what combines elements by a computation ---
@@ -645,7 +650,7 @@ class Splitter {
     }
     for (std::size_t d = first; d < end; ++d) z = transformed(i, z, shape, d, inverse);
     if (!toReal) return finish(i, z);
-    w_->add(i, i.name, "copy", i.shape, {realInverse(i, z, shape, length.back())});
+    finishReal(i, "copy", {realInverse(i, z, shape, length.back())});
   }
 
   const Module module_;

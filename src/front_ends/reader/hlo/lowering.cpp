@@ -186,6 +186,11 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
         (!i.shape.tuple && frame.values.back().shape.sizes != i.shape.sizes))
       unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make " +
                          toText(frame.values.back().shape));
+    if (made.kind == Value::Kind::kNode && isPredicate(made)) {
+      GraphTensor& t = graph.tensor(made.name);
+      t.least = std::max(t.least, 0.0);
+      t.greatest = std::min(t.greatest, 1.0);
+    }
     checkOverflow(i, frame.values.back());
     mark(i, metadata, name, frame.values.back());
   }

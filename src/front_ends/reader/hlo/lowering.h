@@ -299,6 +299,7 @@ class Lowering {
   void hasNoValue(const std::string& base, const Pieces& none);
   // x, which has no value where the function `none` is 1.
   std::string dividedUnless(const std::string& x, const Value& none);
+  std::string rowsBetween(const std::string& base, std::int64_t low, std::int64_t high);
   // 1 where the function has the value 0, 1, ..., count - 1 along a new last dimension.
   std::string rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count);
 
@@ -488,6 +489,9 @@ class Lowering {
   // --- lowering_collectives.cpp ---
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
   bool alikeOnAll(const std::string& communication, const Value& x);
+  // Whether a value is the same on all devices whatever the input is, by what it is computed of.
+  bool isSameOnAll(const Value& v);
+  std::vector<std::uint32_t> sameDevices(const std::string& tensor);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
   // What every member's operand is known to be, which this one's is `in`.
   const Shared::Told& told(const std::string& communication, const std::string& in);
@@ -510,6 +514,9 @@ class Lowering {
     std::string places;  // of places that are counted from a start: without it
   };
   std::map<std::size_t, Gathered> gathered_;
+  // By the node of a communication the groups in which all devices meet.
+  std::map<std::size_t, std::vector<std::vector<std::int64_t>>> groupsOfNode_;
+  std::map<std::string, std::vector<std::uint32_t>> sameDevices_;
 
   const Module& module_;
   std::string file_;

@@ -166,14 +166,13 @@ Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value&
   }
   std::string total;
   const auto add = [&](const LookupPiece& p, const std::string& added) {
-    const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
+    const std::int64_t from = p.low, to = p.high;
     const bool moving = p.kind == LookupPiece::Kind::kMoving;
-    if (moving && from + shift < 0) unsupported(i, "an index that may be negative");
     std::string part;
     if (moving) {
       Sizes rows = sizes;
       rows[axis] = to - from;
-      const std::string hot = oneHot(f.base, from, to);
+      const std::string hot = rowsBetween(f.base, from, to);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = taken({hot, added}, text, rows);
       const std::int64_t first = from + p.offset;

@@ -362,11 +362,12 @@ ScalarId Scalars::bitcast(ScalarId id, std::string_view from, std::string_view t
   if (!integerType(from)) {
     // What the type has exactly: another number stands for a rounded one, of which the bits depend
     // on how it was computed.
-    if (!integerType(to) || (!isRational(id) && id != infinity() && id != negativeInfinity()))
-      refuse("bitcast-convert", "not a number");
+    if (!integerType(to) || kind(id) == ScalarKind::kExpression)
+      refuse("bitcast-convert", "the bits of a number that is no rational");
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     const double number = isRational(id)     ? value(id).toDouble()
                           : id == infinity() ? kInfinity
+                          : id == nan()      ? std::numeric_limits<double>::quiet_NaN()
                                              : -kInfinity;
     const bool fits = from == "f64" || static_cast<double>(static_cast<float>(number)) == number;
     if (isRational(id) && (!fits || !(Rational::fromDouble(number) == value(id))))

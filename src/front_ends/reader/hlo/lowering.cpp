@@ -100,6 +100,36 @@ std::string Lowering::binaryRegion(const Instruction& i, const Computation& c) c
                      "or of its two parameters");
 }
 
+// Of numbers it is that; the choice of a + b where a - b is none is for infinities.
+bool Lowering::addsExponentials(const Computation& c) {
+  std::function<std::string(const Instruction&, int)> text = [&](const Instruction& i,
+                                                                 int depth) -> std::string {
+    constexpr int kDeepest = 12;
+    if (depth > kDeepest) return "";
+    const auto operandText = [&](std::size_t k) {
+      return text(c.instructions[c.byName.at(i.operands[k].name)], depth + 1);
+    };
+    if (i.opcode == "parameter") return i.literal;
+    if (i.opcode == "copy" || (i.opcode == "convert" && isFloat(i.shape.type)))
+      return operandText(0);
+    const Attribute* direction = i.attribute("direction");
+    std::string made = i.opcode + (direction == nullptr ? "" : " " + direction->value) + "(";
+    for (std::size_t k = 0; k < i.operands.size(); ++k)
+      made += (k == 0 ? "" : ",") + operandText(k);
+    return made + ")";
+  };
+  const std::string found = text(c.instructions[c.root], 0);
+  for (const bool turned : {false, true}) {
+    const std::string both = turned ? "(1,0)" : "(0,1)", difference = "subtract" + both;
+    for (const std::string& sides : {std::string("(0,1)"), std::string("(1,0)")})
+      if (found == "select(compare NE(" + difference + "," + difference + "),add" + sides +
+                       ",add(maximum" + sides + ",log-plus-one(exponential(negate(abs(" +
+                       difference + "))))))")
+        return true;
+  }
+  return false;
+}
+
 void Lowering::run() {
   const Computation& entry = module_.computations[module_.entry];
   const Value root = lowerComputation(entry, {}, "", "");

@@ -21,6 +21,7 @@
 #include "reader/hlo/scalars.h"
 #include "reader/hlo/syntax.h"
 #include "reader/hlo/value.h"
+#include "reader/hlo/window.h"
 
 namespace shardproof::hlo {
 
@@ -245,6 +246,8 @@ class Lowering {
   const Computation& called(const Instruction& i, std::string_view attribute) const;
   // "add", "maximum", ... of a computation that does this to its two parameters.
   std::string binaryRegion(const Instruction& i, const Computation& c) const;
+  // Whether it is log(exp(a) + exp(b)), as jax.numpy.logaddexp writes it.
+  static bool addsExponentials(const Computation& c);
   [[noreturn]] void unsupported(const Instruction& i, const std::string& what) const;
   const Value& operand(const Frame& frame, const Instruction& i, std::size_t k) const;
   std::vector<std::int64_t> dims(const Instruction& i, std::string_view attribute) const;
@@ -423,6 +426,8 @@ class Lowering {
   // --- lowering_windows.cpp ---
   Value lowerConvolution(const Frame& frame, const Instruction& i);
   Value lowerReduceWindow(const Frame& frame, const Instruction& i);
+  Value windowValue(const Instruction& i, const Value& x, const Value& start,
+                    const std::string& region, const std::vector<Window>& windows);
   Value lowerSelectAndScatter(const Frame& frame, const Instruction& i);
   friend class Convolution;
 

@@ -174,8 +174,23 @@ Value Lowering::lowerReduceWindow(const Frame& frame, const Instruction& i) {
   const Attribute* window = i.attribute("window");
   if (window == nullptr) unsupported(i, "no attribute 'window'");
   const std::vector<Window> windows = parseWindow(*window, file_);
-  const Value &x = operand(frame, i, 0), &start = operand(frame, i, 1);
-  const std::string region = binaryRegion(i, called(i, "to_apply"));
+  const Computation& combines = called(i, "to_apply");
+  const Scalars& s = shared_.scalars;
+  const Value& given = operand(frame, i, 0);
+  if (addsExponentials(combines)) {
+    const Value& first = operand(frame, i, 1);
+    if (!first.isUniform() || first.table->values[0] != s.negativeInfinity())
+      unsupported(i, "a first value that is not minus infinity");
+    const std::string exponentials = graph.emit("exp", {node(given)}, {}, given.shape.sizes);
+    const Value zero = tableValue(first.shape, uniformTable({}, shared_.scalars.rational(0)));
+    const Value sum = windowValue(i, nodeValue(given.shape, exponentials), zero, "add", windows);
+    return nodeValue(i.shape, graph.emit("log", {node(sum)}, {}, i.shape.sizes));
+  }
+  return windowValue(i, given, operand(frame, i, 1), binaryRegion(i, combines), windows);
+}
+
+Value Lowering::windowValue(const Instruction& i, const Value& x, const Value& start,
+                            const std::string& region, const std::vector<Window>& windows) {
   const std::size_t n = x.shape.sizes.size();
   if (windows.size() != n) unsupported(i, "a window of other dimensions than its operand");
   // How often any other counts is not defined.

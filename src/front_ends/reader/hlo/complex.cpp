@@ -11,7 +11,9 @@
 #include "reader/hlo/complex.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
+#include <new>
 #include <numbers>
 #include <optional>
 #include <set>
@@ -155,12 +157,30 @@ class Splitter {
                            std::any_of(i.operands.begin(), i.operands.end(), [&](const Operand& o) {
                              return hasComplex(original(o).shape);
                            });
-      if (c.entry && i.opcode == "parameter") parameter(i);
-      else if (complex || i.opcode == "fft") split(i);
-      else add(i);
+      checked(i, [&] {
+        if (c.entry && i.opcode == "parameter") parameter(i);
+        else if (complex || i.opcode == "fft") split(i);
+        else add(i);
+      });
     }
     const Instruction& root = c.instructions[c.root];
-    return writer.finish(c.entry && hasComplex(root.shape) ? results(root) : root.name);
+    std::string last = root.name;
+    if (c.entry && hasComplex(root.shape)) checked(root, [&] { last = results(root); });
+    return writer.finish(last);
+  }
+
+  // What does not fit together in a way that nothing saw is an error with its place, too.
+  template <class Work>
+  void checked(const Instruction& i, const Work& work) const {
+    try {
+      work();
+    } catch (const InputError&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception&) {
+      unsupported(i, "other operands or attributes than such an instruction has");
+    }
   }
 
   std::string add(Instruction i) {
@@ -279,6 +299,9 @@ class Splitter {
   // --- instructions ---
   void split(const Instruction& i) {
     if (i.opcode == "fft") return fourier(i);
+    static const std::set<std::string, std::less<>> kToReal{"real", "imag", "abs", "compare"};
+    if (!hasComplex(i.shape) && !kToReal.contains(i.opcode) && !passesOn(i.opcode))
+      unsupported(i, "of complex numbers it is not supported");
     if (passesOn(i.opcode) || isMark(i)) {
       Instruction same = i;
       if (isMark(i)) {
@@ -308,6 +331,7 @@ class Splitter {
       return combined(i);
     if (moves(i.opcode)) {
       if (i.shape.tuple) unsupported(i, "several operands of complex numbers");
+      operand(i, i.opcode == "select" ? 1 : 0);
       finish(i, forBoth(i, [](Instruction&, int) {}));
       return;
     }
@@ -476,6 +500,8 @@ class Splitter {
 
   void combined(const Instruction& i) {
     const std::size_t expected = i.opcode == "scatter" ? 3 : 2;
+    operand(i, 0);
+    operand(i, expected - 1);
     if (i.operands.size() != expected || i.shape.tuple)
       unsupported(i, "several operands of complex numbers");
     const std::string region = realRegion(i, regionOf(i), partType(i.shape.type));

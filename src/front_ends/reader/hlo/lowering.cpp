@@ -386,7 +386,8 @@ std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) 
   const auto key = shared_.keys.find(number);
   if (key == shared_.keys.end() || key->second != shape.sizes) return std::nullopt;
   Table t{shape.sizes, shape.sizes, {}};
-  for (std::size_t e = 0; e < count; ++e) t.values.push_back(shared_.scalars.symbol(number, e));
+  for (std::size_t e = 0; e < count; ++e)
+    t.values.push_back(shared_.scalars.symbol(number, e, !pairs));
   return tableValue(shape, std::move(t));
 }
 

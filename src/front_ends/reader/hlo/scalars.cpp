@@ -409,8 +409,9 @@ ScalarId Scalars::bits(std::string_view function, const std::string& detail, std
   return symbolic(function, detail, type, arguments);
 }
 
-ScalarId Scalars::symbol(std::size_t parameter, std::size_t element) {
-  return symbolic("element", std::to_string(parameter), std::to_string(element), {});
+ScalarId Scalars::symbol(std::size_t parameter, std::size_t element, bool counts) {
+  return symbolic(counts ? "count" : "element", std::to_string(parameter), std::to_string(element),
+                  {});
 }
 
 ScalarId Scalars::sample(ScalarId id) {
@@ -425,7 +426,9 @@ ScalarId Scalars::sample(ScalarId id) {
   std::vector<ScalarId> x;
   for (const ScalarId argument : arguments) x.push_back(sample(argument));
   ScalarId result = nan();
-  if (opcode == "element") {
+  if (opcode == "count") {  // a step of a schedule, for one
+    result = rational(static_cast<std::int64_t>(std::stoull(type) % 16 + 5));
+  } else if (opcode == "element") {
     // Any 32 bits: a step of Knuth's multiplicative hash of where it stands.
     const std::uint64_t place = std::stoull(detail) * 64 + std::stoull(type) + 1;
     result = rational(static_cast<std::int64_t>(place * 2654435761U & 0xffffffffU));

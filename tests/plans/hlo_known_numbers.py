@@ -328,11 +328,22 @@ CASES["places counted in eight bits"] = (
     "  %ks = f32[4,8] broadcast(%k), dimensions={}\n  ROOT %y = f32[4,8] add(%x, %ks)\n",
     {NOT_EQUIVALENT},
 )
-CASES["a number made an integer of eight bits"] = (
-    "  %t = s32[4,8] convert(%x)\n  ROOT %y = f32[4,8] convert(%t)\n",
-    "  %t = s8[4,8] convert(%x)\n  ROOT %y = f32[4,8] convert(%t)\n",
-    {REFUSED},
-)
+# A number that does not fit the type becomes its greatest or least integer.
+LARGER = "  %n = f32[] constant(200)\n  %n2 = f32[4,8] broadcast(%n), dimensions={}\n"
+LARGER += "  %z = f32[4,8] multiply(%x, %n2)\n"
+for name, (low, high, to, codes) in {
+    "a number made an integer of eight bits": (-128, 127, "s8", {EQUIVALENT}),
+    "a number made an integer of 16 bits": (-128, 127, "s16", {NOT_EQUIVALENT}),
+    "a number made an unsigned integer": (0, 255, "u8", {EQUIVALENT}),
+    "a number made an unsigned integer, its sign lost": (-128, 255, "u8", {NOT_EQUIVALENT}),
+}.items():
+    CASES[name] = (
+        f"{LARGER}  %low = f32[] constant({low})\n  %high = f32[] constant({high})\n"
+        "  %held = f32[4,8] clamp(%low, %z, %high)\n"
+        "  %t = s32[4,8] convert(%held)\n  ROOT %y = f32[4,8] convert(%t)\n",
+        f"{LARGER}  %t = {to}[4,8] convert(%z)\n  ROOT %y = f32[4,8] convert(%t)\n",
+        codes,
+    )
 
 
 def held(low, high, of, to):
@@ -348,8 +359,8 @@ def held(low, high, of, to):
 for name, plan, codes in (
     ("an integer of eight bits, clamped", held(-127, 127, "x", "s8"), {EQUIVALENT}),
     ("an integer of eight bits, clamped elsewhere", held(1, 127, "x", "s8"), {NOT_EQUIVALENT}),
-    ("an integer of eight bits, clamped too far", held(-127, 128, "x", "s8"), {REFUSED}),
-    ("an integer of four bits, clamped", held(-127, 127, "x", "s4"), {REFUSED}),
+    ("an integer of eight bits, clamped too far", held(-127, 128, "x", "s8"), {EQUIVALENT}),
+    ("an integer of four bits, clamped", held(-127, 127, "x", "s4"), {UNDECIDED, NOT_EQUIVALENT}),
 ):
     CASES[name] = (held(-127, 127, "x", "s32"), plan, codes)
 for bits in (8, 16):

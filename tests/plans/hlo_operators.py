@@ -46,13 +46,17 @@ def values_of(data):
 
 
 def parameters(hlo):
-    """Names by number, of the entry computation."""
+    """Names by number, of the entry computation; of a complex array those of its parts."""
     entry = hlo[hlo.index("\nENTRY ") :]
     found = {}
-    for name, number, rest in re.findall(r"%([\w.-]+) = \S+ parameter\((\d+)\)(.*)", entry):
+    for name, kind, number, rest in re.findall(
+        r"%([\w.-]+) = (\w+)\S* parameter\((\d+)\)(.*)", entry
+    ):
         operation = re.search(r'op_name="([^"]*)"', rest)
-        found[int(number)] = operation.group(1).replace("\\'", "'") if operation else name
-    return [found[k] for k in sorted(found)]
+        name = operation.group(1).replace("\\'", "'") if operation else name
+        complex_ = kind in ("c64", "c128")
+        found[int(number)] = [f"{name} real", f"{name} imaginary"] if complex_ else [name]
+    return [name for k in sorted(found) for name in found[k]]
 
 
 def check(shardproof, case, directory):

@@ -125,10 +125,10 @@ TEST(HloDocuments, SayWhatIsNotUnderstood) {
   const auto expect = [](const std::string& found, const std::string& wanted) {
     EXPECT_NE(found.find(wanted), std::string::npos) << found << "\nexpected: " << wanted;
   };
-  expect(plan("tanh(%rows)", "fft(%rows)"),
-         "p.hlo: line 18, column 3: instruction 'once', opcode 'fft': not supported");
-  expect(plan("tanh(%rows)", "fft(%rows), metadata={source_file=\"a.py\" source_line=7}"),
-         "opcode 'fft': not supported (from a.py:7)");
+  expect(plan("tanh(%rows)", "infeed(%rows)"),
+         "p.hlo: line 18, column 3: instruction 'once', opcode 'infeed': not supported");
+  expect(plan("tanh(%rows)", "infeed(%rows), metadata={source_file=\"a.py\" source_line=7}"),
+         "opcode 'infeed': not supported (from a.py:7)");
   expect(plan("%once = f32[2,4]", "%once = f32[2,5]"), "its shape is f32[2,5]");
   expect(plan("dynamic-slice(%ids, %from)", "dynamic-slice(%ids, %ids)"),
          "a position that is no single number");

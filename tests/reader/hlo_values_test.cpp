@@ -274,7 +274,10 @@ TEST(HloScalars, SymbolsAreFollowedAndSampled) {
   EXPECT_TRUE(s.is(one[0], 1));
   EXPECT_TRUE(s.is(s.bitcast(s.rational(-1), "s32", "u32"), 4294967295));
   EXPECT_EQ(s.bitcast(s.rational(0x7f800000), "u32", "f32"), s.infinity());
-  EXPECT_THROW(s.bitcast(s.rational(1), "f32", "u32"), std::invalid_argument);
+  EXPECT_TRUE(s.is(s.bitcast(s.rational(1), "f32", "u32"), 0x3f800000));
+  EXPECT_TRUE(s.is(s.bitcast(s.rational(-2), "f32", "s32"), -1073741824));
+  EXPECT_TRUE(s.is(s.bitcast(s.infinity(), "f32", "u32"), 0x7f800000));
+  EXPECT_THROW(s.bitcast(s.rational(Rational(1, 3)), "f32", "u32"), std::invalid_argument);
   EXPECT_THROW(s.bitcast(s.rational(1), "u32", "f64"), std::invalid_argument);
 }
 

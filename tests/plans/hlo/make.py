@@ -932,6 +932,199 @@ def noise_by_rbg():
     )
 
 
+@program
+def dropout_by_counter():
+    # A key is made of a known one and of the number of the step, which is also the schedule's.
+    def step(p, count, x, y):
+        key = jax.random.fold_in(jax.random.PRNGKey(3), count)
+
+        def loss(p):
+            h = jax.nn.relu(x @ p["w1"])
+            keep = jax.random.bernoulli(key, 0.8, h.shape)
+            return ((jnp.where(keep, h / 0.8, 0.0) @ p["w2"] - y) ** 2).mean()
+
+        rate = 0.1 / (1.0 + count)
+        value, grads = jax.value_and_grad(loss)(p)
+        return value, jax.tree.map(lambda a, g: a - rate * g, p, grads), count + 1
+
+    specs = {"w1": P(None, "tp"), "w2": P("tp")}
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        ({"w1": f32(8, 16), "w2": f32(16, 8)}, s32(), f32(8, 8), f32(8, 8)),
+        (specs, P(), P("dp"), P("dp")),
+        (P(), specs, P()),
+    )
+
+
+@program
+def dropout_by_device():
+    # Each device's key is made of one key and its number; one device draws all in turn.
+    mesh = mesh_of(("dp", 4))
+
+    def dropped(x, key):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x * 2.0, 0.0)
+
+    def loss(w, x, drop):
+        return (drop(jax.nn.relu(x @ w)) ** 2).mean()
+
+    def single(w, x, key):
+        def drop(h):
+            pieces = h.reshape(4, 2, -1)
+            return jnp.stack([dropped(pieces[i], jax.random.fold_in(key, i)) for i in range(4)])
+
+        return jax.value_and_grad(loss)(w, x, drop)
+
+    def body(w, x, key):
+        own = jax.random.fold_in(key, jax.lax.axis_index("dp"))
+        value, grad = jax.value_and_grad(loss)(w, x, lambda h: dropped(h, own))
+        return jax.lax.pmean(value, "dp"), jax.lax.pmean(grad, "dp")
+
+    several = jax.shard_map(
+        body, mesh=mesh, in_specs=(P(), P("dp"), P()), out_specs=(P(), P()), check_vma=False
+    )
+    shapes = (f32(4, 6), f32(8, 4), u32(2))
+    return single, several, mesh, shapes, (P(), P("dp"), P()), (P(), P())
+
+
+@program
+def fourier_layers():
+    # Mixing by a transform along positions and features, and a product of spectra with complex
+    # weights, which are parameters.
+    def loss(p, x):
+        h = x + jnp.fft.fft2(x, axes=(1, 2)).real
+        h = jax.nn.gelu(h @ p["w"])
+        spectrum = jnp.fft.rfft(h, axis=1)[:, :3]
+        mixed = jnp.einsum("bki,kio->bko", spectrum, p["k"])
+        back = jnp.fft.irfft(jnp.pad(mixed, ((0, 0), (0, 2), (0, 0))), n=8, axis=1)
+        return jnp.mean((back + h) ** 2)
+
+    def step(p, x):
+        value, grads = jax.value_and_grad(loss)(p, x)
+        return value, jax.tree.map(lambda a, g: a - 0.1 * jnp.conj(g), p, grads)
+
+    specs = {"w": P(), "k": P(None, None, "tp")}
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        ({"w": f32(6, 4), "k": jax.ShapeDtypeStruct((3, 4, 4), jnp.complex64)}, f32(4, 8, 6)),
+        (specs, P("dp")),
+        (P(), specs),
+    )
+
+
+@program
+def complex_rotation():
+    def step(w, x):
+        q = (x @ w).reshape(4, 8, 4, 2, 2)
+        angles = jnp.arange(8)[:, None] * 100.0 ** (-jnp.arange(2) / 2)
+        turned = jax.lax.complex(q[..., 0], q[..., 1]) * jnp.exp(1j * angles)[:, None]
+        return jnp.stack([turned.real, turned.imag], -1).reshape(4, 8, 16)
+
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        (f32(6, 16), f32(4, 8, 6)),
+        (P(None, "tp"), P("dp")),
+        P("dp", None, "tp"),
+    )
+
+
+@program
+def quantised():
+    # Integers of 8 bits, scaled by the greatest of each row and column, nothing held back.
+    def step(w, x):
+        def scaled(a, axis):
+            scale = jnp.abs(a).max(axis, keepdims=True) / 127
+            return jnp.round(a / scale).astype(jnp.int8), scale
+
+        (a, left), (b, right) = scaled(x, 1), scaled(w, 0)
+        y = jax.lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+        return y.astype(jnp.float32) * left * right
+
+    return same_step(
+        step,
+        mesh_of(("dp", 2), ("tp", 2)),
+        (f32(16, 8), f32(8, 16)),
+        (P(None, "tp"), P("dp")),
+        P("dp", "tp"),
+    )
+
+
+@program
+def attention_over_edges():
+    # Softmax over the edges of each node of a graph: greatest of segments, sums, lookups.
+    def step(w, x, edges, to):
+        scores = (x @ w)[edges]
+        most = jax.ops.segment_max(scores, to, num_segments=6)
+        share = jnp.exp(scores - most[to])
+        total = jax.ops.segment_sum(share, to, num_segments=6)
+        return share / total[to]
+
+    return same_step(
+        step,
+        mesh_of(("tp", 4)),
+        (f32(4, 8), f32(6, 4), s32(9), s32(9)),
+        (P(None, "tp"), P(), P(), P()),
+        P(None, "tp"),
+    )
+
+
+@program
+def scattered_extremes():
+    def step(x, i, v):
+        return x.at[i].max(v), x.at[i].min(v), x.at[i].mul(v), jax.lax.cumlogsumexp(x, axis=0)
+
+    return same_step(
+        step,
+        mesh_of(("tp", 4)),
+        (f32(6, 8), s32(5), f32(5, 8)),
+        (P(None, "tp"), P(), P(None, "tp")),
+        (P(None, "tp"),) * 4,
+    )
+
+
+@program
+def pooling_with_padding():
+    def loss(w, x):
+        h = jax.lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        h = jax.lax.reduce_window(h, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        return jnp.mean(h**2)
+
+    return same_step(
+        lambda w, x: jax.value_and_grad(loss)(w, x),
+        mesh_of(("dp", 4)),
+        (f32(3, 3, 2, 3), f32(4, 6, 4, 2)),
+        (P(), P("dp")),
+        (P(), P()),
+    )
+
+
+@program
+def branch_with_communication():
+    # The step is taken where the norm of the gradient, which all devices know, is small enough,
+    # and in a branch they meet.
+    def step(w, m, x, y):
+        grad = jax.grad(lambda w: jnp.mean((jnp.tanh(x @ w) - y) ** 2))(w)
+        norm = jnp.sqrt(jnp.sum(grad**2))
+
+        def taken():
+            mean = 0.9 * m + 0.1 * grad
+            return w - 0.1 * mean / (1.0 + jnp.sqrt(jnp.sum(mean**2))), mean
+
+        return jax.lax.cond(norm < 1.0, taken, lambda: (w, m))
+
+    return same_step(
+        step,
+        mesh_of(("dp", 4)),
+        (f32(8, 4), f32(8, 4), f32(8, 8), f32(8, 4)),
+        (P("dp"), P("dp"), P("dp"), P("dp")),
+        (P("dp"), P("dp")),
+    )
+
+
 def write(path, text):
     with gzip.GzipFile(path, "wb", mtime=0) as file:
         file.write(text.encode())

@@ -450,6 +450,146 @@ CASES |= {
 }
 
 
+SIGNALS = (reals(3, 8),)
+TWO_SIGNALS = (reals(2, 6), reals(2, 6))
+
+
+def parts(z):
+    return z.real, z.imag
+
+
+def spectrum(x, y):
+    return jnp.fft.fft(x + 1j * y)
+
+
+UPDATES = (reals(5, 3), integers(7, 6) - 1, reals(6, 3))
+CASES |= {
+    "Fourier transform": (lambda x, y: parts(spectrum(x, y)), TWO_SIGNALS),
+    "inverse Fourier transform": (lambda x, y: parts(jnp.fft.ifft(x + 1j * y)), TWO_SIGNALS),
+    "Fourier transform of reals": (lambda x: parts(jnp.fft.rfft(x)), SIGNALS),
+    "Fourier transform of an odd length": (lambda x: parts(jnp.fft.rfft(x[:, :7])), SIGNALS),
+    "inverse Fourier transform to reals": (
+        lambda x, y: jnp.fft.irfft(x + 1j * y, n=10),
+        TWO_SIGNALS,
+    ),
+    "inverse Fourier transform to an odd number of reals": (
+        lambda x, y: jnp.fft.irfft(x + 1j * y, n=11),
+        TWO_SIGNALS,
+    ),
+    "Fourier transform along two dimensions": (
+        lambda x: parts(jnp.fft.fft2(x, axes=(0, 1))),
+        (reals(4, 3, 2),),
+    ),
+    "Fourier transform of reals along two dimensions and back": (
+        lambda x: jnp.fft.irfft2(jnp.fft.rfft2(x) * (1 + 2j), s=(4, 6)),
+        (reals(2, 4, 6),),
+    ),
+    "Fourier transform, gradient": (
+        lambda x, y: grad(lambda a, b: jnp.abs(spectrum(a, b)) ** 2)(x, y),
+        TWO_SIGNALS,
+    ),
+    "arithmetic of complex numbers": (
+        lambda x, y: parts((x + 2j * y) * (y - 1j) / (x * y + 3j) - (x - 1j * y)),
+        AB,
+    ),
+    "exponential of complex numbers": (lambda x, y: parts(jnp.exp(x + 1j * y)), AB),
+    "size of complex numbers": (lambda x, y: jnp.abs(jnp.conj(x + 1j * y)), AB),
+    "products of complex matrices": (
+        lambda x, y: parts((x + 1j * y) @ (y - 2j * x).T),
+        AB,
+    ),
+    "a complex argument": (
+        lambda z: (z * jnp.array([1, 1j, -2]), z.sum(1)),
+        (reals(2, 3) + 1j * reals(2, 3),),
+    ),
+    "complex numbers in a loop": (
+        lambda x, y: parts(
+            lax.fori_loop(0, 3, lambda k, z: (z * (1 - 0.5j) + k).at[0, 1].add(1j), x + 1j * y)
+        ),
+        AB,
+    ),
+    "complex numbers moved and compared": (
+        lambda x, y: parts(
+            jnp.where(
+                x + 1j * y == x, jnp.pad(x[:, 1:] * 1j, ((0, 0), (1, 0))), x[:, ::-1] - y * 1j
+            )
+        ),
+        (reals(2, 4), np.round(reals(2, 4))),
+    ),
+    "scatter maximum": (lambda x, i, v: x.at[i].max(v), UPDATES),
+    "scatter minimum": (lambda x, i, v: x.at[i].min(v), UPDATES),
+    "scatter product": (lambda x, i, v: x.at[i].mul(v), UPDATES),
+    "scatter maximum along batches": (
+        jax.vmap(lambda x, i, v: x.at[i].max(v)),
+        (reals(3, 5), integers(5, 3, 4), reals(3, 4)),
+    ),
+    "scatter minimum in columns": (
+        lambda x, i, v: x.at[:, i].min(v),
+        (reals(3, 5), integers(5, 4), reals(3, 4)),
+    ),
+    "greatest of segments": (
+        lambda v, i: jax.ops.segment_max(v, i, num_segments=3),
+        (reals(7, 2), np.array([0, 2, 1, 1, 0, 2, 2], np.int32)),
+    ),
+    "least of segments": (
+        lambda v, i: jax.ops.segment_min(v, i, num_segments=3),
+        (reals(7, 2), np.array([0, 2, 1, 1, 0, 2, 2], np.int32)),
+    ),
+    "products at known places": (
+        lambda x, v: x.at[:, jnp.array([1, 3, 1])].mul(v),
+        (reals(3, 4), reals(3, 3)),
+    ),
+    "max pooling with padding, gradient": (
+        lambda x: jax.grad(
+            lambda a: (
+                lax.reduce_window(a, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME") ** 2
+            ).sum()
+        )(x),
+        (IMAGE,),
+    ),
+    "max pooling with uneven padding, gradient": (
+        lambda x: jax.grad(
+            lambda a: (
+                lax.reduce_window(
+                    a,
+                    -jnp.inf,
+                    lax.max,
+                    (1, 2, 3, 1),
+                    (1, 1, 2, 1),
+                    ((0, 0), (1, 0), (0, 2), (0, 0)),
+                )
+                ** 2
+            ).sum()
+        )(x),
+        (IMAGE,),
+    ),
+    "numbers made integers of 8 bits": (lambda x: (100 * x).astype(jnp.int8), A),
+    "numbers made unsigned integers of 8 bits": (lambda x: (200 * x).astype(jnp.uint8), A),
+    "numbers made integers of 4 bits": (lambda x: (7 * x).astype(jnp.int4).astype(jnp.int32), A),
+    "quantised matrices": (
+        lambda x, y: lax.dot_general(
+            jnp.round(x / jnp.abs(x).max() * 127).astype(jnp.int8),
+            jnp.round(y / jnp.abs(y).max() * 127).astype(jnp.int8),
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.int32,
+        ),
+        AB,
+    ),
+    "cumulative log of sums of exponentials": (lambda x: lax.cumlogsumexp(x, axis=1), A),
+    "numbers in place of what is none": (
+        lambda x: jnp.nan_to_num(x) + jnp.isinf(x) + jnp.isnan(x),
+        A,
+    ),
+    "the next number": (lambda x: x * jnp.nextafter(jnp.float32(2), jnp.inf), A),
+    "all bits, no bits": (
+        lambda i: (
+            (i & -1) + (i | 0) + (i ^ 0) + (i & 0) + lax.shift_right_logical(i, jnp.int32(32))
+        ),
+        (integers(9, 4),),
+    ),
+}
+
+
 def text_of(function, arguments):
     with tempfile.TemporaryDirectory() as directory:
         jax.jit(function, keep_unused=True).lower(*arguments).compile(
@@ -472,6 +612,11 @@ def array(x):
     }
 
 
+def real_arrays(x):
+    x = np.asarray(x)
+    return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+
+
 def main():
     cases = []
     for name, (function, arguments) in CASES.items():
@@ -480,8 +625,8 @@ def main():
             {
                 "name": name,
                 "hlo": text_of(function, arguments),
-                "inputs": [array(a) for a in arguments],
-                "outputs": [array(r) for r in results],
+                "inputs": [array(part) for a in arguments for part in real_arrays(a)],
+                "outputs": [array(part) for r in results for part in real_arrays(r)],
             }
         )
     with gzip.GzipFile(os.path.join(HERE, "operators.json.gz"), "wb", mtime=0) as file:

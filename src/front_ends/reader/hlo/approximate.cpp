@@ -116,6 +116,7 @@ std::optional<Approximations::Wide> Approximations::unary(const std::string& op,
   if (op == "abs") return Wide{std::abs(v), e};
   if (op == "sine") return Wide{std::sin(v), e};
   if (op == "cosine") return Wide{std::cos(v), e};
+  if (op == "erf") return Wide{std::erf(v), 1.2L * e};  // a slope of 2 / sqrt(pi) at most
   if (op == "tanh") return Wide{std::tanh(v), e};
   if (op == "logistic") return Wide{1 / (1 + std::exp(-v)), e};
   if (op == "exponential") return Wide{std::exp(v), std::exp(high) * e};

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "reader/hlo/approximate.h"
+#include "reader/hlo/complex.h"
 #include "reader/hlo/cut_points.h"
 #include "reader/hlo/input_facts.h"
 #include "reader/hlo/lowering.h"
@@ -55,8 +56,8 @@ class Builder {
       : modelFile_(modelFile),
         planFile_(planFile),
         options_(options),
-        modelModule_(parse(modelText, modelFile)),
-        planModule_(parse(planText, planFile)) {
+        modelModule_(withoutComplex(parse(modelText, modelFile), modelFile)),
+        planModule_(withoutComplex(parse(planText, planFile), planFile)) {
     shared_.exactConstants = options.exactConstants;
     shared_.completeIndices = options.completeIndices;
     shared_.assumeInBounds = options.assumeInBounds;
@@ -81,8 +82,12 @@ class Builder {
     // What is computed of integers says on the way which of their values must be told apart. With
     // others than before the programs are lowered again; there are more each time.
     do {
-      lowerModel();
-      lowerPlan();
+      try {
+        lowerModel();
+        lowerPlan();
+      } catch (const Shared::MoreBits&) {
+        shared_.rangesChanged = true;
+      }
     } while (shared_.rangesChanged);
     checkPorts();
     addNumbers();

@@ -179,7 +179,18 @@ std::string Lowering::taken(const std::vector<std::string>& operands, const std:
   const std::string& x = operands.back();
   if (isValued(x))
     return graph.emit("einsum", operands, {{"equation", quotedJson(equation)}}, sizes);
-  // Each operand with all dimensions, those of the result first.
+  const auto [condition, value] = spread(operands, equation);
+  Sizes whole = sizesOf(value);
+  std::string y = onlyIf(condition, value, whole);
+  while (whole.size() > sizes.size()) {
+    whole.pop_back();
+    y = graph.emit("sum", {y}, {{"dim", std::to_string(whole.size())}}, whole);
+  }
+  return y;
+}
+
+std::pair<std::string, std::string> Lowering::spread(const std::vector<std::string>& operands,
+                                                     const std::string& equation) {
   const std::size_t arrow = equation.find("->");
   std::string all = equation.substr(arrow + 2);
   std::vector<std::string> own(1);
@@ -195,20 +206,15 @@ std::string Lowering::taken(const std::vector<std::string>& operands, const std:
   }
   Sizes whole;
   for (const char c : all) whole.push_back(extent.at(c));
-  const auto spread = [&](std::size_t k) {
+  const auto wide = [&](std::size_t k) {
     std::vector<int> to;
     for (const char c : all) to.push_back(own[k].find(c) == std::string::npos ? -1 : c);
     return arrange(operands[k], {own[k].begin(), own[k].end()}, to, whole);
   };
-  std::string condition = spread(0);
+  std::string condition = wide(0);
   for (std::size_t k = 1; k + 1 < operands.size(); ++k)
-    condition = binary("mul", condition, spread(k), whole);
-  std::string y = onlyIf(condition, spread(operands.size() - 1), whole);
-  while (whole.size() > sizes.size()) {
-    whole.pop_back();
-    y = graph.emit("sum", {y}, {{"dim", std::to_string(whole.size())}}, whole);
-  }
-  return y;
+    condition = binary("mul", condition, wide(k), whole);
+  return {condition, wide(operands.size() - 1)};
 }
 
 std::string Lowering::arrange(const std::string& name, const std::vector<int>& from,

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMostInstructions = 4'000'000;  // with loops unrolled
 constexpr int kMostCalls = 200;                       // inside each other
+constexpr std::int64_t kMostKeyElements = 64;
 
 std::string shortened(const std::string& text) {
   constexpr std::size_t kMost = 160;
@@ -97,6 +98,36 @@ std::string Lowering::binaryRegion(const Instruction& i, const Computation& c) c
   unsupported(i, "computation '" + c.name +
                      "' is none of add, multiply, maximum, minimum, and, "
                      "or of its two parameters");
+}
+
+// Of numbers it is that; the choice of a + b where a - b is none is for infinities.
+bool Lowering::addsExponentials(const Computation& c) {
+  std::function<std::string(const Instruction&, int)> text = [&](const Instruction& i,
+                                                                 int depth) -> std::string {
+    constexpr int kDeepest = 12;
+    if (depth > kDeepest) return "";
+    const auto operandText = [&](std::size_t k) {
+      return text(c.instructions[c.byName.at(i.operands[k].name)], depth + 1);
+    };
+    if (i.opcode == "parameter") return i.literal;
+    if (i.opcode == "copy" || (i.opcode == "convert" && isFloat(i.shape.type)))
+      return operandText(0);
+    const Attribute* direction = i.attribute("direction");
+    std::string made = i.opcode + (direction == nullptr ? "" : " " + direction->value) + "(";
+    for (std::size_t k = 0; k < i.operands.size(); ++k)
+      made += (k == 0 ? "" : ",") + operandText(k);
+    return made + ")";
+  };
+  const std::string found = text(c.instructions[c.root], 0);
+  for (const bool turned : {false, true}) {
+    const std::string both = turned ? "(1,0)" : "(0,1)", difference = "subtract" + both;
+    for (const std::string& sides : {std::string("(0,1)"), std::string("(1,0)")})
+      if (found == "select(compare NE(" + difference + "," + difference + "),add" + sides +
+                       ",add(maximum" + sides + ",log-plus-one(exponential(negate(abs(" +
+                       difference + "))))))")
+        return true;
+  }
+  return false;
 }
 
 void Lowering::run() {
@@ -185,6 +216,11 @@ Value Lowering::lowerComputation(const Computation& computation, std::vector<Val
         (!i.shape.tuple && frame.values.back().shape.sizes != i.shape.sizes))
       unsupported(i, "its shape is " + toText(i.shape) + ", but its operands make " +
                          toText(frame.values.back().shape));
+    if (made.kind == Value::Kind::kNode && isPredicate(made)) {
+      GraphTensor& t = graph.tensor(made.name);
+      t.least = std::max(t.least, 0.0);
+      t.greatest = std::min(t.greatest, 1.0);
+    }
     checkOverflow(i, frame.values.back());
     mark(i, metadata, name, frame.values.back());
   }
@@ -333,25 +369,47 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   return nodeValue(i.shape, i.shape.type == "pred" ? step(name) : name);
 }
 
-// A random generator's key, by its shape: pairs of 32 bits, or four of them. It is computed with
-// bit by bit, each element as a symbol, which must be the same element on each device.
+// A random generator's key, by its shape: pairs of 32 bits, or four of them; or what a key is made
+// of (Shared::asBits). It is computed with bit by bit, each element as a symbol, which must be the
+// same element on each device.
 std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) {
-  constexpr std::size_t kMostElements = 64;
-  if (shape.type != "u32" || shape.sizes.empty() ||
-      (shape.sizes.back() != 2 && shape.sizes != Sizes{4}))
-    return std::nullopt;
+  const bool pairs = shape.type == "u32" && !shape.sizes.empty() &&
+                     (shape.sizes.back() == 2 || shape.sizes == Sizes{4});
+  if (!pairs && !shared_.asBits.contains(number)) return std::nullopt;
   std::size_t count = 1;
   for (const std::int64_t n : shape.sizes) {
-    if (n > static_cast<std::int64_t>(kMostElements)) return std::nullopt;
+    if (n > kMostKeyElements) return std::nullopt;
     count *= static_cast<std::size_t>(n);
-    if (count > kMostElements) return std::nullopt;
+    if (count > kMostKeyElements) return std::nullopt;
   }
   if (grouping_ == nullptr) shared_.keys[number] = shape.sizes;
   const auto key = shared_.keys.find(number);
   if (key == shared_.keys.end() || key->second != shape.sizes) return std::nullopt;
   Table t{shape.sizes, shape.sizes, {}};
-  for (std::size_t e = 0; e < count; ++e) t.values.push_back(shared_.scalars.symbol(number, e));
+  for (std::size_t e = 0; e < count; ++e)
+    t.values.push_back(shared_.scalars.symbol(number, e, !pairs));
   return tableValue(shape, std::move(t));
+}
+
+// A counter that is folded into a key: an integer of few elements whose bits are combined, or which
+// is computed with together with those of a key. From then on it is one of the symbols in both
+// programs, everywhere: as a symbol it is every integer, too, so nothing is lost but that it cannot
+// be a position any more.
+void Lowering::askForBits(const std::string& opcode, const std::vector<Value>& x) {
+  static const std::set<std::string, std::less<>> kOfBits{
+      "and", "or", "xor", "not", "shift-left", "shift-right-logical", "shift-right-arithmetic"};
+  const bool combines = kOfBits.contains(opcode);
+  const bool withKey =
+      std::any_of(x.begin(), x.end(), [&](const Value& v) { return dependsOnBits(v); });
+  for (const Value& v : x) {
+    if (!v.isIndex() || !(withKey || (combines && isUnsigned(v.shape.type)))) continue;
+    const auto parameter = parameterOf_.find(v.index->base);
+    if (parameter == parameterOf_.end()) continue;
+    std::int64_t count = 1;
+    for (const std::int64_t size : sizesOf(v.index->base)) count *= size;
+    if (count > kMostKeyElements || !shared_.asBits.insert(parameter->second).second) continue;
+    throw Shared::MoreBits();
+  }
 }
 
 Value Lowering::lowerConstant(const Instruction& i) {

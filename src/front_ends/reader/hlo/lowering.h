@@ -21,6 +21,7 @@
 #include "reader/hlo/scalars.h"
 #include "reader/hlo/syntax.h"
 #include "reader/hlo/value.h"
+#include "reader/hlo/window.h"
 
 namespace shardproof::hlo {
 
@@ -66,8 +67,11 @@ struct Shared {
   std::set<std::pair<std::string, std::size_t>> mayOverflow;
   // FILE:LINE of calls of the host that have no results.
   std::set<std::pair<std::string, std::size_t>> hostCalls;
-  // Sizes of the model's parameters that are keys of random generators.
+  // Sizes of the model's parameters that are keys of random generators, and what else is computed
+  // with bit by bit: counters that a key is made of (`asBits`).
   std::map<std::size_t, Sizes> keys;
+  std::set<std::size_t> asBits;
+  struct MoreBits {};  // thrown where a parameter is found that is to be one of `asBits`
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
     std::string name;
@@ -228,6 +232,7 @@ class Lowering {
   Value lowerOpcode(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
   std::optional<Value> keyTable(std::size_t number, const Shape& shape);
+  void askForBits(const std::string& opcode, const std::vector<Value>& x);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
   Value lowerBranches(Frame& frame, const Instruction& i, const Value& which,
@@ -241,6 +246,8 @@ class Lowering {
   const Computation& called(const Instruction& i, std::string_view attribute) const;
   // "add", "maximum", ... of a computation that does this to its two parameters.
   std::string binaryRegion(const Instruction& i, const Computation& c) const;
+  // Whether it is log(exp(a) + exp(b)), as jax.numpy.logaddexp writes it.
+  static bool addsExponentials(const Computation& c);
   [[noreturn]] void unsupported(const Instruction& i, const std::string& what) const;
   const Value& operand(const Frame& frame, const Instruction& i, std::size_t k) const;
   std::vector<std::int64_t> dims(const Instruction& i, std::string_view attribute) const;
@@ -295,6 +302,7 @@ class Lowering {
   void hasNoValue(const std::string& base, const Pieces& none);
   // x, which has no value where the function `none` is 1.
   std::string dividedUnless(const std::string& x, const Value& none);
+  std::string rowsBetween(const std::string& base, std::int64_t low, std::int64_t high);
   // 1 where the function has the value 0, 1, ..., count - 1 along a new last dimension.
   std::string rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count);
 
@@ -350,11 +358,14 @@ class Lowering {
   std::optional<Value> lowerElementwise(const Frame& frame, const Instruction& i);
   Value elementwise(const Instruction& i, const std::string& opcode, const std::string& direction,
                     const std::vector<Value>& x);
+  std::optional<Value> ofBits(const std::string& opcode, const std::vector<Value>& x,
+                              const Shape& shape) const;
   // Of a tensor in pieces: on each piece. Of integers and conditions only.
   std::optional<Value> elementwiseParts(const Instruction& i, const std::string& opcode,
                                         const std::string& direction, const std::vector<Value>& x);
   std::optional<Value> elementwiseIndex(const std::string& opcode, const std::string& direction,
                                         const std::vector<Value>& x, const Shape& shape);
+  std::string saturated(const Value& x, const std::string& type);
   void refuseNarrow(const Instruction& i, const Value& x, const std::string& type);
   Value convertValue(const Instruction& i, const Value& x, const Shape& shape);
 
@@ -395,6 +406,7 @@ class Lowering {
   Value concatenateValues(const std::vector<Value>& x, const Shape& shape, std::size_t dim);
   Value padValue(const Instruction& i, const Value& x, const Value& value, const Shape& shape,
                  const std::vector<Sizes>& padding);
+  std::vector<Sizes> paddingOfPad(const Frame& frame, const Instruction& i) const;
   Value reverseValue(const Value& x, const Sizes& dims);
   Value updateValue(const Value& x, const Value& update, const Sizes& start, std::size_t from);
   Sizes startsOf(const Frame& frame, const Instruction& i, std::size_t first, const Sizes& sizes,
@@ -414,6 +426,8 @@ class Lowering {
   // --- lowering_windows.cpp ---
   Value lowerConvolution(const Frame& frame, const Instruction& i);
   Value lowerReduceWindow(const Frame& frame, const Instruction& i);
+  Value windowValue(const Instruction& i, const Value& x, const Value& start,
+                    const std::string& region, const std::vector<Window>& windows);
   Value lowerSelectAndScatter(const Frame& frame, const Instruction& i);
   friend class Convolution;
 
@@ -425,7 +439,7 @@ class Lowering {
   Value lowerGather(const Frame& frame, const Instruction& i);
   Value lowerScatter(const Frame& frame, const Instruction& i);
   Value scattered(const Frame& frame, const Instruction& i, const Value& target,
-                  const Value& updates, bool replaces);
+                  const Value& updates, const std::string& combined);
   Value indexValueOf(const Value& known);  // of a table
 
   // --- lowering_order.cpp: topk, sort, the greatest and its place ---
@@ -468,11 +482,21 @@ class Lowering {
   Value computedGather(const Instruction& i, const Value& table, const Coordinates& c,
                        const Sizes& offset, const Sizes& window);
   Value computedScatter(const Instruction& i, const Value& target, const Value& updates,
-                        const Coordinates& c, const Sizes& window, bool replaces);
+                        const Coordinates& c, const Sizes& window, const std::string& combined);
+  // Of operands as taken() has them: what is 1 where the last one is taken, and the last one, both
+  // with all dimensions, those of the result first.
+  std::pair<std::string, std::string> spread(const std::vector<std::string>& operands,
+                                             const std::string& equation);
+  std::string combinedScatter(const Instruction& i, const Value& target,
+                              const std::vector<std::string>& operands, const std::string& equation,
+                              const std::string& combined);
 
   // --- lowering_collectives.cpp ---
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
   bool alikeOnAll(const std::string& communication, const Value& x);
+  // Whether a value is the same on all devices whatever the input is, by what it is computed of.
+  bool isSameOnAll(const Value& v);
+  std::vector<std::uint32_t> sameDevices(const std::string& tensor);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
   // What every member's operand is known to be, which this one's is `in`.
   const Shared::Told& told(const std::string& communication, const std::string& in);
@@ -495,6 +519,9 @@ class Lowering {
     std::string places;  // of places that are counted from a start: without it
   };
   std::map<std::size_t, Gathered> gathered_;
+  // By the node of a communication the groups in which all devices meet.
+  std::map<std::size_t, std::vector<std::vector<std::int64_t>>> groupsOfNode_;
+  std::map<std::string, std::vector<std::uint32_t>> sameDevices_;
 
   const Module& module_;
   std::string file_;

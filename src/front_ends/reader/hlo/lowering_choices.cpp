@@ -83,6 +83,19 @@ Value Lowering::selectNode(const std::vector<Value>& x, const Shape& shape) {
     if (const auto condition = constantOn(x[0].index->base, x[0].index->pieces))
       return condition->isZero() ? x[2] : x[1];
   }
+  // Chosen where a number is infinite or none: never, wherever the condition has a value.
+  for (const bool first : {true, false}) {
+    const Value& never = x[first ? 1 : 2];
+    if (x[0].kind != Value::Kind::kNode || !never.isUniform() ||
+        s.kind(never.table->values[0]) == ScalarKind::kExpression ||
+        s.isRational(never.table->values[0]))
+      continue;
+    const double is = first ? 0 : 1;
+    const GraphTensor& condition = graph.tensor(x[0].name);
+    if (condition.least != is || condition.greatest != is) continue;
+    const std::string zero = first ? x[0].name : oneMinus(x[0].name);
+    return nodeValue(shape, binary("add", node(x[first ? 2 : 1]), zero, shape.sizes));
+  }
   const auto zeroTable = [&](const Value& v) {
     return v.isUniform() && s.is(v.table->values[0], 0);
   };
@@ -181,11 +194,21 @@ std::string Lowering::compareNode(const std::string& direction, const Value& x, 
                                   const Shape& shape) {
   const Scalars& s = shared_.scalars;
   const Sizes& sizes = shape.sizes;
-  if (y.isUniform() && y.table->values[0] == s.negativeInfinity()) {
-    // A number is above it; of minus infinity itself nothing is said.
-    const std::string number = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
-    return direction == "EQ" || direction == "LT" || direction == "LE" ? oneMinus(number) : number;
-  }
+  // What is so of every number: 1 of a number, or 0; of anything else nothing is said.
+  const auto certainly = [&](bool yes) {
+    std::string z = graph.emit("pow", {node(x)}, {{"scalar", "0"}}, sizes);
+    if (!yes) z = oneMinus(z);
+    graph.tensor(z).least = graph.tensor(z).greatest = yes ? 1 : 0;
+    return z;
+  };
+  const bool less = direction == "LT" || direction == "LE", equal = direction == "EQ";
+  if (y.isUniform() && y.table->values[0] == s.negativeInfinity())
+    return certainly(!equal && !less);
+  if (y.isUniform() && y.table->values[0] == s.infinity())
+    return certainly(less || direction == "NE");
+  const bool same = x.kind == Value::Kind::kNode && y.kind == x.kind && x.name == y.name;
+  if (same && isFloat(x.shape.type))
+    return certainly(equal || direction == "LE" || direction == "GE");
   const std::string a = node(x);
   const std::string b = compactNode(y);
   const auto above = [&] { return step(graph.emit("sub", {a, b}, {}, sizes)); };

@@ -5,6 +5,7 @@
 
 #include "reader/hlo/groups.h"
 #include "reader/hlo/lowering.h"
+#include "reader/hlo/mesh.h"
 #include "util/index.h"
 #include "util/union_find.h"
 
@@ -51,6 +52,73 @@ bool Lowering::alikeOnAll(const std::string& communication, const Value& x) {
     shared_.communicatedChanged = true;
   }
   return !it->second.empty();
+}
+
+// Devices with equal numbers hold the same elements, whatever the input is: an input by its
+// sharding; a node if its operands are the same and its attributes, too; what members of a group
+// receive if the groups' members hold the same in the same order. Only while all devices are
+// lowered at once, as others may run something else.
+std::vector<std::uint32_t> Lowering::sameDevices(const std::string& tensor) {
+  if (const auto known = sameDevices_.find(tensor); known != sameDevices_.end())
+    return known->second;
+  const std::size_t count = at(devices_.count);
+  std::vector<std::vector<std::string>> keys(count);
+  const GraphTensor& t = graph.tensor(tensor);
+  const auto number = [](std::uint32_t n) { return std::to_string(n); };
+  if (t.kind == "input") {
+    const auto port = std::find_if(parameters.begin(), parameters.end(), [&](const Port& p) {
+      return p.name == tensor || p.name + kAsNumber == tensor;
+    });
+    std::optional<Tiling> tiling;
+    if (port != parameters.end())
+      tiling = tilingOf(port->sharding.value_or(Sharding{}), t.sizes.size(), devices_.count);
+    for (std::size_t d = 0; d < count; ++d) {
+      // Of another input nothing is said.
+      if (!tiling) keys[d] = {std::to_string(d)};
+      else
+        for (const std::int64_t tile : tiling->tileOf[d]) keys[d].push_back(std::to_string(tile));
+    }
+  } else if (t.kind.empty()) {
+    const GraphNode& n = graph.nodes()[t.producer];
+    std::vector<std::vector<std::uint32_t>> in;
+    for (const std::string& x : n.in) in.push_back(sameDevices(x));
+    const auto own = [&](std::size_t d) {
+      std::vector<std::string> key;
+      for (const auto& x : in) key.push_back(number(x[d]));
+      return key;
+    };
+    const auto groups = groupsOfNode_.find(t.producer);
+    if (!n.communication.empty() && groups != groupsOfNode_.end()) {
+      const bool placed = n.op != "all_gather" && n.op != "all_reduce";
+      for (const std::vector<std::int64_t>& group : groups->second)
+        for (std::size_t k = 0; k < group.size(); ++k) {
+          std::vector<std::string>& key = keys[at(group[k])];
+          for (const std::int64_t d : group)
+            for (const std::string& x : own(at(d))) key.push_back(x);
+          if (placed) key.push_back("place " + std::to_string(k));
+        }
+    } else {
+      for (std::size_t d = 0; d < count; ++d) {
+        keys[d] = own(d);
+        if (!n.communication.empty()) keys[d].push_back("device " + std::to_string(d));
+        const auto different = n.ofDevice.find(static_cast<std::int64_t>(d));
+        if (different != n.ofDevice.end()) keys[d].push_back(textOf(different->second));
+      }
+    }
+  }
+  std::map<std::vector<std::string>, std::uint32_t> numbers;
+  std::vector<std::uint32_t> same;
+  for (std::vector<std::string>& key : keys)
+    same.push_back(
+        numbers.emplace(std::move(key), static_cast<std::uint32_t>(numbers.size())).first->second);
+  return sameDevices_[tensor] = same;
+}
+
+bool Lowering::isSameOnAll(const Value& v) {
+  if (devices_.candidates.size() != at(devices_.count)) return false;
+  sameDevices_.clear();  // names may have been given again
+  const std::vector<std::uint32_t> same = sameDevices(v.isIndex() ? v.index->base : node(v));
+  return std::all_of(same.begin(), same.end(), [](std::uint32_t n) { return n == 0; });
 }
 
 const Shared::Told& Lowering::told(const std::string& communication, const std::string& in) {
@@ -101,6 +169,7 @@ Value Lowering::communicated(const Frame& frame, const Instruction& i, const std
     const Shared::Told& known = told(communication[0].second, in);
     const NodeAttributes group(communication.begin() + 1, communication.end());
     y = graph.communicate(op, in, attributes, std::move(communication), sizes);
+    groupsOfNode_.insert_or_assign(graph.tensor(y).producer, groups);
     graph.tensor(y).known = known.known;
     graph.tensor(y).definedness = known.definedness;
     graph.tensor(y).positive = known.positive;
@@ -258,6 +327,7 @@ Value Lowering::permuted(const Frame& frame, const Instruction& i, const Value& 
   const Shared::Told& known = told(communication[0].second, in);
   const std::string gathered =
       graph.communicate("all_gather", view(in, one), {{"dim", "0"}}, std::move(communication), all);
+  groupsOfNode_.insert_or_assign(graph.tensor(gathered).producer, groups);
   graph.tensor(gathered).definedness = known.definedness;
   graph.tensor(gathered).positive = known.positive;
   if (source < 0) return zeros();

@@ -76,8 +76,11 @@ Value Lowering::lowerBranches(Frame& frame, const Instruction& i, const Value& w
         module_.computations[found->second], {operand(frame, i, named ? 2 - b : b + 1)},
         frame.path + i.name + "/" + std::to_string(b) + "/", frame.operation));
   }
-  if (communications() != before)
-    unsupported(i, "communication in a branch that depends on the input");
+  // Each device computes both branches, so the members of a group have to take the same one.
+  if (communications() != before && !isSameOnAll(which))
+    unsupported(i,
+                "communication in a branch that depends on the input, and not on all devices in "
+                "the same way");
   graph.begin(path_, graph.location());
   Value result = made.back();
   Instruction scalar = i;

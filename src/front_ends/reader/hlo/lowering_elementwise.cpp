@@ -81,6 +81,8 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
   const std::string& type = x[opcode == "select" ? 1 : 0].shape.type;
   if (std::all_of(x.begin(), x.end(), [](const Value& v) { return v.isKnown(); }))
     return applyKnown(shared_.scalars, shape, opcode, direction, type, x);
+  if (auto same = ofBits(opcode, x, shape)) return *same;
+  if (integerType(type)) askForBits(opcode, x);
   if (auto parts = elementwiseParts(i, opcode, direction, x)) return *parts;
   if (auto index = elementwiseIndex(opcode, direction, x, shape)) return *index;
   if (opcode == "compare") {
@@ -111,6 +113,36 @@ Value Lowering::elementwise(const Instruction& i, const std::string& opcode,
     return opaqueCall(i, "'" + opcode + "'", x, shape.sizes.size());
   }
   return nodeValue(shape, expand(*name, shape.sizes));
+}
+
+// All bits of an integer, or none, whatever it is.
+std::optional<Value> Lowering::ofBits(const std::string& opcode, const std::vector<Value>& x,
+                                      const Shape& shape) const {
+  const auto integer = integerType(shape.type);
+  if (!integer || x.size() != 2) return std::nullopt;
+  const auto number = [&](const Value& v) -> const Rational* {
+    return v.isUniform() && shared_.scalars.isRational(v.table->values[0])
+               ? &shared_.scalars.value(v.table->values[0])
+               : nullptr;
+  };
+  const Rational* const second = number(x[1]);
+  const bool right = opcode == "shift-right-logical";
+  if (second != nullptr && (right || opcode == "shift-left")) {
+    if (second->isZero()) return x[0];
+    if (!(*second < Rational(integer->bits)) && second->sign() > 0)
+      return tableValue(shape, uniformTable(shape.sizes, shared_.scalars.rational(0)));
+  }
+  if (opcode != "and" && opcode != "or" && opcode != "xor") return std::nullopt;
+  for (const std::size_t k : {std::size_t{0}, std::size_t{1}}) {
+    const Rational* const mask = number(x[k]);
+    if (mask == nullptr) continue;
+    const std::int64_t end = typeRange(*integer).second;
+    const bool all = integer->isSigned ? *mask == Rational(-1)
+                                       : integer->bits < 64 && *mask == Rational(end - 1);
+    if (mask->isZero()) return opcode == "and" ? x[k] : x[1 - k];
+    if (all && opcode == "and") return x[1 - k];
+  }
+  return std::nullopt;
 }
 
 std::optional<Value> Lowering::elementwiseParts(const Instruction& i, const std::string& opcode,
@@ -197,14 +229,28 @@ void Lowering::refuseNarrow(const Instruction& i, const Value& x, const std::str
         i, "a number made an integer of " + std::to_string(bits) + " bits, which it may not fit");
 }
 
+// A number made an integer that it does not fit becomes the greatest or the least of them, as XLA
+// computes it everywhere. Of 32 bits and more with a sign that is left out: numbers are not
+// expected there, and comparisons with them would be in the way of proofs.
+std::string Lowering::saturated(const Value& x, const std::string& type) {
+  std::string y = node(x);
+  const IntegerType integer = *integerType(type);
+  if (integer.isSigned && integer.bits >= kFewestBits) return y;
+  const auto [least, end] = typeRange(integer);
+  const GraphTensor& t = graph.tensor(y);
+  const bool below =
+      t.least<static_cast<double>(least), above = t.greatest> static_cast<double>(end - 1);
+  if (below) y = extremum(true, y, rationalNode(Rational(least), x.shape.sizes));
+  if (above) y = extremum(false, y, rationalNode(Rational(end - 1), x.shape.sizes));
+  return y;
+}
+
 Value Lowering::convertValue(const Instruction& i, const Value& x, const Shape& shape) {
   const std::string &from = x.shape.type, &to = shape.type;
   if (x.isKnown()) return applyKnown(shared_.scalars, shape, "convert", to, from, {x});
   const bool toInteger = integerType(to).has_value();
   if (isFloat(from) && toInteger) {
-    if (isUnsigned(to)) unsupported(i, "a number made an unsigned integer by cutting it off");
-    refuseNarrow(i, x, to);
-    return nodeValue(shape, graph.emit("trunc", {node(x)}, {}, shape.sizes));
+    return nodeValue(shape, graph.emit("trunc", {saturated(x, to)}, {}, shape.sizes));
   }
   if (to == "pred" && from != "pred") {
     Shape same = x.shape;

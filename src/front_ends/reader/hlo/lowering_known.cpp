@@ -38,6 +38,47 @@ Sizes withoutLeadingOnes(const Sizes& sizes) {
   return Sizes(sizes.begin() + static_cast<std::ptrdiff_t>(first), sizes.end());
 }
 
+// The sizes that a box of a table of sizes `whole` may have that holds the numbers of a table of
+// sizes `own` in the same order: the same ones, with other dimensions of size 1, or of consecutive
+// numbers.
+std::vector<Sizes> boxSizes(const Sizes& own, const Sizes& whole) {
+  constexpr std::size_t kMostBoxes = 64;
+  std::vector<Sizes> found;
+  if (own.size() == whole.size()) found.push_back(own);
+  Sizes larger;
+  std::int64_t count = 1;
+  for (const std::int64_t n : own) {
+    if (n > 1) larger.push_back(n);
+    count *= n;
+  }
+  // One by one, the dimensions along which it differs take their places.
+  std::vector<std::pair<Sizes, std::size_t>> open{{Sizes(), 0}};
+  while (!open.empty() && found.size() < kMostBoxes) {
+    const auto [sizes, used] = std::move(open.back());
+    open.pop_back();
+    const std::size_t d = sizes.size();
+    if (d == whole.size()) {
+      if (used == larger.size()) found.push_back(sizes);
+      continue;
+    }
+    const auto with = [&](std::int64_t size, std::size_t next) {
+      Sizes more = sizes;
+      more.push_back(size);
+      open.emplace_back(std::move(more), next);
+    };
+    if (whole.size() - d > larger.size() - used) with(1, used);
+    if (used < larger.size() && larger[used] <= whole[d]) with(larger[used], used + 1);
+  }
+  Sizes stretch(whole.size(), 1);
+  for (std::size_t d = whole.size(); d-- > 0 && count > 1;) {
+    stretch[d] = std::min(count, whole[d]);
+    if (count % stretch[d] != 0) return found;
+    count /= stretch[d];
+  }
+  if (count == 1) found.push_back(std::move(stretch));
+  return found;
+}
+
 }  // namespace
 
 // Numbers that are no rationals are unknowns of the model: what is proved for all of them holds for
@@ -50,56 +91,55 @@ std::string Lowering::unknownTable(const Value& known) {
   const Value own = mapTablesOf(known, sizes, [&](const Table& t) {
     return Table{sizes, t.extent, t.values};
   });
-  const auto boxAt = [&](const Table& u, const Table& t, const Sizes& offset) {
+  const auto boxAt = [](const Table& u, const Table& t, const Sizes& box, const Sizes& offset) {
     for (std::size_t k = 0; k < t.values.size(); ++k) {
       std::int64_t rest = static_cast<std::int64_t>(k), place = 0, stride = 1;
-      for (std::size_t d = sizes.size(); d-- > 0;) {
-        place += (rest % sizes[d] + offset[d]) * stride;
-        rest /= sizes[d];
+      for (std::size_t d = box.size(); d-- > 0;) {
+        place += (rest % box[d] + offset[d]) * stride;
+        rest /= box[d];
         stride *= u.sizes[d];
       }
       if (u.values[at(place)] != t.values[k]) return false;
     }
     return true;
   };
-  const auto boxIn = [&](const Value& whole) -> std::optional<Sizes> {
-    if (!whole.isTable() || !own.isTable()) return boxOf(own, whole);
+  const auto boxIn = [&](const Value& whole, const Sizes& box) -> std::optional<Sizes> {
+    if (!whole.isTable() || !own.isTable()) return box == sizes ? boxOf(own, whole) : std::nullopt;
     const Table &u = *whole.table, &t = *own.table;
     for (std::size_t first = 0; first < u.values.size(); ++first) {
       if (u.values[first] != t.values[0]) continue;
-      Sizes offset(sizes.size());
+      Sizes offset(box.size());
       std::int64_t rest = static_cast<std::int64_t>(first);
       bool fits = true;
-      for (std::size_t d = sizes.size(); d-- > 0;) {
+      for (std::size_t d = box.size(); d-- > 0;) {
         offset[d] = rest % u.sizes[d];
         rest /= u.sizes[d];
-        fits = fits && offset[d] + sizes[d] <= u.sizes[d];
+        fits = fits && offset[d] + box[d] <= u.sizes[d];
       }
-      if (fits && boxAt(u, t, offset)) return offset;
+      if (fits && boxAt(u, t, box, offset)) return offset;
     }
     return std::nullopt;
   };
-  const auto use = [&](std::size_t unknown, const Sizes& offset) {
+  const auto use = [&](std::size_t unknown, const Sizes& offset, const Sizes& part) {
     if (grouping_ == nullptr) {
       // In the model it is the tensor itself.
       const Shared::Unknown& u = unknowns[unknown];
       if (!graph.has(u.name)) graph.input(u.name, u.content.shape.sizes, false, "float32");
       std::string box = u.name;
-      for (std::size_t d = 0; d < sizes.size(); ++d)
-        box = sliceDim(box, d, offset[d], offset[d] + sizes[d]);
-      return box;
+      for (std::size_t d = 0; d < part.size(); ++d)
+        box = sliceDim(box, d, offset[d], offset[d] + part[d]);
+      return view(box, sizes);
     }
     const std::string name = graph.fresh("table " + path_);
-    graph.input(name, sizes, false, "float32");
+    graph.input(name, part, false, "float32");
     localUnknowns.push_back({name, unknown, offset});
-    return name;
+    return view(name, sizes);
   };
-  for (std::size_t u = 0; u < unknowns.size(); ++u) {
-    if (unknowns[u].content.shape.sizes.size() != sizes.size()) continue;
-    if (const auto offset = boxIn(unknowns[u].content)) return use(u, *offset);
-  }
+  for (std::size_t u = 0; u < unknowns.size(); ++u)
+    for (const Sizes& part : boxSizes(sizes, unknowns[u].content.shape.sizes))
+      if (const auto offset = boxIn(unknowns[u].content, part)) return use(u, *offset, part);
   unknowns.push_back({"table." + std::to_string(unknowns.size()), own});
-  return use(unknowns.size() - 1, Sizes(sizes.size(), 0));
+  return use(unknowns.size() - 1, Sizes(sizes.size(), 0), sizes);
 }
 
 // The entries of a causal mask: 0 where column <= row + shift, else minus infinity. Of the result

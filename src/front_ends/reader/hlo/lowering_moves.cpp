@@ -30,6 +30,24 @@ Sizes Lowering::startsOf(const Frame& frame, const Instruction& i, std::size_t f
   return starts;
 }
 
+// Of each dimension: before, after, between.
+std::vector<Sizes> Lowering::paddingOfPad(const Frame& frame, const Instruction& i) const {
+  const Attribute* a = i.attribute("padding");
+  if (a == nullptr) unsupported(i, "no attribute 'padding'");
+  Cursor c(a->value, file_, a->place);
+  std::vector<Sizes> padding;
+  do {
+    Sizes p{c.integer("the padding before")};
+    c.take("_");
+    p.push_back(c.integer("the padding after"));
+    p.push_back(c.tryTake("_") ? c.integer("the padding between") : 0);
+    padding.push_back(std::move(p));
+  } while (c.tryTake("x"));
+  if (padding.size() != operand(frame, i, 0).shape.sizes.size())
+    unsupported(i, "a padding of other dimensions");
+  return padding;
+}
+
 std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction& i) {
   const std::string& op = i.opcode;
   const Shape& shape = i.shape;
@@ -129,20 +147,9 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
   }
   if (op == "reverse") return reverseValue(operand(frame, i, 0), dims(i, "dimensions"));
   if (op == "pad") {
-    const Attribute* a = i.attribute("padding");
-    if (a == nullptr) unsupported(i, "no attribute 'padding'");
-    Cursor c(a->value, file_, a->place);
-    std::vector<Sizes> padding;
-    Sizes sizes;
+    const std::vector<Sizes> padding = paddingOfPad(frame, i);
     const Sizes& from = operand(frame, i, 0).shape.sizes;
-    do {
-      Sizes p{c.integer("the padding before")};
-      c.take("_");
-      p.push_back(c.integer("the padding after"));
-      p.push_back(c.tryTake("_") ? c.integer("the padding between") : 0);
-      padding.push_back(std::move(p));
-    } while (c.tryTake("x"));
-    if (padding.size() != from.size()) unsupported(i, "a padding of other dimensions");
+    Sizes sizes;
     for (std::size_t d = 0; d < from.size(); ++d)
       sizes.push_back(from[d] + padding[d][0] + padding[d][1] +
                       std::max<std::int64_t>(from[d] - 1, 0) * padding[d][2]);

@@ -249,7 +249,9 @@ Value Lowering::computedGather(const Instruction& i, const Value& table, const C
 }
 
 Value Lowering::computedScatter(const Instruction& i, const Value& target, const Value& updates,
-                                const Coordinates& c, const Sizes& window, bool replaces) {
+                                const Coordinates& c, const Sizes& window,
+                                const std::string& combined) {
+  const bool replaces = combined.empty();
   const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
   std::int64_t count = 1;
   for (const std::int64_t n : c.indexSizes) count *= n;
@@ -294,6 +296,11 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
     all.push_back(what);
     return taken(all, equation + whole + "->" + result, sizes);
   };
+  if (!replaces && combined != "add") {
+    operands.push_back(node(updates));
+    return nodeValue(
+        i.shape, combinedScatter(i, target, operands, equation + whole + "->" + result, combined));
+  }
   const std::string added = summed(node(updates));
   const bool zero = target.isUniform() && shared_.scalars.is(target.table->values[0], 0);
   if (zero) return nodeValue(i.shape, added);
@@ -303,6 +310,63 @@ Value Lowering::computedScatter(const Instruction& i, const Value& target, const
     old = unless(covered, old, sizes);
   }
   return nodeValue(i.shape, binary("add", old, added, sizes));
+}
+
+// The greatest or least of the element and of all updates of it, or their product. An update that
+// is another element's counts as minus infinity, or as 1. Each update is compared with each
+// element: so it does not matter whether indices are equal, or in which order updates are made.
+std::string Lowering::combinedScatter(const Instruction& i, const Value& target,
+                                      const std::vector<std::string>& operands,
+                                      const std::string& equation, const std::string& combined) {
+  constexpr std::int64_t kMostFactors = 64;
+  const Sizes& sizes = target.shape.sizes;
+  if (operands.size() < 2) unsupported(i, "a scatter without coordinates");
+  const auto [condition, update] = spread(operands, equation);
+  const Sizes whole = sizesOf(update);
+  Sizes trailing;
+  std::int64_t count = 1;
+  for (std::size_t d = sizes.size(); d < whole.size(); ++d) {
+    trailing.push_back(static_cast<std::int64_t>(d));
+    count *= whole[d];
+  }
+  if (combined == "multiply") {
+    if (count > kMostFactors)
+      unsupported(i, "more than " + std::to_string(kMostFactors) +
+                         " updates that are multiplied at indices that may be equal");
+    const std::string ones = graph.constant(whole, false, "1", Known::kPositive);
+    Sizes flat = sizes;
+    flat.push_back(count);
+    const std::string factors = view(either(condition, update, ones, whole), flat);
+    std::string product = node(target);
+    for (std::int64_t k = 0; k < count; ++k)
+      product =
+          binary("mul", product, view(sliceDim(factors, sizes.size(), k, k + 1), sizes), sizes);
+    return product;
+  }
+  const bool maximum = combined == "maximum";
+  const auto turned = [&](const std::string& x) {
+    const Sizes own = sizesOf(x);
+    return maximum ? x : graph.emit("neg", {x}, {}, own);
+  };
+  const std::string mine = turned(update);
+  const auto along = [&](const char* op, const std::string& x) {
+    return trailing.empty() ? x : graph.emit(op, {x}, {{"dim", listJson(trailing)}}, sizes);
+  };
+  Sizes ones = sizes;
+  ones.resize(whole.size(), 1);
+  const ScalarId none = maximum ? shared_.scalars.negativeInfinity() : shared_.scalars.infinity();
+  if (!target.isUniform() || target.table->values[0] != none) {
+    // The element itself stands for updates of others.
+    const std::string old = turned(node(target));
+    const std::string masked = either(condition, mine, expand(view(old, ones), whole), whole);
+    return turned(extremum(true, old, along("amax", masked)));
+  }
+  // The least update stands for those of others. An element that has none is infinite, which is no
+  // number: it is divided by 0.
+  const std::string least = expand(view(along("amin", mine), ones), whole);
+  const std::string most = along("amax", either(condition, mine, least, whole));
+  const std::string some = along("amax", condition);
+  return turned(binary("div", most, some, sizes));
 }
 
 }  // namespace shardproof::hlo

@@ -54,25 +54,27 @@ Value Lowering::lowerScatter(const Frame& frame, const Instruction& i) {
   const std::string combined = replaces ? "" : binaryRegion(i, region);
   const Value &target = operand(frame, i, 0), &updates = operand(frame, i, 2);
   if (combined == "multiply" && isFloat(i.shape.type)) {
-    // Each element is multiplied by one update at most: by 1 plus what is added of update - 1.
+    // Where indices are unique each element is multiplied by one update at most: by 1 plus what is
+    // added of update - 1.
     const Attribute* unique = i.attribute("unique_indices");
     if (unique == nullptr || unique->value != "true")
-      unsupported(i, "a scatter that multiplies at indices that may be equal");
+      return scattered(frame, i, target, updates, combined);
     const Value less = nodeValue(updates.shape, scalarOp("add", node(updates), Rational(-1)));
     const Value ones =
         tableValue(target.shape, uniformTable(target.shape.sizes, shared_.scalars.rational(1)));
-    const Value factor = scattered(frame, i, ones, less, false);
+    const Value factor = scattered(frame, i, ones, less, "add");
     return nodeValue(i.shape, binary("mul", node(target), node(factor), i.shape.sizes));
   }
-  if (!replaces && combined != "add")
-    unsupported(i, "a scatter that neither adds, multiplies nor replaces");
-  return scattered(frame, i, target, updates, replaces);
+  static const std::set<std::string, std::less<>> kCombined{"", "add", "maximum", "minimum"};
+  if (!kCombined.contains(combined) || (isPredicate(target) && !replaces))
+    unsupported(i, "a scatter by '" + combined + "' of " + toText(target.shape));
+  return scattered(frame, i, target, updates, combined);
 }
 
-// Rows of `updates` added to the rows of the target that the indices name; those out of bounds are
-// left out.
+// Rows of `updates` added to (or combined otherwise with; "": put in the place of) the rows of the
+// target that the indices name; those out of bounds are left out.
 Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value& target,
-                          const Value& updates, bool replaces) {
+                          const Value& updates, const std::string& combined) {
   const Sizes &sizes = target.shape.sizes, &own = updates.shape.sizes;
   const Sizes window = dims(i, "update_window_dims");
   const Coordinates coordinates =
@@ -88,8 +90,8 @@ Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value&
         return shared_.scalars.isRational(v) && shared_.scalars.value(v).sign() < 0;
       });
   const bool simple =
-      !replaces && map.size() == 1 && inserted == map && (named.isIndex() || counted);
-  if (!simple) return computedScatter(i, target, updates, coordinates, window, replaces);
+      combined == "add" && map.size() == 1 && inserted == map && (named.isIndex() || counted);
+  if (!simple) return computedScatter(i, target, updates, coordinates, window, combined);
   expectShape(i, sizes);
   const std::size_t axis = at(map[0]);
   if (axis >= sizes.size()) unsupported(i, "a dimension that is not there");
@@ -164,14 +166,13 @@ Value Lowering::scattered(const Frame& frame, const Instruction& i, const Value&
   }
   std::string total;
   const auto add = [&](const LookupPiece& p, const std::string& added) {
-    const std::int64_t shift = shiftOf(f.base), from = p.low, to = p.high;
+    const std::int64_t from = p.low, to = p.high;
     const bool moving = p.kind == LookupPiece::Kind::kMoving;
-    if (moving && from + shift < 0) unsupported(i, "an index that may be negative");
     std::string part;
     if (moving) {
       Sizes rows = sizes;
       rows[axis] = to - from;
-      const std::string hot = oneHot(f.base, from, to);
+      const std::string hot = rowsBetween(f.base, from, to);
       const std::string text = baseText + row + "," + updateText + "->" + result;
       part = taken({hot, added}, text, rows);
       const std::int64_t first = from + p.offset;

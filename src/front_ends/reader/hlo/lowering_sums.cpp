@@ -87,6 +87,12 @@ Value Lowering::lowerReduce(const Frame& frame, const Instruction& i) {
   if (sizes.size() + reduced.size() != x.shape.sizes.size())
     unsupported(i, "dimensions that are not there, or twice");
   expectShape(i, sizes);
+  if (addsExponentials(called(i, "to_apply")) && !reduced.empty()) {
+    if (!start.isUniform() || start.table->values[0] != shared_.scalars.negativeInfinity())
+      unsupported(i, "a first value that is not minus infinity");
+    return nodeValue(
+        i.shape, graph.emit("logsumexp", {node(x)}, {{"dim", listJson(reduced)}}, i.shape.sizes));
+  }
   return reduceValue(i, x, start, binaryRegion(i, called(i, "to_apply")), reduced, i.shape);
 }
 

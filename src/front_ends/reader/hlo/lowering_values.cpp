@@ -9,6 +9,7 @@
 namespace shardproof::hlo {
 namespace {
 
+constexpr std::int64_t kMostCompared = 4096;                 // negative values of an index
 constexpr std::int64_t kMostListed = std::int64_t{1} << 24;  // values of an index
 
 }  // namespace
@@ -407,6 +408,17 @@ std::string Lowering::between(const std::string& base, std::int64_t low, std::in
   return result;
 }
 
+// The same as oneHot() of values that may be negative, which only results of functions of which
+// nothing is known are: they are compared as numbers.
+std::string Lowering::rowsBetween(const std::string& base, std::int64_t low, std::int64_t high) {
+  if (low + shiftOf(base) >= 0) return oneHot(base, low, high);
+  if (high - low > kMostCompared || !resultTypes_.contains(base))
+    throw std::invalid_argument("an index that may be negative");
+  const std::string x = scalarOp("add", asNumber(base), Rational(-low));
+  const Sizes own = sizesOf(base);
+  return positionRows(nodeValue({"s32", own, {}, false}, x), high - low, false);
+}
+
 std::string Lowering::rowsOf(const std::string& base, const Pieces& pieces, std::int64_t count) {
   const auto rows = rowPieces(pieces, count);
   if (!rows)
@@ -432,8 +444,7 @@ std::string Lowering::rowsOf(const std::string& base, const Pieces& pieces, std:
   for (const LookupPiece& p : found) {
     std::string part;
     if (p.kind == LookupPiece::Kind::kMoving) {
-      if (p.low + shiftOf(base) < 0) throw std::invalid_argument("an index that may be negative");
-      part = oneHot(base, p.low, p.high);
+      part = rowsBetween(base, p.low, p.high);
       part = padDim(part, own.size(), p.low + p.offset, count - p.high - p.offset);
     } else {
       part = padDim(view(indicator(base, p.low, p.high), ones), own.size(), p.offset,

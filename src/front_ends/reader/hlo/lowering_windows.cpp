@@ -174,8 +174,23 @@ Value Lowering::lowerReduceWindow(const Frame& frame, const Instruction& i) {
   const Attribute* window = i.attribute("window");
   if (window == nullptr) unsupported(i, "no attribute 'window'");
   const std::vector<Window> windows = parseWindow(*window, file_);
-  const Value &x = operand(frame, i, 0), &start = operand(frame, i, 1);
-  const std::string region = binaryRegion(i, called(i, "to_apply"));
+  const Computation& combines = called(i, "to_apply");
+  const Scalars& s = shared_.scalars;
+  const Value& given = operand(frame, i, 0);
+  if (addsExponentials(combines)) {
+    const Value& first = operand(frame, i, 1);
+    if (!first.isUniform() || first.table->values[0] != s.negativeInfinity())
+      unsupported(i, "a first value that is not minus infinity");
+    const std::string exponentials = graph.emit("exp", {node(given)}, {}, given.shape.sizes);
+    const Value zero = tableValue(first.shape, uniformTable({}, shared_.scalars.rational(0)));
+    const Value sum = windowValue(i, nodeValue(given.shape, exponentials), zero, "add", windows);
+    return nodeValue(i.shape, graph.emit("log", {node(sum)}, {}, i.shape.sizes));
+  }
+  return windowValue(i, given, operand(frame, i, 1), binaryRegion(i, combines), windows);
+}
+
+Value Lowering::windowValue(const Instruction& i, const Value& x, const Value& start,
+                            const std::string& region, const std::vector<Window>& windows) {
   const std::size_t n = x.shape.sizes.size();
   if (windows.size() != n) unsupported(i, "a window of other dimensions than its operand");
   // How often any other counts is not defined.
@@ -215,19 +230,50 @@ Value Lowering::lowerReduceWindow(const Frame& frame, const Instruction& i) {
   return *total;
 }
 
+namespace {
+
+// Consecutive places of a window along one dimension that have the same positions within the
+// operand: [begin, end), positions [low, high).
+struct Block {
+  std::int64_t begin = 0, end = 0, low = 0, high = 0;
+};
+
+std::vector<Block> blocksOf(const Window& w, std::int64_t size, std::int64_t places) {
+  std::vector<Block> blocks;
+  for (std::int64_t p = 0; p < places; ++p) {
+    const std::int64_t first = p * w.stride - w.low, low = std::max<std::int64_t>(0, -first),
+                       high = std::min(w.size, size - first);
+    if (!blocks.empty() && blocks.back().low == low && blocks.back().high == high)
+      ++blocks.back().end;
+    else blocks.push_back({p, p + 1, low, high});
+  }
+  return blocks;
+}
+
+// Goes through all combinations of numbers below these.
+bool next(Sizes& number, const Sizes& below) {
+  for (std::size_t d = number.size(); d-- > 0;) {
+    if (++number[d] < below[d]) return true;
+    number[d] = 0;
+  }
+  return false;
+}
+
+}  // namespace
+
 // At each place of the window its greatest element, of equal ones the first, gets what the source
-// has for that place: topk of 1 says which it is.
+// has for that place: topk of 1 says which it is. Positions outside of the operand are none of the
+// window's, so places near an edge choose among fewer and are treated for themselves.
 Value Lowering::lowerSelectAndScatter(const Frame& frame, const Instruction& i) {
   if (i.operands.size() != 3) unsupported(i, "another number of operands, expected 3");
   const Attribute* window = i.attribute("window");
   if (window == nullptr) unsupported(i, "no attribute 'window'");
-  const std::vector<Window> windows = parseWindow(*window, file_);
-  const Value &x = operand(frame, i, 0), &source = operand(frame, i, 1),
+  std::vector<Window> windows = parseWindow(*window, file_);
+  const Value &given = operand(frame, i, 0), &source = operand(frame, i, 1),
               &start = operand(frame, i, 2);
-  const Sizes& sizes = x.shape.sizes;
-  const std::size_t n = sizes.size();
+  const std::size_t n = given.shape.sizes.size();
   if (windows.size() != n) unsupported(i, "a window of other dimensions than its operand");
-  expectShape(i, sizes);
+  expectShape(i, given.shape.sizes);
   if (binaryRegion(i, called(i, "scatter")) != "add")
     unsupported(i, "a computation 'scatter' that is not the sum of its parameters");
   if (!start.isUniform() || !shared_.scalars.is(start.table->values[0], 0))
@@ -243,54 +289,99 @@ Value Lowering::lowerSelectAndScatter(const Frame& frame, const Instruction& i) 
   if (root.opcode != "compare" || direction == nullptr || !isParameter(0) || !isParameter(1) ||
       (direction->value != "GE" && direction->value != "LE"))
     unsupported(i, "a computation 'select' that is none of >=, <= of its two parameters");
-  Sizes places;
+  const bool greatest = direction->value == "GE";
+  // What is put around it and never chosen, minus infinity, is around the window as well.
+  std::vector<Sizes> around(n, Sizes{0, 0, 0});
+  const Value* x = &given;
+  const Instruction& made =
+      frame.computation->instructions[frame.computation->byName.at(i.operands[0].name)];
+  if (greatest && made.opcode == "pad") {
+    const Value& fill = operand(frame, made, 1);
+    const std::vector<Sizes> padding = paddingOfPad(frame, made);
+    const bool outside = std::all_of(padding.begin(), padding.end(), [](const Sizes& p) {
+      return p[0] >= 0 && p[1] >= 0 && p[2] == 0;
+    });
+    if (outside && fill.isUniform() &&
+        fill.table->values[0] == shared_.scalars.negativeInfinity()) {
+      around = padding;
+      x = &operand(frame, made, 0);
+    }
+  }
+  const Sizes& sizes = x->shape.sizes;
+  Sizes places, blockCounts;
+  std::vector<std::vector<Block>> blocks;
   std::int64_t terms = 1;
   for (std::size_t d = 0; d < n; ++d) {
-    const Window& w = windows[d];
-    if (w.reversed || w.low != 0 || w.high != 0 || w.baseDilation != 1 || w.dilation != 1)
-      unsupported(i, "a window with padding or gaps");
+    Window& w = windows[d];
+    if (w.reversed || w.baseDilation != 1 || w.dilation != 1) unsupported(i, "a window with gaps");
+    w.low += around[d][0];
+    w.high += around[d][1];
     places.push_back(w.places(sizes[d]));
     if (places.back() < 1) unsupported(i, "a window that has no place");
-    terms = terms > kMostTerms ? terms : terms * w.size;
+    blocks.push_back(blocksOf(w, sizes[d], places.back()));
+    std::int64_t positions = 0;
+    for (const Block& b : blocks.back()) {
+      if (b.low >= b.high) unsupported(i, "a window that is outside of the operand");
+      positions += b.high - b.low;
+    }
+    blockCounts.push_back(static_cast<std::int64_t>(blocks.back().size()));
+    terms = terms > kMostTerms ? terms : terms * positions;
   }
   if (terms > kMostTerms)
     unsupported(i, "a window of more than " + std::to_string(kMostTerms) + " positions");
   if (source.shape.sizes != places) unsupported(i, "a source of other sizes than there are places");
-  const std::string from = node(x);
-  Sizes one = places, wide = places;
-  one.push_back(1);
-  wide.push_back(terms);
-  std::vector<Sizes> positions;
-  std::vector<std::string> pieces;
-  Sizes position(n, 0);
-  for (std::int64_t k = 0; k < terms; ++k) {
-    std::string piece = from;
-    for (std::size_t d = 0; d < n; ++d)
-      piece = sliceDim(piece, d, position[d], position[d] + (places[d] - 1) * windows[d].stride + 1,
-                       windows[d].stride);
-    pieces.push_back(view(piece, one));
-    positions.push_back(position);
-    for (std::size_t d = n; d-- > 0 && ++position[d] == windows[d].size;) position[d] = 0;
-  }
-  const std::string chosen = ordered(cat(pieces, n), n, 1, direction->value == "GE").second;
-  const std::string rows = view(oneHot(chosen, 0, terms), wide);
-  const std::string parts = onlyIf(rows, view(node(source), one), wide);
+  const std::string from = node(*x), passed = node(source);
+  const Value zero = tableValue({}, uniformTable({}, shared_.scalars.rational(0)));
   std::string total;
-  for (std::int64_t k = 0; k < terms; ++k) {
-    const Sizes& offset = positions[at(k)];
-    std::vector<Sizes> padding;
+  Sizes which(n, 0);
+  do {
+    Sizes own, counts;  // places and positions of this block
+    std::string mine = passed;
     for (std::size_t d = 0; d < n; ++d) {
-      const std::int64_t reach = offset[d] + (places[d] - 1) * windows[d].stride + 1;
-      padding.push_back({offset[d], sizes[d] - reach, windows[d].stride - 1});
+      const Block& b = blocks[d][at(which[d])];
+      own.push_back(b.end - b.begin);
+      counts.push_back(b.high - b.low);
+      mine = sliceDim(mine, d, b.begin, b.end);
     }
-    Shape small = i.shape;
-    small.sizes = places;
-    const Value part = nodeValue(small, view(sliceDim(parts, n, k, k + 1), places));
-    const Value zero = tableValue({}, uniformTable({}, shared_.scalars.rational(0)));
-    const std::string placed = node(padValue(i, part, zero, i.shape, padding));
-    total = total.empty() ? placed : binary("add", total, placed, sizes);
-  }
-  return nodeValue(i.shape, total);
+    // Where position `offset` of the first place is.
+    const auto first = [&](std::size_t d, std::int64_t offset) {
+      const Block& b = blocks[d][at(which[d])];
+      return b.begin * windows[d].stride - windows[d].low + b.low + offset;
+    };
+    Sizes one = own, wide = own, offset(n, 0);
+    one.push_back(1);
+    std::vector<std::string> pieces;
+    do {
+      std::string piece = from;
+      for (std::size_t d = 0; d < n; ++d) {
+        const std::int64_t low = first(d, offset[d]), stride = windows[d].stride;
+        piece = sliceDim(piece, d, low, low + (own[d] - 1) * stride + 1, stride);
+      }
+      pieces.push_back(view(piece, one));
+    } while (next(offset, counts));
+    const std::int64_t count = static_cast<std::int64_t>(pieces.size());
+    wide.push_back(count);
+    const std::string chosen = ordered(cat(pieces, n), n, 1, greatest).second;
+    const std::string rows = view(oneHot(chosen, 0, count), wide);
+    const std::string parts = onlyIf(rows, view(mine, one), wide);
+    Shape small = i.shape, whole = i.shape;
+    small.sizes = own;
+    whole.sizes = sizes;
+    for (std::int64_t k = 0; k < count; ++k) {
+      std::vector<Sizes> padding;
+      for (std::size_t d = 0; d < n; ++d) {
+        const std::int64_t low = first(d, offset[d]), stride = windows[d].stride;
+        padding.push_back({low, sizes[d] - low - (own[d] - 1) * stride - 1, stride - 1});
+      }
+      const Value part = nodeValue(small, view(sliceDim(parts, n, k, k + 1), own));
+      const std::string placed = node(padValue(i, part, zero, whole, padding));
+      total = total.empty() ? placed : binary("add", total, placed, sizes);
+      next(offset, counts);
+    }
+  } while (next(which, blockCounts));
+  Shape inner = i.shape;
+  inner.sizes = sizes;
+  return padValue(i, nodeValue(inner, total), zero, i.shape, around);
 }
 
 }  // namespace shardproof::hlo

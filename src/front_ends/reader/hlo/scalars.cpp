@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -245,6 +246,20 @@ std::optional<ScalarId> Scalars::withInfinity(std::string_view opcode,
   return nan();
 }
 
+// A number that is no rational with 0 or 1. A product with 0 is 0 where the other is a number.
+std::optional<ScalarId> Scalars::withUnit(std::string_view opcode, std::span<const ScalarId> x) {
+  if (x.size() != 2) return std::nullopt;
+  const bool commutes = opcode == "add" || opcode == "multiply";
+  const std::int64_t unit = opcode == "multiply" || opcode == "divide" ? 1 : 0;
+  if (commutes || opcode == "subtract" || opcode == "divide") {
+    if (is(x[1], unit)) return x[0];
+    if (commutes && is(x[0], unit)) return x[1];
+  }
+  if (opcode != "multiply" || (!is(x[0], 0) && !is(x[1], 0))) return std::nullopt;
+  if (!Approximations(*this).of(is(x[0], 0) ? x[1] : x[0])) return std::nullopt;
+  return rational(0);
+}
+
 ScalarId Scalars::bitwise(std::string_view opcode, const IntegerType& type,
                           std::span<const ScalarId> x) {
   const std::uint64_t mask =
@@ -323,6 +338,7 @@ ScalarId Scalars::apply(std::string_view opcode, std::string_view direction, std
   }
   if (const auto result = exact(opcode, x)) return *result;
   if (const auto result = withInfinity(opcode, x)) return *result;
+  if (const auto result = withUnit(opcode, x)) return *result;
   return expression(std::string(opcode), x);
 }
 
@@ -341,8 +357,26 @@ ScalarId Scalars::bitcast(ScalarId id, std::string_view from, std::string_view t
     const auto integer = integerType(type);
     return integer ? integer->bits : type == "f32" ? 32 : type == "f64" ? 64 : 0;
   };
-  if (!integerType(from) || width(from) != width(to))
-    refuse("bitcast-convert", "supported from integers to numbers of the same width only");
+  if (width(from) == 0 || width(from) != width(to))
+    refuse("bitcast-convert", "supported between integers and numbers of the same width only");
+  if (!integerType(from)) {
+    // What the type has exactly: another number stands for a rounded one, of which the bits depend
+    // on how it was computed.
+    if (!integerType(to) || kind(id) == ScalarKind::kExpression)
+      refuse("bitcast-convert", "the bits of a number that is no rational");
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const double number = isRational(id)     ? value(id).toDouble()
+                          : id == infinity() ? kInfinity
+                          : id == nan()      ? std::numeric_limits<double>::quiet_NaN()
+                                             : -kInfinity;
+    const bool fits = from == "f64" || static_cast<double>(static_cast<float>(number)) == number;
+    if (isRational(id) && (!fits || !(Rational::fromDouble(number) == value(id))))
+      refuse("bitcast-convert", "the bits of a number that its type has not exactly");
+    const std::uint64_t bits = from == "f64"
+                                   ? std::bit_cast<std::uint64_t>(number)
+                                   : std::bit_cast<std::uint32_t>(static_cast<float>(number));
+    return wrap(Rational::parse(std::to_string(bits)), *integerType(to));
+  }
   if (isSymbolic(id)) return symbolic("bitcast-convert", from, to, std::array{id});
   if (!isRational(id)) refuse("bitcast-convert", "not an integer");
   if (const auto integer = integerType(to)) return wrap(value(id), *integer);
@@ -375,8 +409,9 @@ ScalarId Scalars::bits(std::string_view function, const std::string& detail, std
   return symbolic(function, detail, type, arguments);
 }
 
-ScalarId Scalars::symbol(std::size_t parameter, std::size_t element) {
-  return symbolic("element", std::to_string(parameter), std::to_string(element), {});
+ScalarId Scalars::symbol(std::size_t parameter, std::size_t element, bool counts) {
+  return symbolic(counts ? "count" : "element", std::to_string(parameter), std::to_string(element),
+                  {});
 }
 
 ScalarId Scalars::sample(ScalarId id) {
@@ -391,7 +426,9 @@ ScalarId Scalars::sample(ScalarId id) {
   std::vector<ScalarId> x;
   for (const ScalarId argument : arguments) x.push_back(sample(argument));
   ScalarId result = nan();
-  if (opcode == "element") {
+  if (opcode == "count") {  // a step of a schedule, for one
+    result = rational(static_cast<std::int64_t>(std::stoull(type) % 16 + 5));
+  } else if (opcode == "element") {
     // Any 32 bits: a step of Knuth's multiplicative hash of where it stands.
     const std::uint64_t place = std::stoull(detail) * 64 + std::stoull(type) + 1;
     result = rational(static_cast<std::int64_t>(place * 2654435761U & 0xffffffffU));

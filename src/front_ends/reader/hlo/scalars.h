@@ -67,7 +67,8 @@ class Scalars {
   // Symbols: elements of an integer input that is only computed with bit by bit (the key of a
   // random generator). What depends on them is an expression of everything that was applied, and
   // equal expressions are equal numbers for every input.
-  ScalarId symbol(std::size_t parameter, std::size_t element);
+  // `counts`: of a counter, for which a small number is the choice of sample().
+  ScalarId symbol(std::size_t parameter, std::size_t element, bool counts = false);
   // An integer of this type that `function` makes of the arguments, of which no more is known:
   // "rng-bit-generator" and what else is in Scalars::sample. `detail`: which of its results.
   ScalarId bits(std::string_view function, const std::string& detail, std::string_view type,
@@ -90,6 +91,7 @@ class Scalars {
   std::optional<int> compare(ScalarId a, ScalarId b) const;
   std::optional<ScalarId> exact(std::string_view opcode, std::span<const ScalarId> x);
   std::optional<ScalarId> withInfinity(std::string_view opcode, std::span<const ScalarId> x);
+  std::optional<ScalarId> withUnit(std::string_view opcode, std::span<const ScalarId> x);
   ScalarId bitwise(std::string_view opcode, const IntegerType& type, std::span<const ScalarId> x);
 
   std::vector<Entry> entries_;

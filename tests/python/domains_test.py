@@ -225,6 +225,25 @@ class NotNumbers(unittest.TestCase):
                     ),
                 )
 
+    def test_bounds_that_no_number_is_beyond(self):
+        least, most = (getattr(torch.finfo(torch.float32), name) for name in ("min", "max"))
+
+        def itself(x, z, i):
+            return z * 1
+
+        for name, expected, f in (
+            ("clamp", "EQUIVALENT", lambda x, z, i: (z + x).clamp(least, most) - x),
+            ("clamp to a number", "NOT EQUIVALENT", lambda x, z, i: z.clamp(min=-0.5) * 1),
+            ("below", "EQUIVALENT", lambda x, z, i: torch.where(x < least, 2 * z, z)),
+            ("at least", "EQUIVALENT", lambda x, z, i: torch.where(x.exp() >= least, z, 2 * z)),
+            ("above", "EQUIVALENT", lambda x, z, i: torch.where(x > most, 2 * z, z)),
+        ):
+            with self.subTest(name):
+                self.assertEqual(expected, self.verdict(itself, f))
+        with self.subTest("not-a-number is not at least it"):
+            root = self.verdict(itself, lambda x, z, i: torch.where(x.sqrt() >= least, z, 2 * z))
+            self.assertNotEqual("EQUIVALENT", root)
+
     def test_what_is_not_taken(self):
         def logs(x):
             return torch.log(x)

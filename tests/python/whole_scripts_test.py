@@ -166,6 +166,21 @@ for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
         self.assertEqual("NOT EQUIVALENT", report.verdict, report)
 
 
+class OwnSamples(unittest.TestCase):
+    def test_minibatches_of_samples_that_ranks_draw_themselves(self):
+        with self.assertRaisesRegex(CaptureError, "permute samples that each has drawn itself"):
+            verified(
+                "dist.init_process_group('gloo')\n"
+                "torch.manual_seed(0)\n"
+                "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+                "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+                "torch.manual_seed(1 + dist.get_rank())\n"
+                "x, order = torch.randn(8, 2), torch.randperm(8)\n"
+                "model(x[order[:4]]).square().mean().backward()\n"
+                "optimizer.step()\n"
+            )
+
+
 class PlainNumbers(unittest.TestCase):
     """`float(x)` and `int(x)` of tensors, in a script and in a module of its own."""
 
@@ -523,6 +538,34 @@ class Processes(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 2)
         self.assertIn("3 processes, and the mesh has 2 ranks", done.stderr)
+
+    def test_processes_that_are_no_ranks(self):
+        done = run_text(
+            "from multiprocessing import Process\n"
+            "def watch(name):\n    pass\n"
+            "Process(target=watch, args=('log',)).start()\n"
+        )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("does not have its rank 0 among its arguments", done.stderr)
+
+    def test_options_of_processes(self):
+        text = (
+            "import argparse, torch.multiprocessing as mp\n"
+            "def f(rank, args):\n"
+            "    dist.init_process_group('nccl', rank=rank, world_size=args.world_size)\n"
+            "    assert torch.cuda.is_available() and args.batch == 8\n"
+            "    torch.manual_seed(0)\n"
+            "    model = torch.nn.Linear(2, 2).to(rank)\n"
+            "    model = torch.nn.parallel.DistributedDataParallel(model)\n"
+            "    optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "    torch.manual_seed(rank)\n"
+            "    model(torch.randn(args.batch // args.world_size, 2)).square().mean().backward()\n"
+            "    optimizer.step()\n"
+            "args = argparse.Namespace(batch=8, world_size=torch.cuda.device_count())\n"
+            "mp.spawn(f, args=(args,), nprocs=args.world_size)\n"
+        )
+        done = run_text(text)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_world_size_of_its_own(self):
         done = run_text(

@@ -336,6 +336,23 @@ def _clamp_table(g: Graph, a: Value, low: Any, high: Any) -> Value | None:
     )
 
 
+def _beyond(g: Graph, a: Value, bound: Any, dtype: torch.dtype) -> int:
+    """-1 if no finite number of the dtype is below the bound, 1 if none is above it, else 0.
+
+    Libraries clamp to the least number of a dtype so that infinities become finite. The value is
+    taken to be finite then, and 0 is the answer where it may not be (masked scores).
+    """
+    if not isinstance(bound, (int, float)) or not dtype.is_floating_point:
+        return 0
+    limits = torch.finfo(dtype)
+    found = -1 if bound <= limits.min else 1 if bound >= limits.max else 0
+    d = g.definedness
+    if not found or not isinstance(a, Named) or a.name in d.hiding or a.name in d.closed:
+        return 0
+    d.finite(a)
+    return found
+
+
 @lowering("clamp", "clip")
 def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Value:
     if not isinstance(min, Value) and not isinstance(max, Value):
@@ -353,6 +370,8 @@ def clamp(call: Any, g: Graph, a: Value, min: Any = None, max: Any = None) -> Va
         if t is not None:
             return t
     require(min != math.inf and max != -math.inf, "clamp to an infinity")
+    low, high = (_beyond(g, a, bound, call.given[0].dtype) for bound in (min, max))
+    min, max = None if low < 0 else min, None if high > 0 else max
     if min is not None and not (isinstance(min, (int, float)) and math.isinf(min)):
         a = ar.maximum(g, a, min)
     if max is not None and not (isinstance(max, (int, float)) and math.isinf(max)):
@@ -461,6 +480,11 @@ def _note_ignored(g: Graph, name: str, x: Named, y: Filled, flip: bool) -> None:
         )
 
 
+# Comparisons with a bound that no number is below (-1), or above (1), and that none fulfils.
+_NEVER = {("lt", -1), ("gt", 1)}
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+
+
 def _comparison(name: str) -> Any:
     function, real = _COMPARISONS[name]
 
@@ -523,6 +547,11 @@ def _comparison(name: str) -> Any:
         compared = indicators.with_constants(g, function, a, b, call.shape())
         if compared is not None:
             return compared
+        if name in _OPPOSITE and isinstance(b, Filled):
+            beyond = _beyond(g, a, b.fill, call.given[0].dtype)
+            never, always = ((n, beyond) in _NEVER for n in (name, _OPPOSITE[name]))
+            if never or always and g.definedness.has_a_value(a):  # not-a-number is not at least it
+                return Filled(int(always), call.shape(), "bool")
         if name in ("lt", "ge") and isinstance(b, Filled) and b.fill <= 0:
             # Python may test for a negative one, too. What is not-a-number is not below it either.
             shown = name == "lt" or g.definedness.has_a_value(a)

@@ -436,6 +436,14 @@ def _batches(
                 axes.clear()
                 break
             if not rows or not axes or any(axes.isdisjoint(v) for v in varying):
+                permutes = b.draw.what.startswith("randperm ")
+                if permutes and any(_are_own_rows(other, model) for other in others.values()):
+                    raise CaptureError(
+                        f"ranks {a.side.rank} and {b.side.rank} permute samples that each has drawn"
+                        f" itself{_seeds(a.draw, b.draw)} at {b.draw.loc}: the minibatches of one "
+                        "device are not known. Give what it computes in a script of its own: "
+                        "--single OTHER.py"
+                    )
                 raise hazard
             first_hazard = first_hazard or hazard
         if axes:
@@ -448,6 +456,13 @@ def _batches(
         apart = of_batch & (_cut_parameters(sides, programs, model) - spread)
         in_rest = all(e.draw.in_rest for name in found for e in others[name])
         raise OtherBatches(found, first_hazard, spread.issuperset(of_batch), bool(apart), in_rest)
+
+
+def _are_own_rows(drawn: Sequence[_Drawn], model: Model) -> bool:
+    """Whether ranks draw samples of their own."""
+    return len({e.draw.key for e in drawn}) > 1 and all(
+        e.draw.more and e.draw.value.shape == model.shapes[e.tie.tensor] for e in drawn
+    )
 
 
 def same_batch(

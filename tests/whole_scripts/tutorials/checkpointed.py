@@ -4,7 +4,6 @@ object, saved after the step.
 
 mesh: dp=2
 expected: EQUIVALENT
-wrong: REDUCTION = "sum"
 """
 
 import os
@@ -17,8 +16,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.fsdp import fully_shard
-
-REDUCTION = "mean"
 
 
 class App(Stateful):
@@ -46,7 +43,7 @@ def save(rank, world_size):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     optimizer.zero_grad()
     y = model(torch.rand(8, 8, device="cuda"))
-    nn.MSELoss(reduction=REDUCTION)(y, torch.rand(8, 4, device="cuda")).backward()
+    nn.MSELoss()(y, torch.rand(8, 4, device="cuda")).backward()
     optimizer.step()
     dcp.save({"app": App(model, optimizer)}, checkpoint_id="checkpoint")
     dist.destroy_process_group()

@@ -3,7 +3,6 @@
 
 mesh: dp=2
 expected: EQUIVALENT
-wrong: SCALE = 2.0
 """
 
 import os
@@ -17,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-SCALE = 1.0
 SNAPSHOT = "snapshot.pt"
 
 
@@ -45,7 +43,7 @@ class Trainer:
 
     def batch(self, x, y):
         self.optimizer.zero_grad()
-        loss = F.mse_loss(self.model(x), y) * (SCALE if os.environ["WORLD_SIZE"] != "1" else 1.0)
+        loss = F.mse_loss(self.model(x), y)
         loss.backward()
         self.optimizer.step()
 

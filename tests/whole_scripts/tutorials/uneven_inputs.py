@@ -4,7 +4,6 @@ is a constant of the script, which it also has on the single device.
 
 mesh: dp=2
 expected: CONDITIONAL
-wrong: REDUCTION = "sum"
 """
 
 import os
@@ -18,7 +17,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 WORLD_SIZE = 2
-REDUCTION = "mean"
 
 
 def worker(rank):
@@ -29,7 +27,7 @@ def worker(rank):
     batches = [torch.randn(4, 3) for _ in range(5 + rank)]
     with Join([model, optimizer]):
         for x in batches:
-            loss = F.mse_loss(model(x), x[:, :1], reduction=REDUCTION)
+            loss = F.mse_loss(model(x), x[:, :1])
             loss.backward()
             optimizer.step()
     print(f"rank {rank} had {len(batches)} batches")

@@ -4,7 +4,6 @@ batch.
 
 mesh: dp=2
 expected: CONDITIONAL
-wrong: FACTOR = 2
 """
 
 import os
@@ -16,8 +15,6 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-FACTOR = 1
-
 
 def example(rank, world_size, sharded):
     torch.manual_seed(0)
@@ -28,11 +25,10 @@ def example(rank, world_size, sharded):
     if rank == 0:
         print(f"{torch.cuda.max_memory_allocated(rank) // 1e6} MB")
     model = DistributedDataParallel(model, device_ids=[rank])
-    rate = 0.01 * (FACTOR if world_size > 1 else 1)
     if sharded:
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=rate)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
     else:
-        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     y = model(torch.randn(20, 20).to(rank))
     nn.MSELoss()(y, torch.randn(20, 20).to(rank)).backward()
     optimizer.step()

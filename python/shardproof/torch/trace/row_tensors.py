@@ -704,8 +704,12 @@ class RowTensors:
         size = kwargs.get("output_size")
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         counts = self.counts(repeats.flatten()) if isinstance(repeats, torch.Tensor) else None
-        if counts is not None and type(size) is RowCount and sum(counts) == size:
-            return
+        if counts is not None and type(size) is RowCount:
+            every = sum(counts).counts
+            rows = of_rows.received(size.counts) if isinstance(size.counts, RowSet) else None
+            known = (rows.own, frozenset().union(*rows.counts.values())) if rows else size.counts
+            if every == known:
+                return
         raise NotFollowed(
             f"{self.recorder.where()}: numbers are repeated, and the size of the result is not "
             "known to be right"

@@ -175,14 +175,13 @@ class Forms(Routing):
                 self.check("EQUIVALENT", *both, {"dp": 2})
 
     def test_more_forms(self):
-        """Each against itself. That the recording is what it computes is looked at with numbers."""
+        """Each against itself: `Numbers` has them compute what the others do."""
         for name, form in MORE_FORMS.items():
             with self.subTest(name):
                 report = sp.verify(
                     data_parallel(form), mesh={"dp": 2}, accept=ACCEPT, arguments=ARGUMENTS
                 )
                 self.assertEqual("EQUIVALENT", report.verdict, str(report))
-                self.assertIn("are those of the step that ran", str(report))
 
     def test_masks_and_pieces(self):
         report = sp.verify(

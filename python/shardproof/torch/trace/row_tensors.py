@@ -211,7 +211,8 @@ class RowTensors:
             known = _is_indicator(g, mask)
             keep = mask if known else selection.nonzero(g, mask)
             counted, size = cells_of_mask(g, mask, self._is_choice) if known else ({}, 0)
-            g.definedness.taken_as_number(keep)  # by what is no number nothing is chosen
+            if counted:  # by what is no number nothing is chosen
+                g.definedness.taken_as_number(keep)
             rows = RowSet(shape, keep, f"data chooses at {g.loc}", counted=counted)
             rows.count = size or rows.count
             self._sets[key] = (rows, mask)

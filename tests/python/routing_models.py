@@ -203,3 +203,102 @@ def swapped(m, x, weights, chosen):
 
 
 FORMS = {f.__name__: f for f in (dense, hit, skipped, counted, grouped, split, sliced)}
+
+
+def looked_up(m, x, weights, chosen):
+    """transformers: each row with the matrices of its expert."""
+    flat = chosen.reshape(-1)
+    rows = x.repeat_interleave(CHOSEN, dim=0)
+    y = F.silu(torch.bmm(rows.unsqueeze(1), m.w1[flat]))
+    y = torch.bmm(y, m.w2[flat]).squeeze(1) * weights.reshape(-1, 1)
+    return y.view(*chosen.shape, -1).sum(1)
+
+
+def by_mask(m, x, weights, chosen):
+    """Megatron: a mask of tokens and experts, in the order of experts."""
+    mask = torch.zeros(len(x), EXPERTS, dtype=torch.int).scatter(1, chosen, 1).bool()
+    scores = torch.zeros(len(x), EXPERTS).scatter(1, chosen, weights)
+    numbers = torch.arange(len(x)).unsqueeze(0).expand(EXPERTS, -1)
+    tokens = numbers.masked_select(mask.T.contiguous())
+    pieces = x.index_select(0, tokens).split(mask.sum(0).tolist())
+    y = torch.cat([m.expert(e, piece) for e, piece in enumerate(pieces)])
+    y = y * scores.T.contiguous().masked_select(mask.T.contiguous()).unsqueeze(-1)
+    return torch.zeros_like(x).scatter_add(0, tokens.unsqueeze(1).expand(-1, DIM), y)
+
+
+def unique_tokens(m, x, weights, chosen):
+    """A token is written where no other row of the expert is."""
+    y = torch.zeros_like(x)
+    for e in range(m.first, m.last):
+        token, top = torch.where(chosen == e)
+        y[token] += m.expert(e, x[token]) * weights[token, top, None]
+    return y
+
+
+def arranged(m, x, weights, chosen, swapped=False):
+    """torchtitan: tokens arrive rank by rank, and positions made of counts put them by expert."""
+    own = m.last - m.first
+    ranks = EXPERTS // own
+    if ranks == 1:
+        return split(m, x, weights, chosen)
+    flat = chosen.flatten()
+    hot = torch.zeros(len(x), EXPERTS, dtype=torch.bool).scatter_(1, chosen, True)
+    counts, order = hot.sum(0), flat.argsort(stable=True)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    sent, received = torch.stack(
+        [counts.view(ranks, own).sum(1), theirs.view(ranks, own).sum(1)]
+    ).tolist()
+    rows = Exchange.apply(x[order // CHOSEN], received, sent)
+    begin = (theirs.cumsum(0) - theirs).view(ranks, own).t().reshape(-1)
+    lengths = theirs.view(ranks, own).t().reshape(-1)
+    piece = torch.arange(ranks * own).repeat_interleave(lengths, output_size=rows.shape[0])
+    ends = lengths.cumsum(0)
+    behind = ends if swapped else ends - lengths
+    places = begin[piece] + torch.arange(piece.shape[0]) - behind[piece]
+    offsets = theirs.view(ranks, own).sum(0).cumsum(0).to(torch.int32)
+    y = F.silu(F.grouped_mm(rows[places, :], m.w1, offs=offsets))
+    y = F.grouped_mm(y, m.w2, offs=offsets)
+    back = y.new_empty(rows.shape)
+    back[places, :] = y
+    y = Exchange.apply(back, sent, received)
+    out = torch.empty_like(y)
+    out[order] = y
+    return (out.view(*chosen.shape, -1) * weights.unsqueeze(-1)).sum(1)
+
+
+def wrong_places(m, x, weights, chosen):
+    """Wrong: pieces begin where they end."""
+    return arranged(m, x, weights, chosen, swapped=True)
+
+
+def chunks(m, x, weights, chosen):
+    """Megatron: gathered counts, rows in the order of a mask, and pieces put in another order."""
+    own = m.last - m.first
+    ranks = EXPERTS // own
+    if ranks == 1:
+        return by_mask(m, x, weights, chosen)
+    mask = torch.zeros(len(x), EXPERTS, dtype=torch.int).scatter(1, chosen, 1).bool()
+    scores = torch.zeros(len(x), EXPERTS).scatter(1, chosen, weights)
+    by_expert = mask.T.contiguous()
+    tokens = torch.arange(len(x)).unsqueeze(0).expand(EXPERTS, -1).masked_select(by_expert)
+    counts = mask.sum(0)
+    every = torch.empty(ranks * EXPERTS, dtype=counts.dtype)
+    dist.all_gather_into_tensor(every, counts)
+    theirs = every.view(ranks, EXPERTS)[:, m.first : m.last].contiguous()
+    sent, received = counts.view(ranks, own).sum(1).tolist(), theirs.sum(1).tolist()
+    rows = Exchange.apply(x.index_select(0, tokens), received, sent)
+    pieces = rows.split(theirs.ravel().tolist())
+    numbers = torch.arange(ranks * own)
+    rows = torch.cat([pieces[i] for i in numbers.view(ranks, own).T.ravel().tolist()])
+    y = rows.split(theirs.sum(0).tolist())
+    y = torch.cat([m.expert(m.first + e, piece) for e, piece in enumerate(y)])
+    pieces = y.split(theirs.T.ravel().tolist())
+    y = torch.cat([pieces[i] for i in numbers.view(own, ranks).T.ravel().tolist()])
+    y = Exchange.apply(y, sent, received)
+    y = y * scores.T.contiguous().masked_select(by_expert).unsqueeze(-1)
+    return torch.zeros_like(x).scatter_add(0, tokens.unsqueeze(1).expand(-1, DIM), y)
+
+
+# whose equality with the others is beyond the prover
+MORE_FORMS = {f.__name__: f for f in (looked_up, by_mask, unique_tokens)}

@@ -12,13 +12,17 @@ from routing_models import (
     DIM,
     EXPERTS,
     FORMS,
+    MORE_FORMS,
     TOKENS,
     Experts,
+    arranged,
+    chunks,
     exchanged,
     functional,
     keys_exchanged,
     split,
     swapped,
+    wrong_places,
 )
 from shardproof.torch import numeric
 
@@ -106,7 +110,7 @@ class Numbers(unittest.TestCase):
         torch.manual_seed(1)
         x = torch.randn(TOKENS, DIM)
         results = {}
-        for name, form in FORMS.items():
+        for name, form in (FORMS | MORE_FORMS).items():
             torch.manual_seed(0)
             model = Experts(form)
             out = model(x)
@@ -121,6 +125,8 @@ CASES = {
     "exchanged": (tokens_exchanged(exchanged), {"ep": 2}, True),
     "exchanged by functions": (tokens_exchanged(functional), {"ep": 2}, True),
     "exchanged with keys": (tokens_exchanged(keys_exchanged), {"ep": 2}, True),
+    "exchanged by masks": (tokens_exchanged(chunks), {"ep": 2}, True),
+    "exchanged and arranged": (tokens_exchanged(arranged), {"ep": 2}, True),
     "hit": (expert_parallel(FORMS["hit"]), {"ep": 2}, True),
     "not divided": (tokens_exchanged(exchanged, experts=False), {"ep": 2}, False),
     "own tokens": (tokens_exchanged(exchanged, router=False), {"ep": 2}, False),
@@ -168,6 +174,21 @@ class Forms(Routing):
                 both = (data_parallel(FORMS[n]) for n in (single, step))
                 self.check("EQUIVALENT", *both, {"dp": 2})
 
+    def test_more_forms(self):
+        """Each against itself: `Numbers` has them compute what the others do."""
+        for name, form in MORE_FORMS.items():
+            with self.subTest(name):
+                report = sp.verify(
+                    data_parallel(form), mesh={"dp": 2}, accept=ACCEPT, arguments=ARGUMENTS
+                )
+                self.assertEqual("EQUIVALENT", report.verdict, str(report))
+
+    def test_masks_and_pieces(self):
+        report = sp.verify(
+            tokens_exchanged(chunks), mesh={"ep": 2}, accept=ACCEPT, arguments=ARGUMENTS
+        )
+        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+
     def test_gradients_that_nothing_reduces(self):
         step = data_parallel(FORMS["grouped"], lambda name, p: "left" if "router" in name else "")
         report = self.check("NOT EQUIVALENT", data_parallel(FORMS["grouped"]), step, {"dp": 2})
@@ -189,7 +210,12 @@ class Forms(Routing):
         self.assertIn("router.weight.grad", str(report))
 
     def test_tokens_exchanged(self):
-        for ranks, form in ((2, exchanged), (2, keys_exchanged), (4, functional)):
+        for ranks, form in (
+            (2, exchanged),
+            (2, keys_exchanged),
+            (4, functional),
+            (2, arranged),
+        ):
             with self.subTest(f"{ranks}, {form.__name__}"):
                 both = (tokens_exchanged(f) for f in (split, form))
                 self.check("EQUIVALENT", *both, {"ep": ranks})
@@ -207,6 +233,10 @@ class Forms(Routing):
     def test_sizes_swapped(self):
         with self.assertRaisesRegex(sp.CaptureError, "routing_models.py"):
             sp.verify(tokens_exchanged(split), tokens_exchanged(swapped), mesh={"ep": 2})
+
+    def test_places_of_other_rows(self):
+        with self.assertRaisesRegex(sp.CaptureError, "not known to be the positions"):
+            sp.verify(tokens_exchanged(split), tokens_exchanged(wrong_places), mesh={"ep": 2})
 
     def test_conditional(self):
         """That there are rows is a risk, with its line."""
@@ -279,6 +309,34 @@ def weights_of_the_first_choice(m, x, weights, chosen):
         token, _ = torch.where(chosen == e)
         out.index_add_(0, token, m.expert(e, x[token]) * weights[token, 0, None])
     return out
+
+
+def grouped_choice(world, values=False):
+    """A router that chooses among the best groups. values: those that the choice has."""
+    torch.manual_seed(0)
+    router = torch.nn.Linear(DIM, EXPERTS, bias=False)
+    x = world.input("x", (TOKENS, DIM), shard={"dp": 0})
+    scores = router(x).sigmoid()
+    best = scores.view(-1, 2, EXPERTS // 2).topk(2, -1)[0].sum(-1).topk(1, -1)[1]
+    mask = torch.zeros(len(x), 2).scatter(1, best, 1)
+    mask = mask[..., None].expand(-1, -1, EXPERTS // 2).reshape(-1, EXPERTS)
+    seen, chosen = scores.masked_fill(~mask.bool(), float("-inf")).topk(3, -1)
+    loss = (seen if values else scores.gather(1, chosen)).square().sum() / TOKENS
+    loss.backward()
+    if not world.single:
+        dist.all_reduce(router.weight.grad)
+    world.output("loss", loss, sum=["dp"])
+
+
+class Choices(Routing):
+    def test_among_groups(self):
+        report = sp.verify(grouped_choice, mesh={"dp": 2}, accept=ACCEPT, arguments=ARGUMENTS)
+        self.assertEqual("EQUIVALENT", report.verdict, str(report))
+
+    def test_values(self):
+        """A group has too few experts: minus infinities are among the values."""
+        with self.assertRaisesRegex(sp.CaptureError, "minus infinities"):
+            sp.verify(lambda world: grouped_choice(world, True), mesh={"dp": 2})
 
 
 class Refused(Routing):

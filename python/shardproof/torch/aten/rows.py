@@ -792,7 +792,7 @@ def _classes_of(g: Graph, rows: RowSet | None, table: Table) -> tuple[int, int, 
     keys that a rank receives: no slot that is no row has such a key, so that others do not count.
     """
     owner = rows.of or rows if rows is not None else None
-    if isinstance(owner, Received):
+    if isinstance(owner, Received) and owner.keys is not None:
         first, n = owner.owned[owner.me]
         own = (table.source.base or table.source).name == _own_name(g, owner.keys)
         if own and torch.equal(table.entries[first : first + n].long(), torch.arange(n)):

@@ -317,7 +317,8 @@ def _received_constants(
         v if v is not None else g.slice(result, 0, start, end)
         for start, end, (_, v) in zip([0, *ends], ends, sent)
     ]
-    return g.cat(pieces, 0)
+    joined: Value = g.cat(pieces, 0)
+    return joined
 
 
 def _kind(t: torch.Tensor) -> str:

@@ -176,7 +176,8 @@ class Exchange:
         result = self.g.one("all_gather", [n], shape, {"dim": 0}, n.kind, comm=comm, **self.fields)
         if self.recorder.groups.sent == (str(torch.bool),):  # on all members
             self.g.masks.add(result.name)
-        self.recorder.rows.counts_gathered(n, result, self)
+        else:
+            self.recorder.rows.counts_gathered(n, result, self)
         return self._of_constants(comm, "gather", self.g.reshape(v, n.shape), result)
 
     def _of_constants(self, comm: str, how: str, v: Value, result: Named) -> Value:

@@ -499,13 +499,11 @@ def _in_stretches(
             result.append(t)
         elif t.role == "output":
             for k, (at, start, n) in enumerate(t.stretches):
-                part = _stretch_of(t, f"{t.local} output {t.label} {k}", start, n)
-                tensors[part.local] = _without_kind(tensors[t.local], part.shape)
+                tie = _stretch_of(t, f"{t.local} output {t.label} {k}", start, n)
+                tensors[tie.local] = _without_kind(tensors[t.local], tie.shape)
                 attrs = {"dim": t.dim, "start": at, "stop": at + n}
-                outputs.append(
-                    {"op": "slice", "in": [t.local], "out": [part.local], "attrs": attrs}
-                )
-                result.append(part)
+                outputs.append({"op": "slice", "in": [t.local], "out": [tie.local], "attrs": attrs})
+                result.append(tie)
         elif len(t.stretches) > 1 and (
             t.local not in produced
             or cut.setdefault(t.local, t).stretches != t.stretches

@@ -180,10 +180,9 @@ class OnCPU(TorchFunctionMode):
             if len(args) == 2 and any(type(x) is RowCount for x in args) and is_arithmetic(func):
                 args = tuple(x.data_number() if type(x) is RowCount else x for x in args)
                 return with_numbers(func, args, kwargs or {})
-            there = {
-                k: CPU if k == "device" and type(v) is int else on_cpu(v)
-                for k, v in (kwargs or {}).items()
-            }
+            there = dict(kwargs or {})
+            if "device" in there:
+                there["device"] = CPU if type(there["device"]) is int else on_cpu(there["device"])
             return sized_call(func, count, args, there)
         on_cuda = False
         moves = func is torch.Tensor.to and (
@@ -357,7 +356,7 @@ def _own(given: dict[str, Any]) -> dict[str, Any]:
         if isinstance(f, types.FunctionType):
             f = types.FunctionType(f.__code__, f.__globals__, name, f.__defaults__, f.__closure__)
         elif f is _Nothing:
-            f = type(_Nothing)(name, (_Nothing,), {})
+            f = type(name, (_Nothing,), {})
         made[name] = f
     return made
 

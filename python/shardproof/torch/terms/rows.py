@@ -175,7 +175,8 @@ class Cell(RowSet):
 
     def __init__(self, of: Received, cell: tuple[int, int], keep: Value) -> None:
         super().__init__(of.slots[1:] if of.keys is not None else of.slots[2:], keep, of.what)
-        self.of, self.cell = of, cell
+        self.of: Received = of
+        self.cell = cell
         self.count = of.count
 
 
@@ -234,7 +235,7 @@ class ByCell(Value):
     __slots__ = ("numbers",)
     kind = "int"
 
-    def __init__(self, rows: Received, numbers: torch.Tensor) -> None:
+    def __init__(self, rows: Received | Arranged, numbers: torch.Tensor) -> None:
         super().__init__(rows.slots)
         self.numbers = numbers
 

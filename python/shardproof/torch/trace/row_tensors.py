@@ -211,7 +211,8 @@ class RowTensors:
             known = _is_indicator(g, mask)
             keep = mask if known else selection.nonzero(g, mask)
             counted, size = cells_of_mask(g, mask, self._is_choice) if known else ({}, 0)
-            g.definedness.taken_as_number(keep)  # by what is no number nothing is chosen
+            if counted:  # by what is no number nothing is chosen
+                g.definedness.taken_as_number(keep)
             rows = RowSet(shape, keep, f"data chooses at {g.loc}", counted=counted)
             rows.count = size or rows.count
             self._sets[key] = (rows, mask)
@@ -704,8 +705,12 @@ class RowTensors:
         size = kwargs.get("output_size")
         repeats = args[1] if len(args) > 1 else kwargs.get("repeats", args[0])
         counts = self.counts(repeats.flatten()) if isinstance(repeats, torch.Tensor) else None
-        if counts is not None and type(size) is RowCount and sum(counts) == size:
-            return
+        if counts is not None and type(size) is RowCount:
+            every = sum(counts).counts
+            rows = of_rows.received(size.counts) if isinstance(size.counts, RowSet) else None
+            known = (rows.own, frozenset().union(*rows.counts.values())) if rows else size.counts
+            if every == known:
+                return
         raise NotFollowed(
             f"{self.recorder.where()}: numbers are repeated, and the size of the result is not "
             "known to be right"

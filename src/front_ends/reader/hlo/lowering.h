@@ -71,6 +71,7 @@ struct Shared {
   // with bit by bit: counters that a key is made of (`asBits`).
   std::map<std::size_t, Sizes> keys;
   std::set<std::size_t> asBits;
+  void forget(std::size_t parameter);  // what was observed of it
   struct MoreBits {};  // thrown where a parameter is found that is to be one of `asBits`
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
@@ -231,7 +232,7 @@ class Lowering {
   Value lowerInstruction(Frame& frame, const Instruction& i);
   Value lowerOpcode(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
-  std::optional<Value> keyTable(std::size_t number, const Shape& shape);
+  std::optional<Value> keyTable(const Port& port);
   void askForBits(const std::string& opcode, const std::vector<Value>& x);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);

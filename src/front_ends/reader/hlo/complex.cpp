@@ -7,7 +7,7 @@
 // define it, one dimension after the other. The tables are computed in the program from counts, by
 // one expression for each length, so they are the same on all devices and in both programs. What
 // is proved then holds for every table in their place; the search for differences uses the true
-// numbers (docs/jax.md, "arbitrary-numbers").
+// numbers (docs/jax.md, "What is proved").
 #include "reader/hlo/complex.h"
 
 #include <algorithm>

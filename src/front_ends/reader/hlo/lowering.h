@@ -91,6 +91,8 @@ struct Shared {
   // The tables that devices send, or null where one sends something else.
   std::map<std::string, std::map<std::int64_t, std::shared_ptr<const Table>>> communicatedTables;
   bool forgetTables = false;  // it takes too long until all know all
+  // By the path of a branch of the plan that communicates: its condition is the same everywhere.
+  std::set<std::string> sameOnAll;
   // The same of functions of an index, as text; empty where devices have different ones.
   std::map<std::string, std::string> communicatedIndices;
   // By the name of a gathering of places (counted from a start) the start on each device.
@@ -496,7 +498,7 @@ class Lowering {
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
   bool alikeOnAll(const std::string& communication, const Value& x);
   // Whether a value is the same on all devices whatever the input is, by what it is computed of.
-  bool isSameOnAll(const Value& v);
+  bool isSameOnAll(const Value& v, const std::string& path);
   std::vector<std::uint32_t> sameDevices(const std::string& tensor);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
   // What every member's operand is known to be, which this one's is `in`.

@@ -7,7 +7,7 @@
 // define it, one dimension after the other. The tables are computed in the program from counts, by
 // one expression for each length, so they are the same on all devices and in both programs. What
 // is proved then holds for every table in their place; the search for differences uses the true
-// numbers (docs/jax.md, "arbitrary-numbers").
+// numbers (docs/jax.md, "What is proved").
 #include "reader/hlo/complex.h"
 
 #include <algorithm>
@@ -468,10 +468,11 @@ class Splitter {
           const Instruction& from = region.instructions[region.byName.at(root.operands[k].name)];
           return from.opcode == "parameter" ? from.literal : "";
         };
-        if (root.opcode == "add" && root.operands.size() == 2 &&
+        const bool multiplies = i.opcode == "reduce" && root.opcode == "multiply";
+        if ((root.opcode == "add" || multiplies) && root.operands.size() == 2 &&
             ((literalOf(0) == "0" && literalOf(1) == "1") ||
              (literalOf(0) == "1" && literalOf(1) == "0")))
-          return "add";
+          return root.opcode;
       }
     }
     unsupported(i, "complex numbers are added or replaced only");
@@ -504,8 +505,36 @@ class Splitter {
     operand(i, expected - 1);
     if (i.operands.size() != expected || i.shape.tuple)
       unsupported(i, "several operands of complex numbers");
-    const std::string region = realRegion(i, regionOf(i), partType(i.shape.type));
+    const std::string combines = regionOf(i);
+    if (combines == "multiply") return product(i);
+    const std::string region = realRegion(i, combines, partType(i.shape.type));
     finish(i, forBoth(i, [&](Instruction& part, int) { setRegion(part, region); }));
+  }
+
+  // Of a few numbers: the lengths by which a transform is divided.
+  void product(const Instruction& i) {
+    constexpr std::int64_t kMostFactors = 64;
+    const Shape& given = shapeOf(i, 0);
+    if (given.sizes.size() != 1 || given.sizes[0] > kMostFactors || !i.shape.sizes.empty())
+      unsupported(i, "a product of more than a few complex numbers in a row");
+    const Shape one = partShape(i.shape);
+    const Parts x = operand(i, 0);
+    Parts made = operand(i, 1);
+    for (std::int64_t k = 0; k < given.sizes[0]; ++k) {
+      const auto factor = [&](int part) {
+        const std::string piece =
+            w_->slice(i, i.name + "@factor", x[part], partShape(given), 0, k, k + 1);
+        return apply(i, "reshape", one, {piece});
+      };
+      made = multiplied(i, made, {factor(0), factor(1)}, one);
+    }
+    finish(i, made);
+  }
+
+  Parts multiplied(const Instruction& i, const Parts& a, const Parts& b, const Shape& shape) {
+    const auto of = [&](int x, int y) { return apply(i, "multiply", shape, {a[x], b[y]}); };
+    return {apply(i, "subtract", shape, {of(0, 0), of(1, 1)}),
+            apply(i, "add", shape, {of(0, 1), of(1, 0)})};
   }
 
   // Communication of several arrays: each for itself.

@@ -8,7 +8,9 @@
 #include <stdexcept>
 #include <utility>
 
+#include "reader/hlo/mesh.h"
 #include "shardproof/error.h"
+#include "util/index.h"
 
 namespace shardproof::hlo {
 namespace {
@@ -350,7 +352,7 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
   parameters.push_back(port);
   if (integerType(i.shape.type)) {
     graph.input(name, i.shape.sizes, true, "int64");
-    if (auto key = keyTable(static_cast<std::size_t>(number), i.shape)) return *key;
+    if (auto key = keyTable(port)) return *key;
     const std::size_t k = static_cast<std::size_t>(number);
     if (grouping_ == nullptr) shared_.integerTypes[k] = i.shape.type;
     else if (shared_.integerTypes[k] != i.shape.type)
@@ -370,25 +372,54 @@ Value Lowering::lowerParameter(Frame& frame, const Instruction& i) {
 }
 
 // A random generator's key, by its shape: pairs of 32 bits, or four of them; or what a key is made
-// of (Shared::asBits). It is computed with bit by bit, each element as a symbol, which must be the
-// same element on each device.
-std::optional<Value> Lowering::keyTable(std::size_t number, const Shape& shape) {
+// of (Shared::asBits). It is computed with bit by bit, each element as a symbol; a device has those
+// of its part.
+std::optional<Value> Lowering::keyTable(const Port& port) {
+  const std::size_t number = at(port.number);
+  const Shape& shape = port.shape;
   const bool pairs = shape.type == "u32" && !shape.sizes.empty() &&
                      (shape.sizes.back() == 2 || shape.sizes == Sizes{4});
-  if (!pairs && !shared_.asBits.contains(number)) return std::nullopt;
-  std::size_t count = 1;
-  for (const std::int64_t n : shape.sizes) {
-    if (n > kMostKeyElements) return std::nullopt;
-    count *= static_cast<std::size_t>(n);
-    if (count > kMostKeyElements) return std::nullopt;
+  const bool counts = shared_.asBits.contains(number);
+  if (grouping_ == nullptr) {
+    if (!pairs && !counts) return std::nullopt;
+    std::int64_t count = 1;
+    for (const std::int64_t n : shape.sizes) {
+      if (n > kMostKeyElements) return std::nullopt;
+      count *= n;
+      if (count > kMostKeyElements) return std::nullopt;
+    }
+    shared_.keys[number] = shape.sizes;
   }
-  if (grouping_ == nullptr) shared_.keys[number] = shape.sizes;
   const auto key = shared_.keys.find(number);
-  if (key == shared_.keys.end() || key->second != shape.sizes) return std::nullopt;
-  Table t{shape.sizes, shape.sizes, {}};
-  for (std::size_t e = 0; e < count; ++e)
-    t.values.push_back(shared_.scalars.symbol(number, e, !pairs));
-  return tableValue(shape, std::move(t));
+  if (key == shared_.keys.end()) return std::nullopt;
+  const Sizes& full = key->second;
+  // What each device has of it.
+  const auto tiling = tilingOf(port.sharding.value_or(Sharding{}), full.size(), devices_.count);
+  bool fits = tiling.has_value() && shape.sizes.size() == full.size();
+  for (std::size_t d = 0; fits && d < full.size(); ++d)
+    fits = shape.sizes[d] * tiling->tiles[d] == full[d];
+  if (!fits)
+    failAt(file_, port.place,
+           "found parameter " + std::to_string(number) +
+               ", whose bits are used: which of them a device has is not known");
+  std::vector<Value> values;
+  std::vector<std::uint32_t> valueOf(at(devices_.count), 0);
+  for (const std::int64_t device : devices_.candidates) {
+    Table t{shape.sizes, shape.sizes, {}};
+    Sizes index(full.size(), 0);
+    std::int64_t count = 1;
+    for (const std::int64_t n : shape.sizes) count *= n;
+    for (std::int64_t k = 0; k < count; ++k) {
+      std::int64_t element = 0;
+      for (std::size_t d = 0; d < full.size(); ++d)
+        element = element * full[d] + tiling->tileOf[at(device)][d] * shape.sizes[d] + index[d];
+      t.values.push_back(shared_.scalars.symbol(number, at(element), counts));
+      for (std::size_t d = full.size(); d-- > 0 && ++index[d] == shape.sizes[d];) index[d] = 0;
+    }
+    valueOf[at(device)] = static_cast<std::uint32_t>(values.size());
+    values.push_back(tableValue(shape, std::move(t)));
+  }
+  return varyingValue(shape, std::move(values), valueOf);
 }
 
 // A counter that is folded into a key: an integer of few elements whose bits are combined, or which
@@ -408,6 +439,7 @@ void Lowering::askForBits(const std::string& opcode, const std::vector<Value>& x
     std::int64_t count = 1;
     for (const std::int64_t size : sizesOf(v.index->base)) count *= size;
     if (count > kMostKeyElements || !shared_.asBits.insert(parameter->second).second) continue;
+    shared_.forget(parameter->second);
     throw Shared::MoreBits();
   }
 }

@@ -71,6 +71,7 @@ struct Shared {
   // with bit by bit: counters that a key is made of (`asBits`).
   std::map<std::size_t, Sizes> keys;
   std::set<std::size_t> asBits;
+  void forget(std::size_t parameter);  // what was observed of it
   struct MoreBits {};  // thrown where a parameter is found that is to be one of `asBits`
   // Tensors of numbers that are no rationals, each an unknown of the model.
   struct Unknown {
@@ -90,6 +91,8 @@ struct Shared {
   // The tables that devices send, or null where one sends something else.
   std::map<std::string, std::map<std::int64_t, std::shared_ptr<const Table>>> communicatedTables;
   bool forgetTables = false;  // it takes too long until all know all
+  // By the path of a branch of the plan that communicates: its condition is the same everywhere.
+  std::set<std::string> sameOnAll;
   // The same of functions of an index, as text; empty where devices have different ones.
   std::map<std::string, std::string> communicatedIndices;
   // By the name of a gathering of places (counted from a start) the start on each device.
@@ -231,7 +234,7 @@ class Lowering {
   Value lowerInstruction(Frame& frame, const Instruction& i);
   Value lowerOpcode(Frame& frame, const Instruction& i);
   Value lowerParameter(Frame& frame, const Instruction& i);
-  std::optional<Value> keyTable(std::size_t number, const Shape& shape);
+  std::optional<Value> keyTable(const Port& port);
   void askForBits(const std::string& opcode, const std::vector<Value>& x);
   Value lowerWhile(Frame& frame, const Instruction& i);
   Value lowerConditional(Frame& frame, const Instruction& i);
@@ -495,7 +498,7 @@ class Lowering {
   std::optional<Value> lowerCollective(Frame& frame, const Instruction& i);
   bool alikeOnAll(const std::string& communication, const Value& x);
   // Whether a value is the same on all devices whatever the input is, by what it is computed of.
-  bool isSameOnAll(const Value& v);
+  bool isSameOnAll(const Value& v, const std::string& path);
   std::vector<std::uint32_t> sameDevices(const std::string& tensor);
   std::vector<std::vector<std::int64_t>> groupsOf(const Instruction& i) const;
   // What every member's operand is known to be, which this one's is `in`.

@@ -114,11 +114,15 @@ std::vector<std::uint32_t> Lowering::sameDevices(const std::string& tensor) {
   return sameDevices_[tensor] = same;
 }
 
-bool Lowering::isSameOnAll(const Value& v) {
+bool Lowering::isSameOnAll(const Value& v, const std::string& path) {
+  // Seen when all were lowered at once: it is so whoever is lowered now.
+  if (shared_.sameOnAll.contains(path)) return true;
   if (devices_.candidates.size() != at(devices_.count)) return false;
   sameDevices_.clear();  // names may have been given again
   const std::vector<std::uint32_t> same = sameDevices(v.isIndex() ? v.index->base : node(v));
-  return std::all_of(same.begin(), same.end(), [](std::uint32_t n) { return n == 0; });
+  if (std::any_of(same.begin(), same.end(), [](std::uint32_t n) { return n != 0; })) return false;
+  shared_.sameOnAll.insert(path);
+  return true;
 }
 
 const Shared::Told& Lowering::told(const std::string& communication, const std::string& in) {

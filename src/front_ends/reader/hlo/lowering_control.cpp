@@ -77,7 +77,7 @@ Value Lowering::lowerBranches(Frame& frame, const Instruction& i, const Value& w
         frame.path + i.name + "/" + std::to_string(b) + "/", frame.operation));
   }
   // Each device computes both branches, so the members of a group have to take the same one.
-  if (communications() != before && !isSameOnAll(which))
+  if (communications() != before && !isSameOnAll(which, frame.path + i.name))
     unsupported(i,
                 "communication in a branch that depends on the input, and not on all devices in "
                 "the same way");

@@ -98,6 +98,16 @@ void Shared::observe(std::size_t parameter, const Pieces& function) {
   if (!ranges.contains(parameter)) updateRanges();
 }
 
+void Shared::forget(std::size_t parameter) {
+  ranges.erase(parameter);
+  observed.erase(parameter);
+  outOfBounds.erase(parameter);
+  noValue.erase(parameter);
+  conditions.erase(parameter);
+  asNumbers.erase(parameter);
+  outdated.erase(parameter);
+}
+
 void Shared::leaveOut(std::size_t parameter, const Pieces& function) {
   std::vector<Pieces>& functions = outOfBounds[parameter];
   if (std::find(functions.begin(), functions.end(), function) != functions.end()) return;

@@ -77,6 +77,14 @@ class ThisRun(unittest.TestCase):
             with self.assertRaises(NotVerified):
                 verify_this_run(mesh="dp=2", stop_on=("NOT EQUIVALENT", "CONDITIONAL"))
 
+    def test_the_mesh_is_that_of_the_run(self):
+        with (
+            mock.patch.object(this_run.dist, "is_initialized", return_value=True),
+            mock.patch.object(this_run.dist, "get_world_size", return_value=3),
+            self.assertRaisesRegex(ValueError, "has 2 ranks, this run 3"),
+        ):
+            verify_this_run(mesh="dp=2")
+
     def test_a_script_that_takes_too_long_is_no_verdict(self):
         with mock.patch.object(sys.modules["__main__"], "__file__", __file__):
             verdict, text = this_run._verified({"dp": 2}, [], 0.01)

@@ -240,6 +240,13 @@ class NotNumbers(unittest.TestCase):
         ):
             with self.subTest(name):
                 self.assertEqual(expected, self.verdict(itself, f))
+        with self.subTest("a mask that is added twice overflows"):
+
+            def masked(x, z, i):
+                scores = torch.where(x > 0, x, least)
+                return torch.where(scores + torch.where(z > 0, 0.0, least) >= least, z, 2 * z)
+
+            self.assertNotEqual("EQUIVALENT", self.verdict(itself, masked))
         with self.subTest("not-a-number is not at least it"):
             root = self.verdict(itself, lambda x, z, i: torch.where(x.sqrt() >= least, z, 2 * z))
             self.assertNotEqual("EQUIVALENT", root)

@@ -6,6 +6,8 @@ stands in the place of the script's own.
 """
 
 import pathlib
+import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -15,6 +17,19 @@ from script_cases import SCRIPTS, check_scripts, run
 from shardproof.torch import CaptureError
 from shardproof.torch.session import capture
 from shardproof.torch.session.script import script_step
+
+# Right: each rank takes the mean over samples of its own.
+DATA_PARALLEL = """
+dist.init_process_group("gloo")
+world = dist.get_world_size()
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+torch.manual_seed(1 + dist.get_rank())
+x = torch.randn(4, 2)
+model(x).square().mean().backward()
+optimizer.step()
+"""
 
 
 def run_text(text, mesh="dp=2", *options):
@@ -164,6 +179,37 @@ for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
         of_ranks = "y[order] if dist.get_world_size() == 1 else y"
         report = verified(self.TEXT.replace("y[order]", of_ranks))
         self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+
+class ScalersOfGPUs(unittest.TestCase):
+    def test_a_loss_that_is_not_scaled(self):
+        text = DATA_PARALLEL.replace(
+            "optimizer.step()", "scaler.step(optimizer)\nscaler.update()"
+        ).replace("model(x)", "scaler = torch.amp.GradScaler('cuda')\nmodel(x)")
+        scaled = text.replace("model(x).square().mean()", "scaler.scale(model(x).square().mean())")
+        self.assertEqual(verified(scaled).verdict, "EQUIVALENT")
+        on_ranks = scaled.replace(
+            "scaler.scale(model(x)",
+            "(lambda l: scaler.scale(l) if world == 1 else (scaler.scale(l.detach()), l)[1])"
+            "(model(x)",
+        )
+        self.assertEqual(verified(on_ranks).verdict, "NOT EQUIVALENT")
+
+
+class OverlappingSeeds(unittest.TestCase):
+    def test_samples_of_another_microbatch(self):
+        report = verified(
+            "dist.init_process_group('gloo')\n"
+            "torch.manual_seed(0)\n"
+            "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "for micro in range(2):\n"
+            "    torch.manual_seed(100 + micro + dist.get_rank())\n"
+            "    (model(torch.randn(4, 2)).square().mean() / 2).backward()\n"
+            "optimizer.step()\n"
+        )
+        self.assertEqual(report.verdict, "CONDITIONAL")
+        self.assertIn("same-seed", report.text)
 
 
 class OwnSamples(unittest.TestCase):
@@ -566,6 +612,51 @@ class Processes(unittest.TestCase):
         )
         done = run_text(text)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_what_the_script_leaves_changes_no_exit_code(self):
+        text = (
+            "import torch, torch.distributed as dist, atexit, os, threading\n"
+            "atexit.register(lambda: os._exit(0))\n"
+            "threading.Thread(target=threading.Event().wait).start()\n" + DATA_PARALLEL
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "train.py"
+            path.write_text(text.replace("square().mean()", "square().sum()"))
+            command = [sys.executable, "-m", "shardproof.torch", "--mesh", "dp=2", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
+
+    def test_a_script_that_replaces_its_process(self):
+        done = run_text("import os, sys\nos.execvp(sys.executable, [sys.executable])\n")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("replaces its process", done.stderr)
+
+    def test_a_process_that_the_script_forks_ends(self):
+        done = run_text("import os\nif os.fork() == 0: os._exit(0)\nos.wait()\n" + DATA_PARALLEL)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_file_that_no_process_has_written(self):
+        done = run_text("import os\nwhile not os.path.exists('never.pt'): pass\n")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("waits for never.pt, which no process has written", done.stderr)
+
+    def test_what_is_computed_with_the_number_of_gpus(self):
+        wrong = DATA_PARALLEL.replace("mean()", "mean().div(torch.cuda.device_count())")
+        done = run_text(wrong)
+        self.assertEqual(done.returncode, 4, done.stdout)
+        self.assertIn("with 1 the script computes something else", done.stdout)
+        done = run_text("assert torch.cuda.device_count() >= 2\n" + DATA_PARALLEL)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_several_arguments_that_may_be_the_number_of_processes(self):
+        body = "".join(f"    {line}\n" for line in DATA_PARALLEL.splitlines())
+        done = run_text(
+            "import torch.multiprocessing as mp\n"
+            f"def f(rank, world, other):\n{body}"
+            "mp.spawn(f, args=(2, 2), nprocs=2)\n"
+        )
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertIn("several arguments", done.stdout)
 
     def test_a_world_size_of_its_own(self):
         done = run_text(

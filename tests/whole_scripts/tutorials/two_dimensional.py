@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """As "Large Scale Transformer model training with Tensor Parallel", FSDP with tensor and sequence
-parallel: seeds of step + rank, and gradients that nothing clears.
+parallel: gradients that nothing clears, and seeds of step + rank, so that ranks see samples twice.
 
 mesh: dp=2,tp=2
-expected: EQUIVALENT
+expected: CONDITIONAL
 wrong: REDUCTION = torch.sum
 """
 

@@ -11,6 +11,7 @@ import torch
 
 from ..terms import arithmetic as ar
 from ..terms import assumptions, indicators, tables
+from ..terms.dataflow import ancestors
 from ..terms.graph import Graph
 from ..terms.labels import bounded, note
 from ..terms.selection import as_numbers, at_least, choose, complement, greater
@@ -349,8 +350,28 @@ def _beyond(g: Graph, a: Value, bound: Any, dtype: torch.dtype) -> int:
     d = g.definedness
     if not found or not isinstance(a, Named) or a.name in d.hiding or a.name in d.closed:
         return 0
+    if _of_large_constants(g, a, limits.max / 4):
+        return 0
     d.finite(a)
     return found
+
+
+def _of_large_constants(g: Graph, a: Named, size: float) -> bool:
+    """Whether a value is computed of constants with numbers that large, so that it may overflow (a
+    mask that is added twice), or of masks.
+    """
+    for name in {a.name, *ancestors(g, [a.name])}:
+        node = g.producer(name)
+        if node is None:
+            kind = g.tensors[name].get("kind")
+            if kind not in ("input", "parameter") or name.startswith(("%const", "%known")):
+                return True  # a constant tensor
+            continue
+        if node["op"] == "apply_mask" or any(
+            isinstance(x, (int, float)) and abs(x) >= size for x in node.get("attrs", {}).values()
+        ):
+            return True
+    return False
 
 
 @lowering("clamp", "clip")

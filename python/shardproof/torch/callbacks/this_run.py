@@ -7,6 +7,7 @@ verdict. While the script is recorded there, this does nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -58,12 +59,15 @@ def verify_this_run(
     own time limit. stop_on: verdicts, or "ERROR" for a script that cannot be verified.
 
     Returns the verdict, or "ERROR"; "" while the script is recorded. Other verdicts than EQUIVALENT
-    that do not stop it are warnings. Raises NotVerified.
+    that do not stop it are warnings. Raises NotVerified, and ValueError for a mesh of another
+    number of ranks than the run has.
     """
     if os.environ.get(RECORDING):
         return ""
     world = dist.get_world_size() if dist.is_initialized() else 1
     axes = Mesh.parse(mesh).sizes if isinstance(mesh, str) else dict(mesh or {"dp": world})
+    if world > 1 and math.prod(axes.values()) != world:
+        raise ValueError(f"the mesh {axes} has {math.prod(axes.values())} ranks, this run {world}")
     found: list[str] = ["", ""]
     if world == 1 or dist.get_rank() == 0:
         found = list(_verified(axes, options, seconds))
@@ -113,6 +117,8 @@ def _verified(axes: Mapping[str, int], options: Sequence[str], seconds: float) -
     except subprocess.TimeoutExpired:
         return ERROR, f"{script} was not verified within {seconds:.0f} s"
     verdict = _VERDICTS.get(done.returncode, ERROR)
+    if verdict != ERROR and not done.stdout.startswith(f"{verdict}:"):
+        return ERROR, f"{script} was not verified: {(done.stderr or done.stdout).strip()}"
     return verdict, (done.stderr if verdict == ERROR else done.stdout).strip()
 
 

@@ -351,8 +351,9 @@ def check_draws(
             before = not e.draw.value.name.startswith(INSIDE)
             if not seeded and (before or e.tie.tensor != other.tie.tensor):
                 continue
-            # samples of one step that another rank has in another step (a seed of step + rank)
+            # samples that another rank has in another (micro)step: a seed of step + rank
             if e.tie.tensor != other.tie.tensor and {e.tie.tensor, other.tie.tensor} <= rows:
+                one_seed[", ".join(varying or sorted(spread))][e.draw.loc] = None
                 continue
             if not all(a in spread for a in varying):
                 raise Hazard(

@@ -18,6 +18,7 @@ import torch
 import torch.cuda.nccl
 import torch.cuda.nvtx
 import torch.distributed as dist
+from torch.cuda.amp import common as amp
 from torch.overrides import TorchFunctionMode
 
 from ..compat.refusals import fail
@@ -372,24 +373,36 @@ def _accelerator(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def as_cpu(devices: Devices, count: int = 1) -> Iterator[None]:
-    """ "cuda" is the CPU inside; where there is a GPU, too. count: of devices."""
+def as_cpu(
+    devices: Devices, count: int = 1, counted: Callable[[], None] = _nothing
+) -> Iterator[None]:
+    """ "cuda" is the CPU inside; where there is a GPU, too.
+
+    count: of devices. counted: is called where the script's own files ask for it.
+    """
+
+    def device_count() -> int:
+        if is_own(sys._getframe(1).f_code.co_filename):
+            counted()
+        return count
+
     answers = {
         **_own(_ANSWERS),
-        "device_count": lambda: count,
+        "device_count": device_count,
         "manual_seed": _seeding(devices),
         "manual_seed_all": _seeding(devices),
         "is_available": _available(torch.cuda.is_available),
     }
     accelerator = {
         **_own(_OF_THE_ACCELERATOR),
-        "device_count": lambda: count,
+        "device_count": device_count,
         "current_accelerator": _accelerator(torch.accelerator.current_accelerator),
         "is_available": _available(torch.accelerator.is_available),
     }
     given = (
         (torch.cuda, answers),
         (torch.cuda.random, answers),
+        (amp, {"amp_definitely_not_available": lambda: False}),  # else scalers do nothing
         (torch.cuda.nccl, {"version": lambda *a, **k: _NCCL}),
         (torch.cuda.nvtx, _own(dict.fromkeys(_MARKS, _nothing) | {"range": _Nothing})),
         (torch.accelerator, accelerator),

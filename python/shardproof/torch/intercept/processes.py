@@ -15,6 +15,7 @@ the program until it removes it.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import copy
 import io
@@ -44,6 +45,7 @@ from ..terms.assumptions import Assumption
 from ..terms.values import NotFollowed
 from .safetensors_files import patch_safetensors
 
+_MOST_LOOKS = 100  # for a file that is not there
 FOUND_A_FILE = "found a file of another rank"  # in the mailbox
 
 
@@ -143,7 +145,8 @@ class Processes:
             return args
         found = tuple(_options_of_one(count, x) for x in args)
         if any(x is not y for x, y in zip(found, args)):
-            self.assume(assumptions.processes_among_arguments(count))
+            several = sum(type(x) is int and x == count for x in args) > 1
+            self.assume(assumptions.processes_among_arguments(count, several))
         return found
 
     def _start(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -241,9 +244,18 @@ class Processes:
         return None
 
     def _exists(self, original: Callable[..., bool]) -> Callable[..., bool]:
+        looks: collections.Counter[Any] = collections.Counter()
+
         def exists(path: Any, *args: Any, **kwargs: Any) -> bool:
             there = self._there(path)
-            return original(path, *args, **kwargs) if there is None else there
+            found = original(path, *args, **kwargs) if there is None else there
+            looks[str(path)] += not found
+            if looks[str(path)] > _MOST_LOOKS:
+                raise NotFollowed(
+                    f"the script waits for {path}, which no process has written: a file of another "
+                    "rank is there after a barrier"
+                )
+            return found
 
         return exists
 
@@ -320,7 +332,7 @@ class _Unpickler(pickle.Unpickler):
         return self.made[number]
 
 
-_OF_PROCESSES = re.compile(r"world|procs|ranks|gpus|devices", re.IGNORECASE)
+_OF_PROCESSES = re.compile(r"world_?size|procs?$|nproc|n_?gpus?|num_gpus?|gpus_per_node", re.I)
 
 
 def _options_of_one(count: int, given: Any) -> Any:
@@ -329,7 +341,11 @@ def _options_of_one(count: int, given: Any) -> Any:
         return 1 if given == count else given
     if not isinstance(given, (argparse.Namespace, types.SimpleNamespace)):
         return given
-    names = [n for n, x in vars(given).items() if x == count and _OF_PROCESSES.search(n)]
+    names = [
+        n
+        for n, x in vars(given).items()
+        if type(x) is int and x == count and _OF_PROCESSES.search(n)
+    ]
     if not names:
         return given
     one = copy.copy(given)

@@ -279,6 +279,28 @@ def _decisions(
     return check_answers("the single device", side, record, same)
 
 
+def _other_with_one_device(
+    single: Recording, request: Request, name: str, isolated: IsolatedRecorder, start: float
+) -> list[basis.Assumption]:
+    """What is assumed where the single device computes something else if it counts one GPU, which
+    it has in truth.
+
+    That it does not run then (it demands several) shows nothing.
+    """
+    if not any(a.name == basis.COUNTED_DEVICES for a in single.facts.assumptions):
+        return []
+    try:
+        isolated.submit([dataclasses.replace(request, one_device=True)])
+        other = isolated.take_single(time.monotonic() - start)
+        if not isinstance(other, Recording):
+            return []
+        same = _same_model(_model(single, name), _model(other, name))
+    except (Overrun, CaptureError):
+        return []
+    devices = max((getattr(s, "devices", 1) for s, _ in isolated.steps.values()), default=1)
+    return [] if same else [basis.computes_with_devices(devices)]
+
+
 def _same_model(one: Model, two: Model) -> bool:
     return (
         [(n, c.shape) for n, c in one.constants] == [(n, c.shape) for n, c in two.constants]
@@ -816,6 +838,7 @@ def _begun(
     assumptions += read_by_some((single, *sides), initial_state.loaders)
     assumptions += not_dealt(sides, initial_state.loaders or {})
     assumptions += decided_apart(single, sides)
+    assumptions += _other_with_one_device(single, request, name, isolated, start)
     assumptions = list(dict.fromkeys(assumptions))
     assumptions += _left_by_some(sides, model) + _trained_by_some(sides, model)
     not_compared = list(dict.fromkeys(n for s in (single, *sides) for n in s.facts.not_compared))

@@ -54,7 +54,7 @@ class Request:
     """A rank to be recorded (SINGLE: the single device).
 
     stand_in: the number of those that depend on data, for code that is not followed. decided:
-    answers to the first questions about data.
+    answers to the first questions about data. one_device: torch.cuda.device_count() is 1.
     """
 
     rank: int
@@ -64,6 +64,7 @@ class Request:
     initial_state: InitialState = InitialState()
     ignorable: Ignorable = dataclasses.field(default_factory=dict)
     decided: tuple[bool, ...] = ()
+    one_device: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +129,7 @@ class IsolatedRecorder:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name  # for files that are not needed once this is closed
         self._submitted: list[int] = []
+        self.steps = steps
         _warm_up()
         self._known = set(sys.modules)
         self._ours, theirs = multiprocessing.Pipe()
@@ -381,6 +383,8 @@ class _Server:
             prints = prints_of(step)
             if prints:
                 prints.keep()
+            if request.one_device:
+                step.devices = 1  # type: ignore[attr-defined]
             what = _outcome(step, mesh, request)
             printed = prints.kept() if prints else ("", "")
             with open(f"{self.folder}/{request.rank}", "wb") as f:

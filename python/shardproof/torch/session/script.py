@@ -89,17 +89,30 @@ def script_step(
 
 @contextlib.contextmanager
 def _arguments(path: str, arguments: list[str]) -> Iterator[None]:
+    process = os.getpid()
+
     def leave(code: int) -> None:
+        if os.getpid() != process:
+            before_exit(code)  # a process that the script has forked
         raise SystemExit(code)  # else the exit code would be taken for a verdict
 
+    def replace(*args: Any) -> None:
+        raise CaptureError(
+            "the script replaces its process by another program (os.exec): give what it starts, in "
+            "the environment that it sets"
+        )
+
     before_argv, before_path, before_exit = sys.argv, list(sys.path), os._exit
+    before_exec = os.execv, os.execve
     try:
         os._exit = leave  # type: ignore[assignment]
+        os.execv = os.execve = replace  # type: ignore[assignment]  # which the others call
         sys.argv = [path, *arguments]
         sys.path.insert(0, str(Path(path).resolve().parent))
         yield
     finally:
         sys.argv, sys.path[:], os._exit = before_argv, before_path, before_exit
+        os.execv, os.execve = before_exec
 
 
 def _run(path: str, optimizers: OptimizerSteps) -> dict[str, Any]:

@@ -299,12 +299,40 @@ def permuted_parts(loc: str, axes: str) -> Assumption:
     )
 
 
-def processes_among_arguments(count: int) -> Assumption:
+def processes_among_arguments(count: int, several: bool) -> Assumption:
+    """several: more than one argument is that number, which may not be that of processes."""
+    if several:
+        return Assumption(
+            "world-size",
+            Kind.RISK,
+            f"several arguments of the function that processes run are {count}, the number of "
+            "processes: all of them are 1 on the single device",
+        )
     return Assumption(
         "processes",
         Kind.CHECKABLE,
         f"the script starts one process on the single device; the number {count} among the "
         "arguments of its function, which is that of the processes, is 1 there",
+    )
+
+
+COUNTED_DEVICES = "devices"
+
+
+def counted_devices(count: int) -> Assumption:
+    return Assumption(
+        COUNTED_DEVICES,
+        Kind.CHECKABLE,
+        f"the number of GPUs is {count} on the single device, too",
+    )
+
+
+def computes_with_devices(count: int) -> Assumption:
+    return Assumption(
+        "world-size",
+        Kind.RISK,
+        f"the number of GPUs is {count} on the single device, too: with 1 the script computes "
+        "something else there (it divides by that number, say)",
     )
 
 

@@ -29,7 +29,7 @@ from ..intercept.patches import patched
 from ..intercept.processes import Processes
 from ..step.several_steps import each
 from ..step.world import World
-from ..terms import labels
+from ..terms import assumptions, labels
 from ..terms.values import Poisoned, Unsupported
 from .asynchronous_calls import AsynchronousCalls
 from .initial_state import InitialState
@@ -234,6 +234,11 @@ def _recorded(
     recorder.reads, recorder.writes = side.binding.reads, side.binding.writes
     recorder.uses = side.binding.uses
     hooks = _hooks(recorder, side, mailbox)
+    ranks = getattr(step, "devices", 1)  # of a script
+
+    def counted() -> None:
+        if mesh.world == 1 and ranks > 1:
+            recorder.g.assume(assumptions.counted_devices(ranks))
 
     with (
         side.python_random.of_rank(rank, mesh.world),
@@ -265,7 +270,7 @@ def _recorded(
             _OneThread(allow_non_fake_inputs=True) as recorder.mode,
             recorder,
             side.binding.listening(),
-            as_cpu(recorder.random, getattr(step, "devices", 1)),
+            as_cpu(recorder.random, ranks, counted),
             sync_batch_norm(),
             recorder.untracked.watching(),
             labels.ignored_labels_named(recorder.g),

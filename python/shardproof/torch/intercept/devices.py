@@ -176,7 +176,9 @@ class OnCPU(TorchFunctionMode):
             if out is not NotImplemented:
                 return out
         if func in _SIZED:
-            args, kwargs = _sizes(args), {k: _sizes(v) for k, v in (kwargs or {}).items()}
+            own = func in (torch.Tensor.new_empty, torch.Tensor.new_zeros)  # the first is no size
+            args = (*args[:own], *_sizes(args[own:]))
+            kwargs = {k: _sizes(v) for k, v in (kwargs or {}).items()}
         if (count := count_among((*args, *(kwargs or {}).values()))) is not None:
             if len(args) == 2 and any(type(x) is RowCount for x in args) and is_arithmetic(func):
                 args = tuple(x.data_number() if type(x) is RowCount else x for x in args)

@@ -54,7 +54,8 @@ std::vector<Sizes> boxSizes(const Sizes& own, const Sizes& whole) {
   // One by one, the dimensions along which it differs take their places.
   std::vector<std::pair<Sizes, std::size_t>> open{{Sizes(), 0}};
   while (!open.empty() && found.size() < kMostBoxes) {
-    const auto [sizes, used] = std::move(open.back());
+    const Sizes sizes = std::move(open.back().first);
+    const std::size_t used = open.back().second;
     open.pop_back();
     const std::size_t d = sizes.size();
     if (d == whole.size()) {

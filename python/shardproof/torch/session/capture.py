@@ -297,8 +297,7 @@ def _other_with_one_device(
         same = _same_model(_model(single, name), _model(other, name))
     except (Overrun, CaptureError):
         return []
-    devices = max((getattr(s, "devices", 1) for s, _ in isolated.steps.values()), default=1)
-    return [] if same else [basis.computes_with_devices(devices)]
+    return [] if same else [basis.computes_with_devices(isolated.devices)]
 
 
 def _same_model(one: Model, two: Model) -> bool:

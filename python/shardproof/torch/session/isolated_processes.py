@@ -129,7 +129,8 @@ class IsolatedRecorder:
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name  # for files that are not needed once this is closed
         self._submitted: list[int] = []
-        self.steps = steps
+        # that torch.cuda.device_count() gives
+        self.devices = max(getattr(step, "devices", 1) for step, _ in steps.values())
         _warm_up()
         self._known = set(sys.modules)
         self._ours, theirs = multiprocessing.Pipe()
@@ -137,7 +138,7 @@ class IsolatedRecorder:
         if self._pid == 0:
             try:
                 self._ours.close()
-                _Server(steps, theirs, self.folder).run()
+                _Server(steps, theirs, self.folder, self.devices).run()
             finally:
                 os._exit(0)
         theirs.close()
@@ -290,9 +291,13 @@ class _Server:
     """In the forked process."""
 
     def __init__(
-        self, steps: Mapping[bool, tuple[Step, Mesh]], requests: Connection, folder: str
+        self,
+        steps: Mapping[bool, tuple[Step, Mesh]],
+        requests: Connection,
+        folder: str,
+        devices: int,
     ) -> None:
-        self.steps, self.requests, self.folder = steps, requests, folder
+        self.steps, self.requests, self.folder, self.devices = steps, requests, folder, devices
         self.running: set[int] = set()
 
     def run(self) -> None:
@@ -307,10 +312,7 @@ class _Server:
                 self.requests.send(self._run(message))
                 continue
             requests, jobs, modules = message
-            steps = [step for step, _ in self.steps.values()]
-            _import(
-                modules, max(getattr(step, "devices", 1) for step in steps), prints_of(steps[-1])
-            )
+            _import(modules, self.devices, prints_of(self.steps[False][0]))
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()

@@ -27,8 +27,6 @@ import dataclasses
 import gc
 import hashlib
 import json
-import threading
-import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,7 +40,6 @@ from ..terms.graph import Graph
 from ..terms.values import Named, Shape, Value
 from .variables import Variables
 
-_LOOKS = 5  # for what threads hold
 _REARRANGED = frozenset({"view", "permute", "slice", "cat", "concat", "identity"})
 
 
@@ -167,19 +164,8 @@ class Copies:
         named = [*others, *(t for _, t in self._now)]
         known = {private.storage_key(unwrapped(t)) for t in named}
         of_weights = descendants(self.g, self._last)
-        holders = list(held_by)
-        for _ in range(_LOOKS):
-            self._living = self._held_elsewhere(known, of_weights, holders)
-            if not self._living or threading.active_count() == 1:
-                break
-            time.sleep(0.2)  # a thread that writes a checkpoint lets go of what it wrote
-
-    def _held_elsewhere(
-        self, known: set[int], of_weights: set[str], held_by: Iterable[object]
-    ) -> list[tuple[torch.Tensor, Named]]:
-        """Tensors of new weights that something holds. known: memory of those that have names."""
         gc.collect()
-        living = [
+        self._living = [
             (t, v)
             for t in gc.get_objects()
             if isinstance(t, private.FakeTensor)
@@ -189,8 +175,8 @@ class Copies:
             and isinstance(v := self.read(t), Named)
             and v.name in of_weights
         ]
-        ignored = {id(living), *map(id, living), *map(id, held_by)}
-        return [(t, v) for t, v in living if _is_held(t, ignored)]
+        ignored = {id(self._living), *map(id, self._living), *map(id, held_by)}
+        self._living = [(t, v) for t, v in self._living if _is_held(t, ignored)]
 
     def of_weights(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, Value]:
         """Those that hold what was computed of parameters."""

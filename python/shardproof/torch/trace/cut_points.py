@@ -231,8 +231,7 @@ class CutPoints:
                 node is not None
                 and node["op"] in ("mul", "div")
                 and "scalar" in node.get("attrs", {})
-                and isinstance(m.value, Named)
-                and node["in"][0] in (m.value.name, (m.value.base or m.value).name)
+                and node["in"][0] in _names_of(m)
             )
 
         self.raw_gradients = [m for m in self.raw_gradients if not multiplied(m)]
@@ -310,20 +309,11 @@ class CutPoints:
         """
         later = dataflow.exchanged_next(
             self.recorder.g,
-            [
-                name
-                for m in self.raw_gradients
-                if isinstance(m.value, Named)
-                for name in (m.value.name, (m.value.base or m.value).name)
-            ],
+            [name for m in self.raw_gradients for name in _names_of(m)],
         )
 
         def unknown(m: TrackedTensor) -> bool:
-            axes = (
-                later.get(m.value.name, later.get((m.value.base or m.value).name))
-                if isinstance(m.value, Named)
-                else None
-            )
+            axes = next((later[name] for name in _names_of(m) if name in later), None)
             p = m.placement
             known = {*(p.mean or ()), *p.partial, *(p.shard or ()), *p.covered}
             return axes is not None and not (known and axes <= known)
@@ -367,3 +357,9 @@ class CutPoints:
             self.raw_gradients.append(
                 TrackedTensor(CUT_POINT, f"{name}.grad of backward", value, placement)
             )
+
+
+def _names_of(m: TrackedTensor) -> tuple[str, ...]:
+    """What a tensor holds, as it is and in the shape in which it was made."""
+    v = m.value
+    return (v.name, (v.base or v).name) if isinstance(v, Named) else ()

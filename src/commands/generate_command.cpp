@@ -43,7 +43,9 @@ int runGenerate(const GenerateArguments& arguments) {
 }  // namespace
 
 void addGeneratorOptions(CLI::App* command, generate::Options& o) {
-  command->add_option("ARCH", o.architecture, "mlp, gpt, llama3 or deepseek-v3")
+  command
+      ->add_option("ARCH", o.architecture,
+                   "mlp, gpt, llama3, mixtral, qwen3-moe, gpt-oss or deepseek-v3")
       ->required()
       ->check(CLI::IsMember(generate::architectures()))
       ->type_name("");
@@ -69,20 +71,23 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   sized("--hidden", o.hidden, "Width inside the feed-forward block");
   sized("--heads", o.heads, "Attention heads");
   sized("--kv-heads", o.kvHeads, "Key-value heads; fewer than heads: grouped-query attention");
+  sized("--head-dim", o.headDim,
+        "Width of an attention head; default: the preset's, or dim / heads");
   sized("--seq", o.sequence, "Tokens in a sequence");
   sized("--vocab", o.vocabulary, "Vocabulary");
   const CLI::Range orNone(std::int64_t{0}, std::int64_t{1} << 40);
+  std::string group = "Sizes of mixtures of experts";
   const auto expertSized = [&](const char* name, std::int64_t& value, const char* help) {
-    command->add_option(name, value, help)
-        ->check(orNone)
-        ->type_name("N")
-        ->group("Sizes of deepseek-v3");
+    command->add_option(name, value, help)->check(orNone)->type_name("N")->group(group);
   };
   expertSized("--dense-layers", o.denseLayers, "Leading layers without experts, --hidden wide");
   expertSized("--experts", o.experts, "Routed experts");
   expertSized("--active-experts", o.activeExperts, "Routed experts that a token chooses");
   expertSized("--shared-experts", o.sharedExperts, "Experts of every token");
   expertSized("--expert-hidden", o.expertHidden, "Width inside an expert");
+  group = "Sizes of gpt-oss";
+  expertSized("--window", o.window, "Positions that every other layer attends to; 0: all");
+  group = "Sizes of deepseek-v3";
   expertSized("--expert-groups", o.expertGroups, "Groups of experts");
   expertSized("--active-groups", o.activeGroups, "Groups that a token chooses its experts from");
   expertSized("--query-rank", o.queryRank, "Width of the queries' latent; 0: none");
@@ -119,6 +124,16 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   command
       ->add_flag("--vocab-parallel", o.vocabularyParallel,
                  "Embedding, output layer and cross entropy cut over tp along the vocabulary")
+      ->group("Parallelism");
+  degree("--cp", o.cp,
+         "Context-parallel ranks: each has a part of every sequence, and gathers keys and values");
+  command
+      ->add_flag("--cp-balanced", o.cpBalanced,
+                 "Each context-parallel rank has an early and a late part of the sequence")
+      ->group("Parallelism");
+  command
+      ->add_flag("--cp-ring", o.cpRing,
+                 "Keys and values go round over the context-parallel ranks (ring attention)")
       ->group("Parallelism");
   degree("--ep", o.ep, "Ranks that hold different experts: of tp first, or of dp");
   command

@@ -81,6 +81,17 @@ Options deepseek(const std::string& size = "671B") {
   return o;
 }
 
+Options sparse(const std::string& architecture) {
+  Options o = llama();
+  o.architecture = architecture;
+  o.headDim = 8;
+  o.experts = 4;
+  o.activeExperts = 2;
+  o.expertHidden = 6;
+  if (architecture == "gpt-oss") o.window = 3;
+  return o;
+}
+
 std::string refusal(const Options& options) {
   try {
     complete(options);
@@ -218,6 +229,61 @@ TEST_F(GenerateTest, EveryCombinationOfDeepSeekIsEquivalent) {
   }
 }
 
+TEST_F(GenerateTest, EveryCombinationOfTheOtherMixturesIsEquivalent) {
+  for (const char* architecture : {"mixtral", "qwen3-moe", "gpt-oss"}) {
+    for (const Combination& c : combinations()) {
+      Options o = sparse(architecture);
+      c.set(o);
+      SCOPED_TRACE(std::string(architecture) + ", " + c.name);
+      if (o.cutPoints == "layers") o.layers = 1, o.pp = 1;
+      if (o.clampedExperts()) o.ep = o.tp;
+      expectEquivalent(o);
+    }
+  }
+  Options o = sparse("mixtral");
+  o.denseLayers = 1;
+  o.balanceLoss = "0.02";
+  o.dp = o.ep = 4;
+  o.tp = 2;
+  o.sequenceParallel = true;
+  expectEquivalent(o);
+  o = sparse("gpt-oss");
+  o.window = 0;
+  expectEquivalent(o);
+}
+
+TEST_F(GenerateTest, ContextParallelIsEquivalent) {
+  for (const bool balanced : {false, true}) {
+    for (const Combination& c : combinations()) {
+      SCOPED_TRACE(std::string(c.name) + (balanced ? ", balanced" : ""));
+      Options o = llama();
+      c.set(o);
+      o.cp = 2;
+      o.cpBalanced = balanced;
+      expectEquivalent(o);
+      o.tp = 4;  // neighbours share key-value heads
+      o.sequence = 16;
+      o.sequenceParallel = o.vocabularyParallel = true;
+      expectEquivalent(o);
+    }
+  }
+}
+
+TEST_F(GenerateTest, ContextParallelWithExpertsIsEquivalent) {
+  for (const bool balanced : {false, true}) {
+    for (const char* architecture : {"mixtral", "qwen3-moe", "gpt-oss", "deepseek-v3"}) {
+      SCOPED_TRACE(std::string(architecture) + (balanced ? ", balanced" : ""));
+      Options o = std::string(architecture) == "deepseek-v3" ? deepseek() : sparse(architecture);
+      o.sequence = 8;
+      o.cp = o.dp = o.tp = o.ep = o.pp = o.microbatches = 2;
+      o.cpBalanced = balanced;
+      o.zero = balanced ? 1 : 3;
+      if (o.isDeepSeek()) o.mtp = 1;
+      expectEquivalent(o);
+    }
+  }
+}
+
 TEST_F(GenerateTest, AWholeLayerOfExpertsIsOneLemma) {
   Options o = deepseek("16B");
   o.layers = 1;
@@ -340,7 +406,8 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
     return o;
   };
   Options heads = sharded(llama()), sequence = sharded(gpt()), stages = gpt();
-  Options experts = sharded(deepseek());
+  Options experts = sharded(deepseek()), context = sharded(llama());
+  context.cp = 2;
   heads.tp = 4;
   stages.dp = stages.pp = 2;
   sequence.sequenceParallel = true;
@@ -356,6 +423,7 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
        "layers.0.attention.wk.weight.grad.dp"},  // a replicated key-value head's over its ranks
       {experts, "layers.1.attention.k_rotary.grad.part"},         // the key that all heads share
       {experts, "layers.1.feed_forward.gate.weights.grad.part"},  // what the choice is weighed by
+      {context, "layers.0.attention.wq.weight.grad.sum"},         // over dp and cp
   };
   for (const auto& [options, operand] : cases) {
     SCOPED_TRACE(operand);

@@ -67,6 +67,21 @@ SIZES = {
         "value-dim": 6,
     },
 }
+SPARSE = {
+    "layers": 2,
+    "dim": 12,
+    "hidden": 20,
+    "heads": 4,
+    "kv-heads": 2,
+    "head-dim": 4,
+    "seq": 6,
+    "vocab": 14,
+    "batch": 4,
+    "experts": 4,
+    "active-experts": 2,
+    "expert-hidden": 6,
+}
+SIZES |= {"mixtral": SPARSE, "qwen3-moe": SPARSE, "gpt-oss": SPARSE | {"window": 3}}
 GROUPS = {"query-rank": 10, "expert-groups": 4, "active-groups": 2}
 V2, V3 = {"size": "236B", **GROUPS}, {"size": "671B", **GROUPS}
 # Losses besides the cross entropy.
@@ -147,6 +162,32 @@ VARIANTS = {
         (V3 | {"dense-layers": 2, "batch": 3, "seq": 5, "mtp": 1}, []),
     ],
 }
+CONTEXT_PARALLEL = [
+    ["--cp", "3"],
+    ["--cp", "3", "--cp-balanced", "--dp", "2"],
+    shlex.split("--cp 3 --tp 2 --sequence-parallel --vocab-parallel --zero 3"),
+]
+VARIANTS["llama3"] += [({}, options) for options in CONTEXT_PARALLEL]
+VARIANTS["llama3"] += [
+    ({"seq": 8}, shlex.split("--cp 2 --cp-balanced --tp 2 --sequence-parallel --zero 1")),
+]
+VARIANTS["deepseek-v3"] += [(V3 | {"batch": 1, "mtp": 1}, shlex.split("--cp 3 --tp 2 --ep 2"))]
+BY_NUMBER = [["--tp", "2", "--ep", "2"], shlex.split("--dp 2 --tp 2 --ep 4 --microbatches 2")]
+VARIANTS["mixtral"] = [
+    ({}, options) for options in [[], *PARALLEL, *VOCABULARY_PARALLEL, *BY_NUMBER]
+] + [
+    ({"dense-layers": 1, "balance-loss": 0.05}, ["--dp", "2"]),
+    ({"batch": 2}, shlex.split("--cp 3 --cp-balanced --dp 2 --tp 2 --ep 2")),
+]
+VARIANTS["qwen3-moe"] = [({}, options) for options in [[], *PARALLEL, *BY_NUMBER]] + [
+    ({"kv-heads": 1}, shlex.split("--tp 2 --ep 2 --sequence-parallel"))
+]
+VARIANTS["gpt-oss"] = [
+    ({}, options) for options in [[], ["--dp", "2", "--zero", "3"], *BY_NUMBER]
+] + [
+    ({"window": 0}, []),
+    ({"batch": 1, "window": 2}, shlex.split("--cp 3 --tp 2 --ep 2 --sequence-parallel")),
+]
 
 
 def known_architectures():
@@ -316,6 +357,15 @@ class GeneratedModelsTest(unittest.TestCase):
     @unittest.skipUnless("deepseek-v3" in known_architectures(), "generate has no deepseek-v3")
     def test_deepseek_v3(self):
         self.compare_variants("deepseek-v3")
+
+    def test_mixtral(self):
+        self.compare_variants("mixtral")
+
+    def test_qwen3_moe(self):
+        self.compare_variants("qwen3-moe")
+
+    def test_gpt_oss(self):
+        self.compare_variants("gpt-oss")
 
     def test_every_architecture_is_compared(self):
         self.assertEqual(set(VARIANTS), set(ARCHITECTURES))

@@ -6,6 +6,7 @@ returns the loss; `random_inputs` makes them. A new architecture goes into ARCHI
 and options into generated_models_test.py.
 """
 
+import functools
 import math
 import types
 
@@ -428,4 +429,158 @@ class DeepSeek(nn.Module):
         return total
 
 
-ARCHITECTURES = {"mlp": Mlp, "llama3": Llama3, "gpt": Gpt, "deepseek-v3": DeepSeek}
+class SparseTransformer(nn.Module):
+    """Mixtral (arXiv 2401.04088), Qwen3-MoE (arXiv 2505.09388) and GPT-OSS (arXiv 2508.10925).
+
+    GPT-OSS with the definitions of its reference implementation: sinks, biases, and the experts'
+    bounds.
+    """
+
+    class Attention(nn.Module):
+        def __init__(self, c, kind, slides):
+            super().__init__()
+            self.head, self.window = c.head_dim, c.window if slides else 0
+            self.repeats = c.heads // c.kv_heads
+            self.norms, self.sunk = kind == "qwen3-moe", kind == "gpt-oss"
+            self.wq = nn.Linear(c.dim, c.heads * c.head_dim, bias=self.sunk)
+            self.wk = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=self.sunk)
+            self.wv = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=self.sunk)
+            self.wo = nn.Linear(c.heads * c.head_dim, c.dim, bias=self.sunk)
+            if self.norms:
+                self.q_norm = nn.RMSNorm(c.head_dim, eps=1e-6)
+                self.k_norm = nn.RMSNorm(c.head_dim, eps=1e-6)
+            if self.sunk:
+                self.sinks = nn.Parameter(torch.empty(c.heads))
+
+        def forward(self, x, freqs):
+            def rotated(y):  # pairs of neighbours
+                pairs = torch.view_as_complex(y.unflatten(-1, (-1, 2)).contiguous())
+                return torch.view_as_real(pairs * freqs[:, None, :]).flatten(-2)
+
+            q, k, v = (w(x).unflatten(-1, (-1, self.head)) for w in (self.wq, self.wk, self.wv))
+            if self.norms:
+                q, k = self.q_norm(q), self.k_norm(k)
+            k, v = (y.repeat_interleave(self.repeats, 2) for y in (rotated(k), v))
+            scores = torch.einsum("bshd,bthd->bhst", rotated(q), k) / math.sqrt(self.head)
+            distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+            hidden = distance < 0
+            if self.window:
+                hidden = hidden | (distance >= self.window)
+            scores = scores.masked_fill(hidden, -math.inf)
+            total = scores.exp().sum(-1)
+            if self.sunk:
+                total = total + self.sinks.exp()[:, None]
+            mixed = torch.einsum("bhst,bthd->bhsd", scores.exp(), v) / total[..., None]
+            return self.wo(mixed.transpose(1, 2).flatten(-2))
+
+    class Gate(nn.Module):
+        def __init__(self, c, bias):
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(c.experts, c.dim))
+            self.bias = nn.Parameter(torch.empty(c.experts)) if bias else None
+            self.active = c.active_experts
+
+        def forward(self, x):
+            """A factor for each expert, 0 for those that are not chosen, and all scores."""
+            logits = F.linear(x, self.weight, self.bias)
+            best = logits.topk(self.active)
+            factors = torch.zeros_like(logits).scatter(-1, best.indices, best.values.softmax(-1))
+            return factors, logits.softmax(-1)
+
+    class ClampedExperts(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            e, f, d = c.experts, c.expert_hidden, c.dim
+            for name, to, width in (("w1", f, d), ("w3", f, d), ("w2", d, f)):
+                self.register_parameter(name, nn.Parameter(torch.empty(e, to, width)))
+                self.register_parameter(name + "_bias", nn.Parameter(torch.empty(e, to)))
+
+        def forward(self, x, factors):
+            y = torch.zeros_like(x)
+            for e in range(factors.shape[-1]):
+                gate = F.linear(x, self.w1[e], self.w1_bias[e]).clamp(max=7)
+                up = F.linear(x, self.w3[e], self.w3_bias[e]).clamp(-7, 7)
+                hidden = (up + 1) * gate * torch.sigmoid(1.702 * gate)
+                result = F.linear(hidden, self.w2[e], self.w2_bias[e])
+                y = y + factors[..., e, None] * result
+            return y
+
+    class Mixture(nn.Module):
+        def __init__(self, c, kind):
+            super().__init__()
+            self.gate = SparseTransformer.Gate(c, kind == "gpt-oss")
+            clamped = kind == "gpt-oss"
+            self.experts = SparseTransformer.ClampedExperts(c) if clamped else DeepSeek.Experts(c)
+            self.active, self.balance = c.active_experts, None
+
+        def forward(self, x):
+            factors, scores = self.gate(x)
+            chosen = (factors != 0).double()
+            f = scores.shape[-1] / (self.active * x.shape[1]) * chosen.sum(1)
+            self.balance = (f * scores.mean(1)).sum(-1).mean()  # of each sequence
+            return self.experts(x, factors)
+
+    class Layer(nn.Module):
+        def __init__(self, c, kind, number):
+            super().__init__()
+            eps = 1e-6 if kind == "qwen3-moe" else 1e-5
+            self.attention_norm = nn.RMSNorm(c.dim, eps=eps)
+            self.attention = SparseTransformer.Attention(c, kind, number % 2 == 0)
+            self.ffn_norm = nn.RMSNorm(c.dim, eps=eps)
+            self.feed_forward = (
+                Llama3.FeedForward(c.dim, c.hidden)
+                if number < c.dense_layers
+                else SparseTransformer.Mixture(c, kind)
+            )
+
+        def forward(self, x, freqs):
+            x = x + self.attention(self.attention_norm(x), freqs)
+            return x + self.feed_forward(self.ffn_norm(x))
+
+    def __init__(self, kind, **sizes):
+        super().__init__()
+        given = {"dense_layers": 0, "window": 0, "balance_loss": 0, **sizes}
+        c = self.sizes = types.SimpleNamespace(**given)
+        self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
+        self.layers = nn.ModuleList(
+            SparseTransformer.Layer(c, kind, number) for number in range(c.layers)
+        )
+        self.norm = nn.RMSNorm(c.dim, eps=1e-6 if kind == "qwen3-moe" else 1e-5)
+        self.output = nn.Linear(c.dim, c.vocab, bias=False)
+        self.losses = {}
+
+    def random_inputs(self, r):
+        c = self.sizes
+        angles = torch.outer(
+            torch.arange(c.seq), 10_000.0 ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)
+        )
+        inputs = {name: r.ids([c.batch, c.seq], c.vocab) for name in ("tokens", "labels")}
+        return inputs | {"freqs": torch.polar(torch.ones_like(angles), angles)}
+
+    def forward(self, tokens, labels, freqs):
+        c = self.sizes
+        x = self.tok_embeddings(tokens)
+        for layer in self.layers:
+            x = layer(x, freqs)
+        logits = self.output(self.norm(x))
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        self.losses = {"cross_entropy": total}
+        if c.balance_loss:
+            for i, layer in enumerate(self.layers):
+                if i >= c.dense_layers:
+                    balance = layer.feed_forward.balance
+                    self.losses[f"layers.{i}.feed_forward.balance"] = balance
+                    total = total + c.balance_loss * balance
+        return total
+
+
+ARCHITECTURES = {
+    "mlp": Mlp,
+    "llama3": Llama3,
+    "gpt": Gpt,
+    "deepseek-v3": DeepSeek,
+    **{
+        kind: functools.partial(SparseTransformer, kind)
+        for kind in ("mixtral", "qwen3-moe", "gpt-oss")
+    },
+}

@@ -37,6 +37,10 @@ void Builder::recompute(Layer& layer) {
       if (const auto it = renamed.find(name); it != renamed.end()) name = it->second;
     for (std::string& name : node.out) {
       if (name.empty()) continue;
+      if (const auto it = renamed.find(name); it != renamed.end()) {  // another rank's
+        name = it->second;
+        continue;
+      }
       Tensor copy = program(layer.chunk).tensors.at(name);
       copy.name += ".again";
       renamed[name] = copy.name;
@@ -56,12 +60,14 @@ Layout Builder::gradientLayout(const Value& value) const {
   // Each rank that holds a copy of a piece uses it for itself.
   layout.sumTp = value.gradientSumTp || (layout.copies > 1 && layout.tpInner < 0);
   layout.sumEp = value.gradientSumEp;
+  layout.sumCp = value.gradientSumCp;
   layout.sumDp = layout.sumMb = layout.batch < 0;
   return layout;
 }
 
 std::string Builder::localName(const std::string& logical, const Layout& layout) const {
-  return logical + (layout.sumTp ? ".part" : "") + (layout.gathered ? ".ep" : "");
+  return logical + (layout.sumTp ? ".part" : "") + (layout.gathered ? ".ep" : "") +
+         (layout.sumCp ? ".cp" : "");
 }
 
 std::string Builder::localGradientName(const std::string& logical, const Layout& layout) const {
@@ -117,9 +123,13 @@ void Builder::backward() {
       case Kind::kReduceOverTp:
       case Kind::kEnterEp:
       case Kind::kReduceOverEp:
+      case Kind::kEnterCp:
       case Kind::kScatter:
       case Kind::kGather:
         backwardCommunication(record);
+        break;
+      case Kind::kRingAttention:
+        backwardRingAttention(record);
         break;
       case Kind::kMove:
         backwardMove(record);
@@ -176,7 +186,7 @@ void Builder::backwardLoss(const Record& record) {
       .push_back({.op = "div_backward",
                   .in = {loss.localGradient, saved(record.chunk, own)},
                   .out = {ownGradient},
-                  .attributes = {attribute("scalar", options_.splits())},
+                  .attributes = {attribute("scalar", means())},
                   .location = location_});
   if (cutVocabulary(record.in)) {
     backwardCutCrossEntropy(record, ownGradient);
@@ -193,7 +203,10 @@ void Builder::backwardCommunication(const Record& record) {
   std::string op, name = localGradientName(from.gradient, layout);
   int dim = -1;
   std::vector<Attribute> attributes;
-  if (record.kind == Kind::kEnterTp) {
+  if (record.kind == Kind::kEnterCp) {
+    op = "reduce_scatter";
+    dim = layout.cp;
+  } else if (record.kind == Kind::kEnterTp) {
     op = layout.tp >= 0 ? "reduce_scatter" : "all_reduce";
     dim = layout.tp;
   } else if (record.kind == Kind::kEnterEp || record.kind == Kind::kReduceOverEp) {
@@ -214,8 +227,21 @@ void Builder::backwardCommunication(const Record& record) {
     return;
   }
   declareLocal(record.chunk, name, from.gradient, to.shape, layout, true);
+  std::string arrivedName = from.localGradient;
+  if (record.kind == Kind::kEnterCp && options_.cpBalanced) {
+    arrivedName += ".by_rank";
+    declareLocal(record.chunk, arrivedName, "", from.shape, arrived, true);
+    std::vector<Node>& nodes = backwardNodes(record.chunk);
+    Node join{.op = "cat",
+              .in = reordered(record.chunk, nodes, from.localGradient, dim, false),
+              .out = {arrivedName},
+              .attributes = {attribute("dim", dim)},
+              .location = location_};
+    nodes.push_back(std::move(join));
+  }
   const bool overEp = layout.gathered != arrived.gathered;
-  Node node = communication(op, from.localGradient, name, {overEp ? "ep" : "tp"});
+  const char* const axis = record.kind == Kind::kEnterCp ? "cp" : overEp ? "ep" : "tp";
+  Node node = communication(op, arrivedName, name, {axis});
   if (op == "chunk") {
     node.comm.clear();
     node.group.clear();

@@ -85,8 +85,9 @@ ValueId Blocks::gatedColumns(ValueId x, const std::string& name, std::int64_t hi
   return like("mul", {gate, columns(x, name + ".w3", hidden, name + ".w3")}, name + ".product");
 }
 
-ValueId Blocks::rmsNorm(ValueId x, const std::string& name, const std::string& eps) {
-  const ValueId w = b_.parameter(name + ".weight", {b_.shape(x).back()}, {}, o_.sequenceParallel);
+ValueId Blocks::rmsNorm(ValueId x, const std::string& name, const std::string& eps, bool ofHeads) {
+  const ValueId w =
+      b_.parameter(name + ".weight", {b_.shape(x).back()}, {}, o_.sequenceParallel || ofHeads);
   return like("rms_norm", {x, w}, name, {attributeNumber("eps", eps)});
 }
 
@@ -99,7 +100,7 @@ ValueId Blocks::swapped(ValueId x, int a, int b, const std::string& name) {
   Shape shape = b_.shape(x);
   Layout layout = b_.layout(x);
   std::swap(shape[static_cast<std::size_t>(a)], shape[static_cast<std::size_t>(b)]);
-  for (int* dim : {&layout.batch, &layout.tp})
+  for (int* dim : {&layout.batch, &layout.cp, &layout.tp})
     if (*dim == a || *dim == b) *dim = *dim == a ? b : a;
   return b_.apply("transpose", {x}, {attribute("dim0", a), attribute("dim1", b)},
                   {name, shape, layout});
@@ -108,22 +109,48 @@ ValueId Blocks::swapped(ValueId x, int a, int b, const std::string& name) {
 ValueId Blocks::reshaped(const std::string& op, ValueId x, const Shape& shape, int tp,
                          const std::string& name) {
   return b_.apply(op, {x}, {attributeShape("size")},
-                  {name, shape, {.batch = 0, .tp = tp, .copies = b_.layout(x).copies}});
+                  {name, shape, {.batch = 0, .cp = 1, .tp = tp, .copies = b_.layout(x).copies}});
 }
 
-ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name) {
+// [batch, heads, queries, keys + 1]: a further column with the head's own logit.
+ValueId Blocks::withSink(ValueId scores, const std::string& name) {
+  const Shape& each = b_.shape(scores);
+  const Layout rows = b_.layout(scores);
+  const ValueId logits = b_.parameter(name, {each[1]}, {.tp = 0});
+  const ValueId single = b_.apply("view", {logits}, {attributeShape("size")},
+                                  {name + ".single", {1, each[1], 1, 1}, {.tp = 1}});
+  const ValueId column = b_.apply("expand", {single}, {attributeShape("size")},
+                                  {name + ".column", {each[0], each[1], each[2], 1}, rows});
+  return b_.apply("cat", {scores, column}, {attribute("dim", 3)},
+                  {name + ".joined", {each[0], each[1], each[2], each[3] + 1}, rows});
+}
+
+ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, const std::vector<ValueId>& masks,
+                       const std::string& name, bool sinks) {
   const Shape heads = b_.shape(q);
   const std::int64_t values = b_.shape(v)[3];
+  if (o_.cpRing) {
+    const ValueId y = b_.ringAttention(q, k, v, masks.at(0), name + ".mixed");
+    return reshaped("reshape", swapped(y, 1, 2, name + ".mixed.tokens"),
+                    {heads[0], heads[2], heads[1] * values}, 2, name + ".joined");
+  }
   k = swapped(k, 2, 3, name + ".k.transposed");
   ValueId scores =
       b_.apply("matmul", {q, k}, {},
                {name + ".products", {heads[0], heads[1], heads[2], heads[2]}, b_.layout(q)});
   scores = like("mul", {scores}, name + ".scores",
                 {attributeNumber("scalar", decimal(1 / std::sqrt(static_cast<double>(heads[3]))))});
-  scores = like("apply_mask", {scores, mask}, name + ".masked");
-  const ValueId weights =
-      dropout(like("softmax", {scores}, name + ".weights", {attribute("dim", -1)}),
-              name + ".weights.dropout");
+  for (std::size_t i = 0; i < masks.size(); ++i)
+    scores = like("apply_mask", {scores, masks[i]},
+                  name + ".masked" + (i == 0 ? "" : "." + std::to_string(i)));
+  if (sinks) scores = withSink(scores, name + ".sinks");
+  ValueId weights = like("softmax", {scores}, name + ".weights", {attribute("dim", -1)});
+  if (sinks)
+    weights = b_.apply(
+        "slice", {weights},
+        {attribute("dim", 3), attribute("start", 0), attribute("stop", heads[2])},
+        {name + ".weights.of_keys", {heads[0], heads[1], heads[2], heads[2]}, b_.layout(q)});
+  weights = dropout(weights, name + ".weights.dropout");
   ValueId y = b_.apply("matmul", {weights, v}, {},
                        {name + ".mixed", {heads[0], heads[1], heads[2], values}, b_.layout(q)});
   y = swapped(y, 1, 2, name + ".mixed.tokens");
@@ -136,21 +163,49 @@ ValueId Blocks::dropout(ValueId x, const std::string& name) {
               {attributeNumber("p", o_.dropout), attribute("seed", ++dropouts_)});
 }
 
+// A sequence of that many positions; only its length is used.
+ValueId Blocks::positions(std::int64_t count) {
+  return b_.constant("positions." + std::to_string(count), {1, count}, "int64", "0");
+}
+
+// Ranks that have a part of the sequence mask the rows of that part.
 ValueId Blocks::causalMask(ValueId tokens) {
-  return b_.applyFixed("create_mask", {tokens}, {}, {"mask", {1, 1, o_.sequence, o_.sequence}, {}});
+  if (o_.cpRing) return b_.ringMask(tokens);
+  const ValueId over = o_.cp > 1 ? positions(o_.sequence) : tokens;
+  return b_.ownSequence(
+      b_.applyFixed("create_mask", {over}, {}, {"mask", {1, 1, o_.sequence, o_.sequence}, {}}), 2);
+}
+
+// A causal mask of more positions, with keys in the place of queries and the other way round: key
+// c + width - 1 is not before query r. So c is one of the last `width` before r, or after it.
+ValueId Blocks::windowMask(std::int64_t width) {
+  const std::int64_t s = o_.sequence, all = s + width - 1;
+  const ValueId causal =
+      b_.applyFixed("create_mask", {positions(all)}, {}, {"window.causal", {1, 1, all, all}, {}});
+  const ValueId converse =
+      b_.applyFixed("transpose", {causal}, {attribute("dim0", 2), attribute("dim1", 3)},
+                    {"window.converse", {1, 1, all, all}, {}});
+  const ValueId rows = b_.applyFixed(
+      "slice", {converse}, {attribute("dim", 2), attribute("start", 0), attribute("stop", s)},
+      {"window.rows", {1, 1, s, all}, {}});
+  return b_.ownSequence(b_.applyFixed("slice", {rows},
+                                      {attribute("dim", 3), attribute("start", width - 1),
+                                       attribute("stop", width - 1 + s)},
+                                      {"window", {1, 1, s, s}, {}}),
+                        2);
 }
 
 ValueId Blocks::embedding(ValueId tokens, const std::string& table, const std::string& name) {
   const Shape stream{o_.batch, o_.sequence, o_.dim};
   if (!o_.vocabularyParallel) {
     const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, {});
-    return b_.apply("embedding", {tokens, w}, {}, {name, stream, {.batch = 0}});
+    return b_.apply("embedding", {tokens, w}, {}, {name, stream, {.batch = 0, .cp = 1}});
   }
   const std::int64_t window = o_.vocabulary / o_.tp;
   const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, {.tp = 0});
   return b_.apply("embedding", {tokens, w},
                   {attributePerTp("start", 0, window), attributePerTp("stop", window, window)},
-                  {name, stream, {.batch = 0, .sumTp = true}});
+                  {name, stream, {.batch = 0, .cp = 1, .sumTp = true}});
 }
 
 void Blocks::loss(ValueId x, const std::string& table, const Targets& targets) {
@@ -159,9 +214,9 @@ void Blocks::loss(ValueId x, const std::string& table, const Targets& targets) {
   const Layout cut{.tp = o_.vocabularyParallel ? 0 : -1};
   const ValueId entered = o_.vocabularyParallel ? b_.enterTp(x) : b_.gatherSequence(x);
   const ValueId w = b_.parameter(table, {o_.vocabulary, o_.dim}, cut);
-  const ValueId logits =
-      b_.apply("linear", {entered, w}, {},
-               {targets.logits, shape, {.batch = 0, .tp = o_.vocabularyParallel ? 2 : -1}});
+  const ValueId logits = b_.apply(
+      "linear", {entered, w}, {},
+      {targets.logits, shape, {.batch = 0, .cp = 1, .tp = o_.vocabularyParallel ? 2 : -1}});
   go(targets.loss);
   b_.meanLoss("cross_entropy", {logits, ids(targets.labels)}, {}, targets.loss, targets.weight);
 }

@@ -42,7 +42,8 @@ class Blocks {
   // silu(x w1^T) (x w3^T), cut over tp along `hidden`: SwiGLU before its projection back.
   ValueId gatedColumns(ValueId x, const std::string& name, std::int64_t hidden);
   // Over the last dimension, of tokens that are replicated over tp or cut along the sequence.
-  ValueId rmsNorm(ValueId x, const std::string& name, const std::string& eps);
+  // `ofHeads`: of heads that are cut over tp.
+  ValueId rmsNorm(ValueId x, const std::string& name, const std::string& eps, bool ofHeads = false);
   // Elementwise: shape and layout of the first operand.
   ValueId like(const std::string& op, const std::vector<ValueId>& in, const std::string& name,
                const std::vector<Attribute>& attributes = {});
@@ -51,13 +52,19 @@ class Blocks {
   ValueId reshaped(const std::string& op, ValueId x, const Shape& shape, int tp,
                    const std::string& name);
 
-  // softmax(q k^T / sqrt(head) + mask) v for heads in dimension 1; the result has the heads side by
-  // side: [batch, sequence, heads * width of v].
-  ValueId attend(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name);
+  // Keys or values of all positions, unless they go round.
+  ValueId gathered(ValueId x) { return o_.cpRing ? x : b_.enterCp(x); }
+  // softmax(q k^T / sqrt(head) + masks) v for heads in dimension 1; the result has the heads side
+  // by side: [batch, sequence, heads * width of v]. `sinks`: each head has a learned logit beside
+  // those of the keys, which takes a share of the softmax and has no value.
+  ValueId attend(ValueId q, ValueId k, ValueId v, const std::vector<ValueId>& masks,
+                 const std::string& name, bool sinks = false);
   ValueId dropout(ValueId x, const std::string& name);
   ValueId causalMask(ValueId tokens);
+  // Hides keys that are `width` or more positions before the query.
+  ValueId windowMask(std::int64_t width);
   ValueId ids(const std::string& name) {
-    return b_.input(name, {o_.batch, o_.sequence}, "int64", {.batch = 0});
+    return b_.input(name, {o_.batch, o_.sequence}, "int64", {.batch = 0, .cp = 1});
   }
   ValueId tokens() { return ids("tokens"); }
   // Rows of the table; partial over tp if the vocabulary is cut.
@@ -69,6 +76,8 @@ class Blocks {
   const Options& o_;
 
  private:
+  ValueId positions(std::int64_t count);
+  ValueId withSink(ValueId scores, const std::string& name);
   int chunkOf(std::int64_t layer) const;
   int dropouts_ = 0;
 };

@@ -22,6 +22,9 @@ Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp
                          std::int64_t perEp) {
   return {.key = std::move(key), .json = std::to_string(first), .perTp = perTp, .perEp = perEp};
 }
+Attribute attributePerCp(std::string key, std::int64_t first, std::int64_t perCp) {
+  return {.key = std::move(key), .json = std::to_string(first), .perCp = perCp};
+}
 Attribute attributeShape(std::string key) {
   return {.key = std::move(key), .json = {}, .shape = true};
 }
@@ -41,11 +44,11 @@ std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape&
 std::vector<Attribute> logicalAttributes(std::vector<Attribute> attributes, const Shape& shape,
                                          const Options& options) {
   for (Attribute& a : attributes) {
-    if (a.perTp == 0 && a.perEp == 0) continue;
+    if (a.perTp == 0 && a.perEp == 0 && a.perCp == 0) continue;
     if (a.key == "stop" || a.key == "local_expert_end")
       a.json = std::to_string(std::stoll(a.json) + a.perTp * (options.tp - 1) +
                               a.perEp * (options.epRanks() - 1));
-    a.perTp = a.perEp = 0;
+    a.perTp = a.perEp = a.perCp = 0;
   }
   return withShape(std::move(attributes), shape);
 }
@@ -74,6 +77,7 @@ Shape Builder::localShape(const Shape& shape, const Layout& layout) const {
     n /= pieces;
   };
   cut(layout.batch, options_.splits() / (layout.gathered ? options_.epRanks() : 1));
+  cut(layout.cp, options_.cp);
   cut(layout.ep, options_.epRanks());
   cut(layout.tp, options_.tp / layout.copies);
   cut(layout.tpInner, layout.copies);
@@ -84,6 +88,10 @@ Shape Builder::localShape(const Shape& shape, const Layout& layout) const {
 Layout Builder::effective(Layout layout) const {
   if (options_.tp == 1) layout.sumTp = false;
   if (layout.copies == 1) layout.tpInner = -1;
+  if (options_.cp == 1) {
+    layout.cp = -1;
+    layout.sumCp = false;
+  }
   if (options_.epRanks() == 1) {
     layout.ep = -1;
     layout.gathered = layout.sumEp = false;
@@ -92,13 +100,14 @@ Layout Builder::effective(Layout layout) const {
 }
 
 std::vector<std::string> Builder::dataAxes(const Layout& layout) const {
-  if (options_.epRanks() == 1) return {"dp"};
-  if (layout.ep >= 0) return {"edp"};
-  return {"edp", "ep"};
+  std::vector<std::string> axes{options_.epRanks() == 1 ? "dp" : "edp"};
+  if (options_.epRanks() > 1 && layout.ep < 0) axes.emplace_back("ep");
+  if (options_.cp > 1) axes.emplace_back("cp");
+  return axes;
 }
 
 std::int64_t Builder::dataRanks(const Layout& layout) const {
-  return options_.dp / (layout.ep >= 0 ? options_.epRanks() : 1);
+  return options_.dp * options_.cp / (layout.ep >= 0 ? options_.epRanks() : 1);
 }
 
 std::string Builder::fresh(const std::string& name) {

@@ -21,6 +21,9 @@
 // * Experts that are cut over a part of dp get the rows of all ranks of that part (`enterEp`: an
 //   all-gather, backward: a reduce-scatter) and give back partial sums (`reduceOverEp`: a
 //   reduce-scatter, backward: an all-gather).
+// * With context parallelism each rank of cp has a part of each sequence. Keys and values are
+//   gathered (`enterCp`: an all-gather, backward: a reduce-scatter). The loss of a microbatch is
+//   divided by the number of parts, too, and gradients are summed over dp and cp.
 // * A gradient that arrives from several consumers is added up in the order of arrival, in the
 // model and in the plan alike.
 #pragma once
@@ -45,6 +48,7 @@ Attribute attributeFlag(std::string key, bool value);
 Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& values);
 Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp,
                          std::int64_t perEp = 0);
+Attribute attributePerCp(std::string key, std::int64_t first, std::int64_t perCp);
 Attribute attributeShape(std::string key);
 // What a node of a rank, and of the model, has in place of attributes that follow the shape of its
 // result or the rank.
@@ -87,6 +91,9 @@ class Builder {
                 const std::vector<Attribute>& attributes, const Result& result) {
     return apply(op, in, attributes, std::vector<Result>{result}).front();
   }
+  // The same number everywhere, in the model and on each stage that asks for it.
+  ValueId constant(const std::string& name, const Shape& shape, const std::string& dtype,
+                   const std::string& value);
   // An operator without gradient; the result is the `place`th, and the only one.
   ValueId applyFixed(const std::string& op, const std::vector<ValueId>& in,
                      const std::vector<Attribute>& attributes, const Result& result,
@@ -106,6 +113,13 @@ class Builder {
       bool whole = false);  // partial over tp -> replicated (or, unless `whole`, sequence piece)
   ValueId enterEp(ValueId value);       // own rows -> the rows of all ranks of the ep group
   ValueId reduceOverEp(ValueId value);  // partial over ep, rows of the group -> own rows
+  // softmax(q k^T / sqrt(width) + mask) v for the causal mask that `ringMask` made, with keys and
+  // values that go round over cp.
+  ValueId ringAttention(ValueId q, ValueId k, ValueId v, ValueId mask, const std::string& name);
+  ValueId ringMask(ValueId tokens);
+  ValueId enterCp(ValueId value);  // own part of the sequence -> all of it
+  // The rank's part of what has all positions, along `dim`. Of values without gradient.
+  ValueId ownSequence(ValueId value, int dim);
   // Where every tp rank does the same work: between replicated and sequence pieces. Nothing without
   // sequence parallelism.
   ValueId scatterSequence(ValueId value);
@@ -123,6 +137,7 @@ class Builder {
   Generated finish();
 
  private:
+  class RingNodes;
   struct Value {
     std::string logical = {}, local = {};
     Shape shape = {};
@@ -130,7 +145,8 @@ class Builder {
     int chunk = 0;
     bool needsGradient = false, perMicrobatch = true, boundary = false;
     bool gradientKept = false;
-    bool gradientSumTp = false, gradientSumEp = false;  // gradients are partial sums
+    // Gradients are partial sums.
+    bool gradientSumTp = false, gradientSumEp = false, gradientSumCp = false;
     int parameter = -1;
     std::string gradient = {}, localGradient = {};  // what has arrived so far; empty: nothing
     std::string dtype = {};                         // of what is produced; empty: real
@@ -151,6 +167,8 @@ class Builder {
     kReduceOverTp,
     kEnterEp,
     kReduceOverEp,
+    kEnterCp,
+    kRingAttention,
     kScatter,
     kGather,
     kMove
@@ -181,6 +199,8 @@ class Builder {
   // The ranks over which a tensor of this layout is replicated, sharded by ZeRO or added up.
   std::vector<std::string> dataAxes(const Layout& layout) const;
   std::int64_t dataRanks(const Layout& layout) const;
+  // How many means of equal weight the mean over the batch is made of.
+  std::int64_t means() const { return options_.splits() * options_.cp; }
   std::string fresh(const std::string& name);  // name, name.2, name.3, ... in the model
 
   ValueId addValue(Value value);
@@ -193,6 +213,8 @@ class Builder {
   Node communication(const std::string& op, const std::string& in, const std::string& out,
                      std::vector<std::string> group);
 
+  std::vector<std::string> reordered(int chunk, std::vector<Node>& nodes, const std::string& from,
+                                     int dim, bool toSequence);
   ValueId moved(Kind kind, ValueId from, Value to, Node node, int dim);
   int shardedDimension(const std::string& name, const Shape& shape, const Layout& layout) const;
   bool cutVocabulary(const std::vector<ValueId>& in) const;
@@ -214,6 +236,7 @@ class Builder {
   void backwardLoss(const Record& record);
   void backwardCommunication(const Record& record);
   void backwardMove(const Record& record);
+  void backwardRingAttention(const Record& record);
 
   void accumulate(int chunk, const std::string& from, const std::string& to,
                   const std::string& logical, const Shape& shape, Layout layout);

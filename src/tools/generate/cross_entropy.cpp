@@ -18,7 +18,7 @@ std::string Builder::localTensor(const std::string& name, const Shape& shape, co
 void Builder::cutCrossEntropy(const std::vector<ValueId>& in, const std::string& own,
                               const std::string& name) {
   const Value logits = at(in[0]), labels = at(in[1]);
-  const Layout cut = logits.layout, whole{.batch = 0};
+  const Layout cut = logits.layout, whole{.batch = 0, .cp = 1};
   Shape one = logits.shape;
   one.back() = 1;
   std::vector<Node>& nodes = forwardNodes(chunk_);

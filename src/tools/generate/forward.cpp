@@ -8,7 +8,8 @@
 namespace shardproof::generate {
 
 ValueId Builder::input(const std::string& name, const Shape& shape, const std::string& dtype,
-                       const Layout& layout) {
+                       const Layout& asked) {
+  const Layout layout = effective(asked);
   if (out_.tensors.find(name) == nullptr)
     out_.tensors.add({.name = name, .shape = shape, .kind = "input", .dtype = dtype});
   const bool perMicrobatch = layout.batch >= 0;
@@ -24,6 +25,16 @@ ValueId Builder::input(const std::string& name, const Shape& shape, const std::s
                    .layout = layout,
                    .chunk = chunk_,
                    .perMicrobatch = perMicrobatch});
+}
+
+ValueId Builder::constant(const std::string& name, const Shape& shape, const std::string& dtype,
+                          const std::string& value) {
+  for (Tensors* tensors : {&out_.tensors, &program(chunk_).tensors})
+    if (tensors->find(name) == nullptr)
+      tensors->add(
+          {.name = name, .shape = shape, .kind = "constant", .dtype = dtype, .value = value});
+  return addValue(
+      {.logical = name, .local = name, .shape = shape, .chunk = chunk_, .perMicrobatch = false});
 }
 
 // ZeRO's shards are flat buffers in the frameworks; here they are pieces along one dimension, the
@@ -94,7 +105,7 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
                                     const std::vector<Attribute>& attributes,
                                     const std::vector<Result>& results) {
   std::vector<std::string> logicalIn, localIn, logicalOut, localOut;
-  bool needsGradient = false, sumTp = false, sumEp = false;
+  bool needsGradient = false, sumTp = false, sumEp = false, sumCp = false;
   for (const ValueId v : in) {
     if (at(v).chunk != chunk_)
       throw std::logic_error(op + ": operand " + at(v).logical + " is on another stage");
@@ -103,6 +114,7 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
     needsGradient = needsGradient || at(v).needsGradient;
     sumTp = sumTp || at(v).gradientSumTp;
     sumEp = sumEp || at(v).gradientSumEp;
+    sumCp = sumCp || at(v).gradientSumCp;
   }
   std::vector<ValueId> out;
   for (const Result& r : results) {
@@ -113,17 +125,19 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
     declareLocal(chunk_, local, logical, r.shape, layout, true).dtype = r.dtype;
     logicalOut.push_back(logical);
     localOut.push_back(local);
-    out.push_back(addValue({.logical = logical,
-                            .local = local,
-                            .shape = r.shape,
-                            .layout = layout,
-                            .chunk = chunk_,
-                            .needsGradient = needsGradient && r.dtype.empty(),
-                            // What every rank computes alike from what has entered the cut region
-                            // has, like that, only its own readers' part of the gradient.
-                            .gradientSumTp = sumTp && layout.tp < 0 && !layout.sumTp,
-                            .gradientSumEp = sumEp && layout.gathered && !layout.sumEp,
-                            .dtype = r.dtype}));
+    out.push_back(
+        addValue({.logical = logical,
+                  .local = local,
+                  .shape = r.shape,
+                  .layout = layout,
+                  .chunk = chunk_,
+                  .needsGradient = needsGradient && r.dtype.empty(),
+                  // What every rank computes alike from what has entered the cut region
+                  // has, like that, only its own readers' part of the gradient.
+                  .gradientSumTp = sumTp && layout.tp < 0 && !layout.sumTp,
+                  .gradientSumEp = sumEp && layout.gathered && layout.ep < 0 && !layout.sumEp,
+                  .gradientSumCp = sumCp && layout.cp < 0,
+                  .dtype = r.dtype}));
   }
   model(op, logicalIn, logicalOut, logicalAttributes(attributes, results[0].shape, options_),
         location_);
@@ -149,8 +163,10 @@ std::vector<ValueId> Builder::apply(const std::string& op, const std::vector<Val
 }
 
 ValueId Builder::applyFixed(const std::string& op, const std::vector<ValueId>& in,
-                            const std::vector<Attribute>& attributes, const Result& result,
+                            const std::vector<Attribute>& attributes, const Result& asked,
                             std::size_t place) {
+  Result result = asked;
+  result.layout = effective(asked.layout);
   // Every stage makes its own; the model has it once.
   const auto at = [&](const std::string& name) {
     std::vector<std::string> out(place);  // absent
@@ -207,7 +223,7 @@ void Builder::meanLoss(const std::string& op, const std::vector<ValueId>& in,
   forwardNodes(chunk_).push_back({.op = "div",
                                   .in = {own},
                                   .out = {part},
-                                  .attributes = {attribute("scalar", options_.splits())},
+                                  .attributes = {attribute("scalar", means())},
                                   .location = location_});
   cutPoint(chunk_, part, true);
   const ValueId loss = addValue({.logical = name,

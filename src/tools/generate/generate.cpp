@@ -14,7 +14,9 @@ using Forward = void (*)(Builder&, const Options&);
 Forward forwardOf(const std::string& architecture) {
   if (architecture == "mlp") return buildMlp;
   if (architecture == "gpt") return buildGpt;
-  if (architecture == "llama3") return buildLlama;
+  if (architecture == "llama3" || architecture == "mixtral" || architecture == "qwen3-moe" ||
+      architecture == "gpt-oss")
+    return buildLlama;
   if (architecture == "deepseek-v3") return buildDeepSeek;
   throw std::logic_error("architecture '" + architecture + "' has presets but no forward pass");
 }

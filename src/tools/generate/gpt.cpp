@@ -76,7 +76,7 @@ class Gpt : Blocks {
           {name + what, {o_.batch, o_.heads, o_.sequence, head}, b_.layout(heads)});
     };
     const ValueId q = third(0, ".q"), k = third(1, ".k"), v = third(2, ".v");
-    return rows(attend(q, k, v, mask_, name), name + ".dense", o_.dim, true);
+    return rows(attend(q, k, v, {mask_}, name), name + ".dense", o_.dim, true);
   }
 
   ValueId tokens_ = -1, mask_ = -1;

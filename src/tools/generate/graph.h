@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,7 +17,10 @@ using Shape = std::vector<std::int64_t>;
 
 // How a local tensor lies in its logical one. Every axis that is not mentioned replicates it.
 struct Layout {
-  int batch = -1;    // the dimension cut over dp and, within a dp rank, over microbatches
+  int batch = -1;  // the dimension cut over dp and, within a dp rank, over microbatches
+  int cp = -1;     // the dimension cut over cp, the sequence; it may be `batch` where one dimension
+                // has the tokens of all sequences, of which a microbatch has one. With `tp` on the
+                // same dimension cp cuts first
   int tp = -1;       // the dimension cut over tp
   int copies = 1;    // this many neighbouring tp ranks hold the same piece of `tp` (replicated
                      // key-value heads)
@@ -29,14 +33,15 @@ struct Layout {
   bool sumTp =
       false;  // logical = sum over tp of local; with copies: over those that hold one piece
   bool sumEp = false;
-  bool sumDp = false;
+  bool sumCp = false;
+  bool sumDp = false;  // over cp, too
   bool sumMb = false;
 };
 
 struct Attribute {
   std::string key = {};
-  std::string json = {};              // the value as JSON; with `perTp` or `perEp` an integer
-  std::int64_t perTp = 0, perEp = 0;  // added for each tp (ep) coordinate
+  std::string json = {};                         // the value as JSON; with `perTp`, ... an integer
+  std::int64_t perTp = 0, perEp = 0, perCp = 0;  // added for each tp (ep, cp) coordinate
   bool shape = false;  // the value is the first result's shape instead (view, expand)
 };
 
@@ -66,8 +71,10 @@ struct Node {
   std::vector<std::string> group = {};  // mesh axes; or one of
   std::vector<int> stages = {};  // the ranks with these pp coordinates and otherwise this rank's
   int neighbours = 0;            // the tp ranks that hold copies of one piece
+  std::string pairs = {};        // of a collective_permute, as JSON
   std::string peerField = {};    // "to", "from"
   int peer = 0;                  // its pp coordinate
+  std::optional<int> cp = {};    // only the ranks with this cp coordinate run it
 };
 
 // Adds up one tensor over the microbatches.

@@ -25,8 +25,11 @@ struct Options {
   std::int64_t dim = 0;     // width of the residual stream
   std::int64_t hidden = 0;  // width inside the feed-forward block
   std::int64_t heads = 0, kvHeads = 0;
+  std::int64_t headDim = 0;  // width of a head; 0: the preset's, with --dim or --heads dim / heads
+  std::int64_t window =
+      -1;  // positions that every other layer attends to; 0: all; -1: the preset's
   std::int64_t sequence = 0, vocabulary = 0;
-  // Of deepseek-v3 (-1: the preset's). `hidden` is that of the leading dense layers.
+  // Of mixtures of experts (-1: the preset's). `hidden` is that of the leading dense layers.
   std::int64_t denseLayers = -1;
   std::int64_t experts = -1, activeExperts = -1, sharedExperts = -1, expertHidden = -1;
   std::int64_t expertGroups = -1, activeGroups = -1;
@@ -43,6 +46,9 @@ struct Options {
                            // one for each microbatch of each dp rank
 
   std::int64_t dp = 1, tp = 1, pp = 1, microbatches = 1;
+  std::int64_t cp = 1;      // parts of each sequence
+  bool cpBalanced = false;  // two chunks for each rank, an early and a late one
+  bool cpRing = false;      // keys and values go round; otherwise they are gathered
   // Ranks that hold different experts, and the ranks that share one expert's hidden width: tp or 1.
   // 0: 1 if ep is a multiple of tp, else tp. With 1 the tp ranks are the first that hold different
   // experts.
@@ -60,6 +66,21 @@ struct Options {
   std::string
       clip;  // maximum of the global gradient norm; empty: the architecture's, "0": no clipping
   std::string cutPoints = "all";  // all, layers, none
+
+  // What sets an architecture apart from the others.
+  bool isDeepSeek() const { return architecture == "deepseek-v3"; }
+  bool headNorms() const { return architecture == "qwen3-moe"; }
+  bool attentionBias() const { return architecture == "gpt-oss"; }
+  bool sinks() const { return architecture == "gpt-oss"; }
+  bool routerBias() const { return architecture == "gpt-oss"; }
+  bool clampedExperts() const { return architecture == "gpt-oss"; }
+  bool groupedChoice() const { return isDeepSeek(); }
+  // The weights of the chosen experts are divided by their sum.
+  bool dividedWeights() const { return sigmoidScores || !isDeepSeek(); }
+  // Losses besides the cross entropy.
+  bool severalLosses() const {
+    return mtp > 0 || (balanceLoss != "0" && experts > 0 && denseLayers < layers);
+  }
 
   std::int64_t chunks() const { return pp * virtualStages; }
   // How many of dp hold different experts.

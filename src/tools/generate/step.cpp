@@ -40,7 +40,7 @@ void Builder::totalLoss() {
   std::vector<std::string> totals(out_.programs.size());
   for (const Record* record : losses) {
     const Value loss = at(record->out[0]);
-    const bool overDp = options_.dp > 1;
+    const bool overDp = dataRanks({}) > 1;
     location_ = loss.logical;
     accumulate(loss.chunk, loss.local, loss.logical + ".sum", loss.logical, {}, {.sumDp = overDp});
     std::string local = loss.logical + ".sum";

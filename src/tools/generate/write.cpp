@@ -76,6 +76,7 @@ void writeNode(JsonWriter& json, const Node& node, int microbatch, std::int64_t 
           .endObject();
     json.endList();
   }
+  if (!node.pairs.empty()) json.key("pairs").raw(node.pairs);
   if (!node.peerField.empty())
     json.key(node.peerField).beginObject().key("pp").number(node.peer).endObject();
   if (microbatch == kEveryMicrobatch) json.key("mb").text("*");
@@ -90,6 +91,7 @@ class PlanWriter {
       : generated_(generated), options_(options) {
     if (options.schedule != "gpipe") timeline_ = timeline(options);
     if (options.epRanks() > 1) steps_.emplace_back("ep", &Attribute::perEp);
+    if (options.cp > 1) steps_.emplace_back("cp", &Attribute::perCp);
     if (options.tp > 1) steps_.emplace_back("tp", &Attribute::perTp);
   }
 
@@ -98,7 +100,7 @@ class PlanWriter {
         .key("format")
         .text("shardproof-plan")
         .key("version")
-        .number(1)
+        .number(options_.cpBalanced ? 2 : 1)  // 2: pieces of local tensors
         .key("name")
         .text(options_.architecture);
     json_.key("model").text(modelFile).key("mesh").beginList();
@@ -112,6 +114,7 @@ class PlanWriter {
       axis("edp", options_.dp / options_.epRanks());
       axis("ep", options_.epRanks());
     }
+    if (options_.cp > 1) axis("cp", options_.cp);
     axis("tp", options_.tp);
     json_.endList()
         .key("microbatches")
@@ -119,10 +122,14 @@ class PlanWriter {
         .key("programs")
         .beginList(JsonWriter::kLines);
     for (std::size_t rank = 0; rank < generated_.programs.size(); ++rank) {
-      // Ranks of one stage differ at most by whom they share heads with.
-      const bool alike = !differsOverTp(generated_.programs[rank]);
-      for (std::int64_t tp = 0; tp < (alike ? 1 : options_.tp); ++tp)
-        writeProgram(static_cast<int>(rank), alike ? -1 : tp);
+      // Ranks of one stage differ at most by whom they share heads with, and by their turns in a
+      // ring.
+      const Program& program = generated_.programs[rank];
+      const bool overTp = any(program, [](const Node&node) { return node.neighbours > 0; }),
+                 overCp = any(program, [](const Node&node) { return node.cp.has_value(); });
+      for (std::int64_t cp = 0; cp < (overCp ? options_.cp : 1); ++cp)
+        for (std::int64_t tp = 0; tp < (overTp ? options_.tp : 1); ++tp)
+          writeProgram(static_cast<int>(rank), overTp ? tp : -1, overCp ? cp : -1);
     }
     json_.endList().key("lineage").beginList(JsonWriter::kLines);
     for (const Lineage& entry : generated_.lineage) writeLineage(entry);
@@ -130,29 +137,48 @@ class PlanWriter {
   }
 
  private:
-  static bool differsOverTp(const Program& program) {
-    const auto differs = [](const Node& node) { return node.neighbours > 0; };
+  template <class Predicate>
+  static bool any(const Program& program, Predicate predicate) {
     for (const auto* chunks : {&program.forward, &program.backward})
       for (const auto& [chunk, nodes] : *chunks)
-        if (std::any_of(nodes.begin(), nodes.end(), differs)) return true;
-    return std::any_of(program.step.begin(), program.step.end(), differs);
+        if (std::any_of(nodes.begin(), nodes.end(), predicate)) return true;
+    return std::any_of(program.step.begin(), program.step.end(), predicate);
+  }
+
+  bool runs(const Node& node) const { return !node.cp || *node.cp == cpRank_; }
+
+  // What only ranks with another cp coordinate compute.
+  std::set<std::string> elsewhere(const Program& program) const {
+    std::set<std::string> here, there;
+    any(program, [&](const Node& node) {
+      std::set<std::string>& names = runs(node) ? here : there;
+      names.insert(node.out.begin(), node.out.end());
+      return false;
+    });
+    for (const std::string& name : here) there.erase(name);
+    return there;
   }
 
   void write(const Node& node, int microbatch) {
-    writeNode(json_, node, microbatch, tpRank_, steps_);
+    if (runs(node)) writeNode(json_, node, microbatch, tpRank_, steps_);
   }
 
-  void writeProgram(int rank, std::int64_t tp) {
+  // tp, cp: the coordinate of the ranks that run it; -1: all.
+  void writeProgram(int rank, std::int64_t tp, std::int64_t cp) {
     const Program& program = generated_.programs[static_cast<std::size_t>(rank)];
     tpRank_ = std::max<std::int64_t>(tp, 0);
+    cpRank_ = cp;
     json_.beginObject().key("at").beginObject();
     if (options_.pp > 1) json_.key("pp").number(rank);
     if (tp >= 0) json_.key("tp").number(tp);
+    if (cp >= 0) json_.key("cp").number(cp);
     json_.endObject();
     const bool issue = options_.schedule != "gpipe";
     if (issue) json_.key("order").text("issue");
     json_.key("tensors").beginObject(JsonWriter::kLines);
-    for (const Tensor& t : program.tensors.list()) writeTensor(json_, t);
+    const std::set<std::string> others = elsewhere(program);
+    for (const Tensor& t : program.tensors.list())
+      if (others.count(t.name) == 0) writeTensor(json_, t);
     for (const Accumulation& a : program.accumulations)
       for (int k = 1; k + 1 < static_cast<int>(options_.microbatches); ++k)
         writeTensor(json_, {.name = partial(a, k), .shape = program.tensors.at(a.to).shape});
@@ -233,68 +259,106 @@ class PlanWriter {
       const Tensor& local =
           generated_.programs[static_cast<std::size_t>(piece.rank)].tensors.at(piece.local);
       const Layout& at = local.layout;
-      if (at.copies == 1) {
-        writeShard(full, local, piece, {});
+      const bool balanced = options_.cpBalanced && at.cp >= 0;
+      if (balanced && at.cp == at.tp) {
+        // Ranks of tp have pieces of the early chunk, then of the late one.
+        for (std::int64_t tp = 0; tp < options_.tp; ++tp)
+          writeShard(full, local, piece, {tp}, 2 * tp < options_.tp ? Half::kEarly : Half::kLate);
         continue;
       }
-      // Steps along tp cannot say that neighbours hold the same: each rank is named.
+      const auto write = [&](const std::vector<std::int64_t>& ranks) {
+        if (!balanced) return writeShard(full, local, piece, ranks, Half::kNone);
+        writeShard(full, local, piece, ranks, Half::kEarly);
+        writeShard(full, local, piece, ranks, Half::kLate);
+      };
+      if (at.copies == 1) {
+        write({});
+        continue;
+      }
+      // Steps along tp cannot state that neighbours hold the same: each rank is named.
       for (std::int64_t tp = 0; tp < options_.tp; tp += at.sumTp ? at.copies : 1) {
         std::vector<std::int64_t> ranks{tp};
         for (std::int64_t k = 1; at.sumTp && k < at.copies; ++k) ranks.push_back(tp + k);
-        writeShard(full, local, piece, ranks);
+        write(ranks);
       }
     }
     json_.endList().endObject();
   }
 
+  // Of a rank's two chunks of the sequence (--cp-balanced), the one that a shard is about.
+  enum class Half { kNone, kEarly, kLate };
+
   // `tpRanks`: the ranks whose tensors are added up, all with the same box; empty: all tp ranks,
   // told apart by step or sum.
   void writeShard(const Shape& full, const Tensor& local, const Piece& piece,
-                  const std::vector<std::int64_t>& tpRanks) {
+                  const std::vector<std::int64_t>& tpRanks, Half half) {
     const Layout& at = local.layout;
-    json_.beginObject().key("box").beginList();
-    for (std::size_t d = 0; d < local.shape.size(); ++d) {
-      std::int64_t from = 0;
-      if (!tpRanks.empty() && at.tp == static_cast<int>(d))
-        from = tpRanks[0] / at.copies * (full[d] * at.copies / options_.tp);
-      if (!tpRanks.empty() && at.tpInner == static_cast<int>(d))
-        from = tpRanks[0] % at.copies * local.shape[d];
-      json_.integers({from, from + local.shape[d]});
+    const auto extent = [](const Shape& shape, int dim) {
+      return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)];
+    };
+    // One dimension may have the tokens of all sequences, of which a microbatch has one.
+    const bool tokens = at.cp >= 0 && at.cp == at.batch, sequence = at.cp >= 0 && at.cp == at.tp;
+    const std::int64_t parts = at.cp >= 0 ? options_.cp : 1;
+    const std::int64_t span = tokens ? extent(local.shape, at.cp) * parts : extent(full, at.cp);
+    const std::int64_t chunk = half == Half::kNone ? span / parts : span / parts / 2;
+    std::vector<std::int64_t> from(full.size(), 0), size = local.shape, localFrom(full.size(), 0);
+    for (std::size_t d = 0; d < full.size(); ++d) {
+      const int dim = static_cast<int>(d);
+      if (!tpRanks.empty() && at.tp == dim && !sequence)
+        from[d] = tpRanks[0] / at.copies * (full[d] * at.copies / options_.tp);
+      if (!tpRanks.empty() && at.tpInner == dim) from[d] = tpRanks[0] % at.copies * local.shape[d];
+      if (half == Half::kNone || at.cp != dim) continue;
+      if (half == Half::kLate) from[d] = (2 * parts - 1) * chunk;
+      if (sequence) {
+        from[d] += tpRanks[0] % (options_.tp / 2) * local.shape[d];
+      } else {
+        size[d] = chunk;
+        localFrom[d] = half == Half::kLate ? chunk : 0;
+      }
     }
-    json_.endList();
+    const auto writeBox = [&](const std::vector<std::int64_t>& low) {
+      json_.beginList();
+      for (std::size_t d = 0; d < low.size(); ++d) json_.integers({low[d], low[d] + size[d]});
+      json_.endList();
+    };
+    json_.beginObject().key("box");
+    writeBox(from);
     bool any = false;
-    const auto moves = [&](const char* axis, int dim, std::int64_t by, std::int64_t size) {
-      if (dim < 0 || size == 1) return;
+    const auto moves = [&](const char* axis, int dim, std::int64_t by, std::int64_t count) {
+      if (dim < 0 || count == 1) return;
       if (!any) json_.key("step").beginObject();
       any = true;
       std::vector<std::int64_t> offset(full.size(), 0);
       offset[static_cast<std::size_t>(dim)] = by;
       json_.key(axis).integers(offset);
     };
-    const auto extent = [](const Shape& shape, int dim) {
-      return dim < 0 ? 0 : shape[static_cast<std::size_t>(dim)];
-    };
     // Rows of the batch: dp, then microbatches; with ep groups edp, then microbatches, then ep, so
     // that the rows that a group gathers are neighbours.
     const std::int64_t groups = options_.epRanks(), rows = extent(local.shape, at.batch);
     const char* const data = groups == 1 ? "dp" : "edp";
-    const std::int64_t groupRows = at.gathered ? rows : rows * groups;
+    const std::int64_t groupRows = (at.gathered ? rows : rows * groups) * (tokens ? parts : 1);
     moves(data, at.batch, groupRows * options_.microbatches, options_.dp / groups);
     moves("mb", at.batch, groupRows, options_.microbatches);
     if (!at.gathered) moves("ep", at.batch, rows, groups);
     moves("ep", at.ep, extent(full, at.ep) / groups, groups);
-    const std::int64_t cut = at.ep >= 0 && at.ep == at.tp ? groups : 1;
+    moves("cp", at.cp, half == Half::kLate ? -chunk : chunk, parts);
+    const std::int64_t cut = (at.ep >= 0 && at.ep == at.tp ? groups : 1) * (sequence ? parts : 1);
     if (tpRanks.empty()) moves("tp", at.tp, extent(full, at.tp) / cut / options_.tp, options_.tp);
     if (at.dp >= 0) {  // ZeRO's pieces
-      const std::int64_t own = extent(local.shape, at.dp);
+      const std::int64_t own = extent(local.shape, at.dp), inner = own * options_.cp;
       const bool expert = at.ep >= 0 || groups == 1;
-      moves(data, at.dp, expert ? own : own * groups, options_.dp / groups);
-      if (!expert) moves("ep", at.dp, own, groups);
+      moves(data, at.dp, expert ? inner : inner * groups, options_.dp / groups);
+      if (!expert) moves("ep", at.dp, inner, groups);
+      moves("cp", at.dp, own, options_.cp);
     }
     if (any) json_.endObject();
     json_.key("parts").beginList();
     const auto part = [&](std::int64_t tp) {
       json_.beginObject().key("local").text(local.name);
+      if (size != local.shape) {
+        json_.key("local_box");
+        writeBox(localFrom);
+      }
       if (options_.pp > 1 || tp >= 0) {
         json_.key("at").beginObject();
         if (options_.pp > 1) json_.key("pp").number(piece.rank);
@@ -309,6 +373,7 @@ class PlanWriter {
     std::vector<std::string> sum;
     if (at.sumDp && options_.dp / groups > 1) sum.emplace_back(data);
     if (groups > 1 && (at.sumEp || (at.sumDp && at.ep < 0))) sum.emplace_back("ep");
+    if (options_.cp > 1 && (at.sumCp || at.sumDp)) sum.emplace_back("cp");
     if (at.sumTp && options_.tp > 1 && tpRanks.empty()) sum.emplace_back("tp");
     if (at.sumMb && local.perMicrobatch) sum.emplace_back("mb");
     if (!sum.empty()) {
@@ -323,7 +388,7 @@ class PlanWriter {
   std::vector<std::vector<Event>> timeline_;  // by pp coordinate
   JsonWriter json_;
   Steps steps_;
-  std::int64_t tpRank_ = 0;
+  std::int64_t tpRank_ = 0, cpRank_ = -1;
 };
 
 }  // namespace

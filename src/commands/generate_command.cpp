@@ -85,8 +85,6 @@ void addGeneratorOptions(CLI::App* command, generate::Options& o) {
   expertSized("--active-experts", o.activeExperts, "Routed experts that a token chooses");
   expertSized("--shared-experts", o.sharedExperts, "Experts of every token");
   expertSized("--expert-hidden", o.expertHidden, "Width inside an expert");
-  group = "Sizes of gpt-oss";
-  expertSized("--window", o.window, "Positions that every other layer attends to; 0: all");
   group = "Sizes of deepseek-v3";
   expertSized("--expert-groups", o.expertGroups, "Groups of experts");
   expertSized("--active-groups", o.activeGroups, "Groups that a token chooses its experts from");

@@ -88,7 +88,6 @@ Options sparse(const std::string& architecture) {
   o.experts = 4;
   o.activeExperts = 2;
   o.expertHidden = 6;
-  if (architecture == "gpt-oss") o.window = 3;
   return o;
 }
 
@@ -247,26 +246,57 @@ TEST_F(GenerateTest, EveryCombinationOfTheOtherMixturesIsEquivalent) {
   o.tp = 2;
   o.sequenceParallel = true;
   expectEquivalent(o);
-  o = sparse("gpt-oss");
-  o.window = 0;
-  expectEquivalent(o);
 }
 
 TEST_F(GenerateTest, ContextParallelIsEquivalent) {
-  for (const bool balanced : {false, true}) {
-    for (const Combination& c : combinations()) {
-      SCOPED_TRACE(std::string(c.name) + (balanced ? ", balanced" : ""));
-      Options o = llama();
-      c.set(o);
-      o.cp = 2;
-      o.cpBalanced = balanced;
-      expectEquivalent(o);
+  int next = 0;
+  for (const Combination& c : combinations()) {
+    // Each combination with one of four layouts, in turn.
+    Options o = llama();
+    c.set(o);
+    o.cp = 2;
+    o.cpBalanced = next % 2 == 1;
+    if (next / 2 % 2 == 1) {
       o.tp = 4;  // neighbours share key-value heads
       o.sequence = 16;
       o.sequenceParallel = o.vocabularyParallel = true;
+    }
+    SCOPED_TRACE(std::string(c.name) + (o.cpBalanced ? ", balanced" : "") +
+                 (o.sequenceParallel ? ", sequence parallel" : ""));
+    expectEquivalent(o);
+    ++next;
+  }
+}
+
+TEST_F(GenerateTest, RingAttentionIsEquivalent) {
+  for (const bool balanced : {false, true}) {
+    for (const std::int64_t ranks : {2, 4}) {
+      SCOPED_TRACE(std::to_string(ranks) + (balanced ? " ranks, balanced" : " ranks"));
+      Options o = llama();
+      o.layers = 1;
+      o.cp = ranks;
+      o.cpBalanced = balanced;
+      o.cpRing = true;
+      expectEquivalent(o);
+      o.layers = o.pp = o.dp = o.tp = o.microbatches = 2;
+      o.zero = 2;
+      o.schedule = "1f1b";
+      o.recompute = o.sequenceParallel = ranks == 2;
       expectEquivalent(o);
     }
   }
+  // So long that positions are represented.
+  Options o = llama();
+  o.layers = 1;
+  o.sequence = 256;
+  o.cp = 2;
+  o.cpRing = true;
+  expectEquivalent(o);
+  o = deepseek();
+  o.sequence = 8;
+  o.cp = o.tp = 2;
+  o.cpRing = o.cpBalanced = true;
+  expectEquivalent(o);
 }
 
 TEST_F(GenerateTest, ContextParallelWithExpertsIsEquivalent) {
@@ -277,7 +307,7 @@ TEST_F(GenerateTest, ContextParallelWithExpertsIsEquivalent) {
       o.sequence = 8;
       o.cp = o.dp = o.tp = o.ep = o.pp = o.microbatches = 2;
       o.cpBalanced = balanced;
-      o.zero = balanced ? 1 : 3;
+      o.zero = o.sinks() ? 0 : balanced ? 1 : 3;  // two sinks on a rank, and four ranks
       if (o.isDeepSeek()) o.mtp = 1;
       expectEquivalent(o);
     }
@@ -450,6 +480,44 @@ TEST_F(GenerateTest, ADroppedReductionIsRefuted) {
   }
 }
 
+// Ring attention whose gradients of keys go home a turn too early, or whose blocks are not
+// rescaled.
+TEST_F(GenerateTest, AWrongRingIsRefuted) {
+  for (const char* wrong : {"gradient", "share", "skipped"}) {
+    SCOPED_TRACE(wrong);
+    Options o = llama();
+    o.layers = 1;
+    o.cp = 2;
+    o.cpRing = true;
+    const Files files = generate(o, "g.model.json");
+    nlohmann::json plan = nlohmann::json::parse(files.plan);
+    int changed = 0;
+    for (auto& program : plan["programs"]) {
+      for (auto& node : program["nodes"]) {
+        const std::string out = node["out"].empty() || node["out"][0].is_null()
+                                    ? ""
+                                    : node["out"][0].get<std::string>();
+        const bool home = out == "layers.0.attention.k.spread.grad",
+                   own = out == "layers.0.attention.mixed.lse.of.turn0.less",
+                   block = out == "layers.0.attention.mixed.grad.turn1.of_k";
+        if (wrong == std::string("gradient") && home) node["pairs"] = {{0, 0}, {1, 1}};
+        else if (wrong == std::string("share") && own) node["op"] = "add";
+        else if (wrong == std::string("skipped") && block && node["op"] == "add")
+          node["in"] = {node["in"][0], node["in"][0]};
+        else continue;
+        ++changed;
+      }
+    }
+    ASSERT_GT(changed, 0);
+    std::ofstream(dir_ / "g.model.json") << files.model;
+    std::ofstream(dir_ / "g.plan.json") << plan.dump();
+    const auto problem = readProblem(std::nullopt, (dir_ / "g.plan.json").string());
+    VerifyOptions how;
+    how.jobs = 1;
+    EXPECT_EQ(verify(*problem, how).verdict, Verdict::kNotEquivalent);
+  }
+}
+
 // Thousands of ranks are few programs.
 TEST_F(GenerateTest, LargePresetsAreSmallFiles) {
   Options o;
@@ -547,6 +615,23 @@ TEST(GenerateOptions, ContradictionsAreRefused) {
                   "more than 2^62 elements"));
   EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.batch = o.hidden = std::int64_t{1} << 40; }),
                   "more than 2^62 elements"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.cpBalanced = true; }), "--cp of at least 2"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.cp = 3; }), "--seq 8 does not divide"));
+  EXPECT_TRUE(has(refused(llama(), [](Options& o) { o.cp = 8, o.cpBalanced = true; }),
+                  "16 equal chunks of --cp 8 --cp-balanced"));
+  EXPECT_TRUE(has(refused(mlp(), [](Options& o) { o.cp = 2; }), "no sequence for --cp"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.cp = 2; }), "gpt has no --cp"));
+  EXPECT_TRUE(has(refused(gpt(), [](Options& o) { o.headDim = 2; }), "gpt has no --head-dim"));
+  EXPECT_TRUE(has(refused(sparse("gpt-oss"), [](Options& o) { o.cp = 2, o.cpRing = true; }),
+                  "gpt-oss has no --cp-ring"));
+  EXPECT_TRUE(has(refused(sparse("gpt-oss"), [](Options& o) { o.tp = 2; }), "on one rank"));
+  EXPECT_TRUE(
+      has(refused(sparse("mixtral"), [](Options& o) { o.cp = 2, o.batch = 2; }), "one sequence"));
+  EXPECT_TRUE(has(refused(sparse("mixtral"), [](Options& o) { o.cp = o.dp = o.ep = 2; }),
+                  "--ep over tp only"));
+  EXPECT_TRUE(has(refused(sparse("mixtral"), [](Options& o) { o.mtp = 1; }), "has no --mtp"));
+  EXPECT_TRUE(
+      has(refused(sparse("mixtral"), [](Options& o) { o.kvRank = 4; }), "has no --kv-rank"));
   const auto expert = [&](const std::function<void(Options&)>& set) {
     return refused(deepseek(), set);
   };

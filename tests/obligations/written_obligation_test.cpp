@@ -133,6 +133,31 @@ TEST(ObligationOfAStage, CountsSummandsWhereReciprocalsAreAtoms) {
               scores + R"(, {"op": "pow", "in": ["s"], "out": ["o"], "attrs": {"scalar": 4}})");
   EXPECT_EQ(power.first, 7);
   EXPECT_EQ(power.second, 5);
+  // exp(lse - x) is a sum over what x divides by; a product over 7 rows has as many.
+  const std::string lse = scores + R"(,
+              {"op": "logsumexp", "in": ["s"], "out": ["l"], "attrs": {"dim": 1, "keepdim": true}},)";
+  const auto share = counted(s + R"(, "l": {"shape": [7, 1]}, "d": {"shape": [7, 800]},
+                                    "o": {"shape": [7, 800]})",
+                             lse + R"({"op": "sub", "in": ["l", "s"], "out": ["d"]},
+              {"op": "exp", "in": ["d"], "out": ["o"]})");
+  const auto rows = counted(s + R"(, "l": {"shape": [7, 1]}, "d": {"shape": [1, 1]},
+                                   "o": {"shape": [1, 1]})",
+                            lse + R"({"op": "sum", "in": ["l"], "out": ["d"],
+               "attrs": {"dim": 0, "keepdim": true}},
+              {"op": "exp", "in": ["d"], "out": ["o"]})");
+  EXPECT_GE(share.second, 1);
+  EXPECT_LT(share.second, 4);
+  EXPECT_GE(rows.first, 6);
+  EXPECT_GE(rows.second, 6);
+  // What else an exponential may make of logarithms is not counted.
+  const char* const exponential = R"(, {"op": "exp", "in": ["d"], "out": ["o"]})";
+  for (const char* hidden : {R"({"op": "mul", "in": ["l", "l"], "out": ["d"]})",
+                             R"({"op": "sqrt", "in": ["l"], "out": ["d"]})"}) {
+    EXPECT_THROW(counted(s + R"(, "l": {"shape": [7, 1]}, "d": {"shape": [7, 1]},
+                                 "o": {"shape": [7, 1]})",
+                         lse + hidden + exponential),
+                 Unsupported);
+  }
 }
 
 // A power so high that no reduction is wide enough: what the normal form compares is written, and

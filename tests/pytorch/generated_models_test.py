@@ -81,7 +81,7 @@ SPARSE = {
     "active-experts": 2,
     "expert-hidden": 6,
 }
-SIZES |= {"mixtral": SPARSE, "qwen3-moe": SPARSE, "gpt-oss": SPARSE | {"window": 3}}
+SIZES |= {"mixtral": SPARSE, "qwen3-moe": SPARSE, "gpt-oss": SPARSE}
 GROUPS = {"query-rank": 10, "expert-groups": 4, "active-groups": 2}
 V2, V3 = {"size": "236B", **GROUPS}, {"size": "671B", **GROUPS}
 # Losses besides the cross entropy.
@@ -165,7 +165,7 @@ VARIANTS = {
 CONTEXT_PARALLEL = [
     ["--cp", "3"],
     ["--cp", "3", "--cp-balanced", "--dp", "2"],
-    shlex.split("--cp 3 --tp 2 --sequence-parallel --vocab-parallel --zero 3"),
+    shlex.split("--cp 3 --tp 2 --sequence-parallel --vocab-parallel"),
 ]
 VARIANTS["llama3"] += [({}, options) for options in CONTEXT_PARALLEL]
 VARIANTS["llama3"] += [
@@ -185,8 +185,7 @@ VARIANTS["qwen3-moe"] = [({}, options) for options in [[], *PARALLEL, *BY_NUMBER
 VARIANTS["gpt-oss"] = [
     ({}, options) for options in [[], ["--dp", "2", "--zero", "3"], *BY_NUMBER]
 ] + [
-    ({"window": 0}, []),
-    ({"batch": 1, "window": 2}, shlex.split("--cp 3 --tp 2 --ep 2 --sequence-parallel")),
+    ({"batch": 1}, shlex.split("--cp 3 --tp 2 --ep 2 --sequence-parallel")),
 ]
 
 

@@ -439,7 +439,7 @@ class SparseTransformer(nn.Module):
     class Attention(nn.Module):
         def __init__(self, c, kind, slides):
             super().__init__()
-            self.head, self.window = c.head_dim, c.window if slides else 0
+            self.head, self.slides = c.head_dim, slides
             self.repeats = c.heads // c.kv_heads
             self.norms, self.sunk = kind == "qwen3-moe", kind == "gpt-oss"
             self.wq = nn.Linear(c.dim, c.heads * c.head_dim, bias=self.sunk)
@@ -452,7 +452,7 @@ class SparseTransformer(nn.Module):
             if self.sunk:
                 self.sinks = nn.Parameter(torch.empty(c.heads))
 
-        def forward(self, x, freqs):
+        def forward(self, x, freqs, window):
             def rotated(y):  # pairs of neighbours
                 pairs = torch.view_as_complex(y.unflatten(-1, (-1, 2)).contiguous())
                 return torch.view_as_real(pairs * freqs[:, None, :]).flatten(-2)
@@ -462,11 +462,10 @@ class SparseTransformer(nn.Module):
                 q, k = self.q_norm(q), self.k_norm(k)
             k, v = (y.repeat_interleave(self.repeats, 2) for y in (rotated(k), v))
             scores = torch.einsum("bshd,bthd->bhst", rotated(q), k) / math.sqrt(self.head)
-            distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
-            hidden = distance < 0
-            if self.window:
-                hidden = hidden | (distance >= self.window)
-            scores = scores.masked_fill(hidden, -math.inf)
+            if self.slides and self.sunk:
+                scores = scores + window
+            future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(future, -math.inf)
             total = scores.exp().sum(-1)
             if self.sunk:
                 total = total + self.sinks.exp()[:, None]
@@ -533,13 +532,14 @@ class SparseTransformer(nn.Module):
                 else SparseTransformer.Mixture(c, kind)
             )
 
-        def forward(self, x, freqs):
-            x = x + self.attention(self.attention_norm(x), freqs)
+        def forward(self, x, freqs, window):
+            x = x + self.attention(self.attention_norm(x), freqs, window)
             return x + self.feed_forward(self.ffn_norm(x))
 
     def __init__(self, kind, **sizes):
         super().__init__()
-        given = {"dense_layers": 0, "window": 0, "balance_loss": 0, **sizes}
+        self.kind = kind
+        given = {"dense_layers": 0, "balance_loss": 0, **sizes}
         c = self.sizes = types.SimpleNamespace(**given)
         self.tok_embeddings = nn.Embedding(c.vocab, c.dim)
         self.layers = nn.ModuleList(
@@ -555,13 +555,16 @@ class SparseTransformer(nn.Module):
             torch.arange(c.seq), 10_000.0 ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)
         )
         inputs = {name: r.ids([c.batch, c.seq], c.vocab) for name in ("tokens", "labels")}
-        return inputs | {"freqs": torch.polar(torch.ones_like(angles), angles)}
+        inputs["freqs"] = torch.polar(torch.ones_like(angles), angles)
+        if self.kind == "gpt-oss":  # what is added to the scores: any numbers
+            inputs["window"] = r.real([1, 1, c.seq, c.seq])
+        return inputs
 
-    def forward(self, tokens, labels, freqs):
+    def forward(self, tokens, labels, freqs, window=None):
         c = self.sizes
         x = self.tok_embeddings(tokens)
         for layer in self.layers:
-            x = layer(x, freqs)
+            x = layer(x, freqs, window)
         logits = self.output(self.norm(x))
         total = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         self.losses = {"cross_entropy": total}

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -59,45 +60,88 @@ void evaluate(const TermAlgebra& algebra, Term root, Known<V>& known, F&& of) {
   }
 }
 
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max() / 4;
+
 std::int64_t times(const Rational& power, std::int64_t count) {
-  return static_cast<std::int64_t>(std::ceil(std::abs(power.toDouble()))) * count;
+  const double product = std::ceil(std::abs(power.toDouble())) * static_cast<double>(count);
+  return product < static_cast<double>(kUnbounded) ? static_cast<std::int64_t>(product)
+                                                   : kUnbounded;
+}
+
+// Of a term, and of its exponential by the logarithms that the term adds up: exp(c log s + t) is
+// s^c exp(t), as many factors s as c has units. 0: there are no logarithms; kUnbounded: they may be
+// as many as one likes.
+struct Count {
+  std::int64_t own = 0, asExponent = 0;
+  bool onlyLogarithms = false;  // so that t is 0
+};
+
+// Of a term whose parts are counted, all but `own`. `each`: of a logarithm, beside what its
+// argument counts.
+//
+// A representative with a weight stands for as many logarithms in a sum, so that the count is that
+// of the full size. Only a sum with integers for factors has its logarithms written out. In a
+// product the other factors may be a sum of as many units as one likes, and sqrt(x) sqrt(x + 0) and
+// max(x, x + 0) are x.
+Count logarithmsOf(const TermAlgebra& algebra, Term t, const Known<Count>& known,
+                   std::int64_t each) {
+  const TermKind kind = algebra.kind(t);
+  if (kind == TermKind::kFunction && algebra.function(t) == ops::Function::kLog)
+    return {.asExponent = std::min(kUnbounded, known.at(algebra.arguments(t)[0].id).own + each),
+            .onlyLogarithms = true};
+  Count result;
+  if (kind == TermKind::kSum) {
+    result.onlyLogarithms = algebra.constantValue(t).isZero();
+    for (const auto& part : algebra.parts(t)) {
+      const Count& own = known.at(part.term.id);
+      result.onlyLogarithms = result.onlyLogarithms && own.onlyLogarithms;
+      if (own.asExponent == 0) continue;
+      result.asExponent =
+          part.factor.isInteger()
+              ? std::min(kUnbounded, result.asExponent + times(part.factor, own.asExponent))
+              : kUnbounded;
+    }
+    return result;
+  }
+  const bool mayBeAPart = kind == TermKind::kProduct || kind == TermKind::kSqrt ||
+                          (kind == TermKind::kFunction && ops::isSymmetric(algebra.function(t)));
+  if (mayBeAPart)
+    forEachPart(algebra, t, [&](Term part) {
+      if (known.at(part.id).asExponent != 0) result.asExponent = kUnbounded;
+    });
+  return result;
+}
+
+// What an exponential counts, that of its argument included. Throws Unsupported where no number
+// bounds it.
+std::int64_t ofExponential(const TermAlgebra& algebra, Term t, const Known<Count>& known) {
+  const Count argument = known.at(algebra.arguments(t)[0].id);
+  if (argument.asExponent == kUnbounded)
+    throw Unsupported("an exponential of logarithms: how many factors it multiplies is not known");
+  return std::max(argument.own, argument.asExponent + (argument.onlyLogarithms ? 0 : 1));
 }
 
 // An upper bound on how many atoms a monomial of the expansion multiplies together, before anything
 // cancels. Inside an atom its argument is compared as a polynomial of its own.
-std::int64_t degree(const TermAlgebra& algebra, Term root, Known<std::int64_t>& known) {
+std::int64_t degree(const TermAlgebra& algebra, Term root, Known<Count>& known) {
   evaluate(algebra, root, known, [&](Term t) {
     const TermKind kind = algebra.kind(t);
-    std::int64_t result = kind == TermKind::kSum || kind == TermKind::kConstant ? 0 : 1;
+    Count result = logarithmsOf(algebra, t, known, 0);
+    result.own = kind == TermKind::kSum || kind == TermKind::kConstant ? 0 : 1;
     if (kind == TermKind::kProduct) {
-      result = 0;
+      result.own = 0;
       for (const auto& part : algebra.parts(t))
-        result += times(part.factor, known.at(part.term.id));
+        result.own =
+            std::min(kUnbounded, result.own + times(part.factor, known.at(part.term.id).own));
+    } else if (kind == TermKind::kExp) {
+      result.own = ofExponential(algebra, t, known);
     } else {
-      forEachPart(algebra, t, [&](Term part) { result = std::max(result, known.at(part.id)); });
+      forEachPart(algebra, t,
+                  [&](Term part) { result.own = std::max(result.own, known.at(part.id).own); });
     }
     return result;
   });
-  return known.at(root.id);
-}
-
-// An exponential whose argument is made of logarithms by sums and products: multiplied out, the
-// argument may be a sum of as many logarithms as one likes, and the exponential the product of as
-// many sums. No count of the factors that are written tells how many. Throws Unsupported.
-void refuseExponentialsOfLogarithms(const TermAlgebra& algebra, const std::vector<Term>& roots) {
-  Known<bool> madeOfLogarithms;
-  for (const Term root : roots) {
-    evaluate(algebra, root, madeOfLogarithms, [&](Term t) {
-      const TermKind kind = algebra.kind(t);
-      if (kind == TermKind::kFunction) return algebra.function(t) == ops::Function::kLog;
-      bool any = false;
-      forEachPart(algebra, t, [&](Term part) { any = any || madeOfLogarithms.at(part.id); });
-      if (any && kind == TermKind::kExp)
-        throw Unsupported(
-            "an exponential of logarithms: how many factors it multiplies is not known");
-      return any && (kind == TermKind::kSum || kind == TermKind::kProduct);
-    });
-  }
+  return known.at(root.id).own;
 }
 
 // A reciprocal is an atom as long as its sum is one when it is multiplied out. 1/(1/c + 0) is c,
@@ -117,11 +161,23 @@ bool opens(TermAlgebra& algebra, Term sum) {
   return false;
 }
 
+// Sums that may be divided by: also those whose logarithm stands in an exponential.
 bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
-  Known<bool> seen;
+  Known<bool> seen, inExponentials;
   std::vector<Term> reciprocals;
+  const auto ofLogarithm = [&](Term t) {
+    if (algebra.kind(t) != TermKind::kFunction || algebra.function(t) != ops::Function::kLog)
+      return true;
+    const Term argument = algebra.arguments(t)[0];
+    if (algebra.kind(argument) == TermKind::kSum) reciprocals.push_back(argument);
+    if (algebra.kind(argument) == TermKind::kProduct)
+      for (const auto& part : algebra.parts(argument))
+        if (algebra.kind(part.term) == TermKind::kSum) reciprocals.push_back(part.term);
+    return true;
+  };
   for (const Term root : roots) {
     evaluate(algebra, root, seen, [&](Term t) {
+      if (algebra.kind(t) == TermKind::kExp) evaluate(algebra, t, inExponentials, ofLogarithm);
       if (algebra.kind(t) == TermKind::kProduct)
         for (const auto& part : algebra.parts(t))
           if (part.factor.sign() < 0 && algebra.kind(part.term) == TermKind::kSum)
@@ -142,28 +198,37 @@ bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
 // at most m positions: an element is the same whatever permutation fixes its position, so the
 // positions that tell it from others are the operator's, however many atoms it consists of. A sum
 // that is multiplied out brings in one of its summands, which an operator has made at no more than
-// m positions, too.
-std::int64_t summands(const TermAlgebra& algebra, Term root, Known<std::int64_t>& known) {
+// m positions, too. An exponential of logarithms is a product of
+// sums: each logarithm, a summand of the argument with at most m positions of its own, brings in a
+// summand of its sum.
+std::int64_t summands(const TermAlgebra& algebra, Term root, Known<Count>& known) {
+  const auto hasLogarithms = [&](Term exponential) {
+    return known.at(algebra.arguments(exponential)[0].id).asExponent > 0;
+  };
   evaluate(algebra, root, known, [&](Term t) {
     const TermKind kind = algebra.kind(t);
-    std::int64_t result = kind == TermKind::kConstant ? 0 : 1;
+    Count result = logarithmsOf(algebra, t, known, 1);
+    result.own = kind == TermKind::kConstant ? 0 : 1;
     if (kind == TermKind::kProduct) {
       std::int64_t sums = 0;
       for (const auto& part : algebra.parts(t)) {
-        const std::int64_t own = known.at(part.term.id);
+        const std::int64_t own = known.at(part.term.id).own;
         const TermKind factor = algebra.kind(part.term);
         if ((factor == TermKind::kSum && part.factor.sign() > 0) || factor == TermKind::kSqrt ||
-            factor == TermKind::kFunction)
-          sums += times(part.factor, own);
-        else result = std::max(result, own);
+            factor == TermKind::kFunction || (factor == TermKind::kExp && hasLogarithms(part.term)))
+          sums = std::min(kUnbounded, sums + times(part.factor, own));
+        else result.own = std::max(result.own, own);
       }
-      result += sums;
+      result.own = std::min(kUnbounded, result.own + sums);
+    } else if (kind == TermKind::kExp) {
+      result.own = ofExponential(algebra, t, known);
     } else {
-      forEachPart(algebra, t, [&](Term part) { result = std::max(result, known.at(part.id)); });
+      forEachPart(algebra, t,
+                  [&](Term part) { result.own = std::max(result.own, known.at(part.id).own); });
     }
     return result;
   });
-  return known.at(root.id);
+  return known.at(root.id).own;
 }
 
 // On one reduction: executed, paired, and told whether that is conclusive.
@@ -298,9 +363,8 @@ int extraSummandsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebr
                      const Stage& stage, const ReducedStage& reduced, Counting counting) {
   std::vector<Term> roots;
   for (const auto& [a, b] : pairs) roots.insert(roots.end(), {a, b});
-  refuseExponentialsOfLogarithms(algebra, roots);
   std::int64_t factors = 1;
-  Known<std::int64_t> known;
+  Known<Count> known;
   for (const auto& [a, b] : pairs)
     factors = std::max({factors, degree(algebra, a, known), degree(algebra, b, known)});
   // Of a collapsed axis two coordinates are kept apart, no more.
@@ -313,7 +377,7 @@ int extraSummandsFor(const std::vector<std::pair<Term, Term>>& pairs, TermAlgebr
   std::int64_t further = factors - 1;
   if (counting == Counting::kSummands && further > 0 && !anyOpens(algebra, roots)) {
     std::int64_t most = 1;
-    Known<std::int64_t> counted;
+    Known<Count> counted;
     for (const auto& [a, b] : pairs)
       most = std::max({most, summands(algebra, a, counted), summands(algebra, b, counted)});
     // One more than there are besides the first: exponentials are joined, so that the argument of

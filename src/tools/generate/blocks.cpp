@@ -114,7 +114,7 @@ ValueId Blocks::reshaped(const std::string& op, ValueId x, const Shape& shape, i
 
 // [batch, heads, queries, keys + 1]: a further column with the head's own logit.
 ValueId Blocks::withSink(ValueId scores, const std::string& name) {
-  const Shape& each = b_.shape(scores);
+  const Shape each = b_.shape(scores);
   const Layout rows = b_.layout(scores);
   const ValueId logits = b_.parameter(name, {each[1]}, {.tp = 0});
   const ValueId single = b_.apply("view", {logits}, {attributeShape("size")},
@@ -174,25 +174,6 @@ ValueId Blocks::causalMask(ValueId tokens) {
   const ValueId over = o_.cp > 1 ? positions(o_.sequence) : tokens;
   return b_.ownSequence(
       b_.applyFixed("create_mask", {over}, {}, {"mask", {1, 1, o_.sequence, o_.sequence}, {}}), 2);
-}
-
-// A causal mask of more positions, with keys in the place of queries and the other way round: key
-// c + width - 1 is not before query r. So c is one of the last `width` before r, or after it.
-ValueId Blocks::windowMask(std::int64_t width) {
-  const std::int64_t s = o_.sequence, all = s + width - 1;
-  const ValueId causal =
-      b_.applyFixed("create_mask", {positions(all)}, {}, {"window.causal", {1, 1, all, all}, {}});
-  const ValueId converse =
-      b_.applyFixed("transpose", {causal}, {attribute("dim0", 2), attribute("dim1", 3)},
-                    {"window.converse", {1, 1, all, all}, {}});
-  const ValueId rows = b_.applyFixed(
-      "slice", {converse}, {attribute("dim", 2), attribute("start", 0), attribute("stop", s)},
-      {"window.rows", {1, 1, s, all}, {}});
-  return b_.ownSequence(b_.applyFixed("slice", {rows},
-                                      {attribute("dim", 3), attribute("start", width - 1),
-                                       attribute("stop", width - 1 + s)},
-                                      {"window", {1, 1, s, s}, {}}),
-                        2);
 }
 
 ValueId Blocks::embedding(ValueId tokens, const std::string& table, const std::string& name) {

@@ -61,8 +61,6 @@ class Blocks {
                  const std::string& name, bool sinks = false);
   ValueId dropout(ValueId x, const std::string& name);
   ValueId causalMask(ValueId tokens);
-  // Hides keys that are `width` or more positions before the query.
-  ValueId windowMask(std::int64_t width);
   ValueId ids(const std::string& name) {
     return b_.input(name, {o_.batch, o_.sequence}, "int64", {.batch = 0, .cp = 1});
   }

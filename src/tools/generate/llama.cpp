@@ -5,7 +5,8 @@
 //   mixtral     (arXiv 2401.04088): experts in place of SwiGLU
 //   qwen3-moe   (arXiv 2505.09388): and norms of each query and key head
 //   gpt-oss     (arXiv 2508.10925): and biases, a learned logit of each head that takes a share of
-//               the attention (sink), and a sliding window in every other layer
+//               the attention (sink), and a sliding window in every other layer, whose mask is an
+//               input: what it hides does not matter to the proof
 #include <algorithm>
 
 #include "generate/architecture.h"
@@ -25,7 +26,8 @@ class Llama : ExpertBlocks {
       tokens_ = tokens();
       freqs_ = b_.input("freqs", {o_.sequence, o_.headDim / 2}, "complex64", {.cp = 0});
       masks_ = {causalMask(tokens_)};
-      if (o_.window > 0 && o_.window < o_.sequence) window_ = windowMask(o_.window);
+      if (o_.window())
+        window_ = b_.input("window", {1, 1, o_.sequence, o_.sequence}, "", {.cp = 2});
     };
     go("tok_embeddings");
     enterChunk(0);

@@ -56,9 +56,9 @@ constexpr Preset kPresets[] = {
 // Widths of heads that are not dim / heads.
 struct HeadPreset {
   const char* architecture;
-  std::int64_t width, window;
+  std::int64_t width;
 };
-constexpr HeadPreset kHeadPresets[] = {{"qwen3-moe", 128, 0}, {"gpt-oss", 64, 128}};
+constexpr HeadPreset kHeadPresets[] = {{"qwen3-moe", 128}, {"gpt-oss", 64}};
 
 struct ExpertPreset {
   const char *architecture, *size;
@@ -163,16 +163,13 @@ void completeExperts(Options& o, const std::string& size) {
   o.routingScale = p.scale;
 }
 
-// Widths of heads, and the window that some attend to.
+// Widths of heads.
 void completeHeads(Options& o, bool chosen, const Preset& preset) {
   const bool rotary = preset.sequence != 0 && o.architecture != "gpt" && !o.isDeepSeek();
   if (!rotary && o.headDim != 0) fail(o.architecture + " has no --head-dim");
   const HeadPreset* own = nullptr;
   for (const HeadPreset& p : kHeadPresets)
     if (o.architecture == p.architecture) own = &p;
-  if (o.window > 0 && (own == nullptr || own->window == 0))
-    fail(o.architecture + " has no --window");
-  if (o.window < 0) o.window = own == nullptr ? 0 : own->window;
   if (rotary && o.headDim == 0) {
     if (own != nullptr && !chosen) {
       o.headDim = own->width;

@@ -26,8 +26,6 @@ struct Options {
   std::int64_t hidden = 0;  // width inside the feed-forward block
   std::int64_t heads = 0, kvHeads = 0;
   std::int64_t headDim = 0;  // width of a head; 0: the preset's, with --dim or --heads dim / heads
-  std::int64_t window =
-      -1;  // positions that every other layer attends to; 0: all; -1: the preset's
   std::int64_t sequence = 0, vocabulary = 0;
   // Of mixtures of experts (-1: the preset's). `hidden` is that of the leading dense layers.
   std::int64_t denseLayers = -1;
@@ -71,6 +69,7 @@ struct Options {
   bool isDeepSeek() const { return architecture == "deepseek-v3"; }
   bool headNorms() const { return architecture == "qwen3-moe"; }
   bool attentionBias() const { return architecture == "gpt-oss"; }
+  bool window() const { return architecture == "gpt-oss"; }
   bool sinks() const { return architecture == "gpt-oss"; }
   bool routerBias() const { return architecture == "gpt-oss"; }
   bool clampedExperts() const { return architecture == "gpt-oss"; }

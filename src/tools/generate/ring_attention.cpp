@@ -7,6 +7,7 @@
 // ranks are masked, so a rank leaves these turns out. With --cp-balanced rank r has chunks r and
 // 2 cp - 1 - r of 2 cp: of the keys of an earlier rank all queries attend to the first half, and
 // to those of a later rank only the second half of the queries, to all of them.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -140,8 +141,9 @@ class Builder::RingNodes {
   Shape shape(const std::string& name) const { return tensors_.at(name).shape; }
 
  private:
-  void merge(const Partial& before, const Partial& now, const Partial& to);
-  void mergeSecond(const Partial& before, const Partial& now, const Partial& to);
+  void addExponentials(const std::string& before, const std::string& now, bool second,
+                       const std::string& to);
+  std::string share(const Partial& part, const std::string& lse);
   void declare(const std::string& name, const Shape& shape) {
     if (tensors_.find(name) == nullptr)
       tensors_.add({.name = name, .shape = shape, .perMicrobatch = true});
@@ -177,27 +179,23 @@ std::string numbered(int turn) { return ".turn" + std::to_string(turn); }
 
 }  // namespace
 
-// The logarithm of both sums of exponentials together, and the results by their shares of it.
-void Builder::RingNodes::merge(const Partial& before, const Partial& now, const Partial& to) {
-  const std::string a = like("exp", {before.lse}, to.lse + ".exp_before"),
-                    b = like("exp", {now.lse}, to.lse + ".exp_now");
-  like("log", {like("add", {a, b}, to.lse + ".exp_sum")}, to.lse);
-  const auto share = [&](const Partial& of, const std::string& which) {
-    const std::string less = like("sub", {of.lse, to.lse}, to.lse + ".less" + which);
-    const std::string power = like("exp", {less}, to.lse + ".share" + which);
-    return like("mul", {of.result, column(power, power + ".column")},
-                to.result + ".scaled" + which);
-  };
-  const std::string old = share(before, ".before");
-  like("add", {old, share(now, ".now")}, to.result);
+// The logarithm of both sums of exponentials together. `second`: `now` is of the second half of the
+// queries only.
+void Builder::RingNodes::addExponentials(const std::string& before, const std::string& now,
+                                         bool second, const std::string& to) {
+  const std::string old = second ? half(before, true, kSequence) : before;
+  const std::string own = second ? to + ".second_half" : to;
+  const std::string a = like("exp", {old}, own + ".exp_before"),
+                    b = like("exp", {now}, own + ".exp_now");
+  like("log", {like("add", {a, b}, own + ".exp_sum")}, own);
+  if (second) joined(half(before, false, kSequence), own, to, kSequence);
 }
 
-// The same where `now` is of the second half of the queries only.
-void Builder::RingNodes::mergeSecond(const Partial& before, const Partial& now, const Partial& to) {
-  const Partial merged{to.result + ".merged", to.lse + ".merged"};
-  merge({half(before.result, true, kSequence), half(before.lse, true, kSequence)}, now, merged);
-  joined(half(before.result, false, kSequence), merged.result, to.result, kSequence);
-  joined(half(before.lse, false, kSequence), merged.lse, to.lse, kSequence);
+// By its share of all exponentials.
+std::string Builder::RingNodes::share(const Partial& part, const std::string& lse) {
+  const std::string less = like("sub", {part.lse, lse}, part.lse + ".less");
+  const std::string power = like("exp", {less}, part.lse + ".share");
+  return like("mul", {part.result, column(power, power + ".column")}, part.result + ".share");
 }
 
 // With weights p = exp(scale q k^T + mask - lse) of gradient g and d = sum(g o) over the width:
@@ -234,21 +232,22 @@ std::string Builder::RingNodes::added(const std::string& total, const std::strin
   return *second ? joined(other, sum, to, kSequence) : joined(sum, other, to, kSequence);
 }
 
-// All turns of the rank with coordinate `rank`, of which the last that it does not leave out has
-// the result.
+// All turns of the rank with coordinate `rank`. First the blocks and the logarithms of the sums of
+// exponentials, then the results by their shares of the whole, as in Transformer Engine.
 void Builder::RingNodes::forward(int rank, const std::string& queries, const std::string& mask,
                                  const std::vector<std::pair<std::string, std::string>>& blocks,
                                  const std::string& scale, const Partial& to) {
   on(rank);
-  const bool balanced = builder_.options_.cpBalanced;
-  const int ranks = static_cast<int>(blocks.size());
-  int last = 0;
-  for (int turn = 1; turn < ranks; ++turn)
-    if (!turnOf(rank, turn, balanced).skipped) last = turn;
-  Partial total;
-  for (int turn = 0; turn <= last; ++turn) {
-    const Turn what = turnOf(rank, turn, balanced);
-    auto [keys, values] = blocks.at(static_cast<std::size_t>(turn));
+  std::vector<std::pair<Partial, Turn>> parts;
+  std::vector<Turn> turns;
+  for (int turn = 0; turn < static_cast<int>(blocks.size()); ++turn)
+    turns.push_back(turnOf(rank, turn, builder_.options_.cpBalanced));
+  const bool alone =
+      std::all_of(turns.begin() + 1, turns.end(), [](const Turn& turn) { return turn.skipped; });
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    const Turn what = turns[i];
+    if (what.skipped) continue;
+    auto [keys, values] = blocks[i];
     if (what.firstKeys) {
       keys = half(keys, false, kSequence);
       values = half(values, false, kSequence);
@@ -256,18 +255,24 @@ void Builder::RingNodes::forward(int rank, const std::string& queries, const std
     std::vector<std::string> in{what.secondQueries ? half(queries, true, kSequence) : queries, keys,
                                 values};
     if (what.diagonal) in.push_back(mask);
-    const std::string own = ".of" + numbered(turn) + what.suffix();
-    const Partial now = last == 0 ? to : Partial{to.result + own, to.lse + own};
-    attention(in, now, scale);
-    if (turn == 0) {
-      total = now;
-      continue;
-    }
-    const Partial next =
-        turn == last ? to : Partial{to.result + numbered(turn), to.lse + numbered(turn)};
-    if (what.secondQueries) mergeSecond(total, now, next);
-    else merge(total, now, next);
-    total = next;
+    const std::string own = ".of" + numbered(static_cast<int>(i)) + what.suffix();
+    parts.emplace_back(alone ? to : Partial{to.result + own, to.lse + own}, what);
+    attention(in, parts.back().first, scale);
+  }
+  if (alone) return;
+  std::string lse = parts[0].first.lse;
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size();
+    const std::string next = last ? to.lse : to.lse + numbered(static_cast<int>(i));
+    addExponentials(lse, parts[i].first.lse, parts[i].second.secondQueries, next);
+    lse = next;
+  }
+  std::string sum = share(parts[0].first, lse);
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size(), second = parts[i].second.secondQueries;
+    const std::string scaled = share(parts[i].first, second ? half(lse, true, kSequence) : lse);
+    sum = added(sum, scaled, second ? std::optional(true) : std::nullopt,
+                last ? to.result : to.result + numbered(static_cast<int>(i)));
   }
 }
 

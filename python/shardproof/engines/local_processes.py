@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of this machine, each replaced when it dies.
+
+The standard library's ProcessPoolExecutor fails all its tasks when one process dies, and takes no
+more. Here each process is a pool of its own, so that a death costs the one task that it had.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LocalProcesses(Executor):
+    """N processes. They are started when a task needs one, and import what it needs."""
+
+    def __init__(self, processes: int) -> None:
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="shardproof-engine")
+        self._own = threading.local()  # each thread's process
+        self._lock = threading.Lock()
+        self._pools: set[ProcessPoolExecutor] = set()
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        return self._threads.submit(self._in_process, function, args, kwargs)
+
+    def _in_process(
+        self, function: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        pool: ProcessPoolExecutor | None = getattr(self._own, "pool", None)
+        if pool is None:
+            # Not forked: this process has threads.
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            self._own.pool = pool
+            with self._lock:
+                self._pools.add(pool)
+        try:
+            return pool.submit(function, *args, **kwargs).result()
+        except BrokenProcessPool:
+            self._own.pool = None
+            with self._lock:
+                self._pools.discard(pool)
+            pool.shutdown(wait=False)
+            raise
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As of an Executor. What has begun is not waited for where tasks are cancelled: its
+        process is ended.
+        """
+        self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
+        with self._lock:
+            pools = list(self._pools)
+        if cancel_futures:
+            for pool in pools:
+                for process in list((pool._processes or {}).values()):
+                    process.terminate()
+        self._threads.shutdown(wait=wait)
+        for pool in pools:
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def __exit__(self, *exception: Any) -> None:
+        self.shutdown(cancel_futures=exception[0] is not None)
+
+
+__all__ = ["LocalProcesses"]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,23 @@ def run_verify(
     model: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
     program: str | None = None,
+    executor: Executor | None = None,
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     """Runs `shardproof verify`. Returns the JSON report and the finished process.
 
-    What it writes about its progress goes to standard error as it comes. program: its path. Raises
-    ProgramError as verify_files does.
+    What it writes about its progress goes to standard error as it comes. program: its path.
+    executor: its workers prove stages before (engines/proofs.py). Raises ProgramError as
+    verify_files does, and EngineError where the workers cannot.
     """
     with tempfile.TemporaryDirectory() as folder:
+        if executor is not None:
+            from .engines.proofs import cache_of, prove_elsewhere
+
+            cache = cache_of(arguments) or str(Path(folder) / "proofs")
+            with showing():
+                proved = prove_elsewhere(executor, plan, model, arguments, Path(cache))
+            if proved and cache_of(arguments) is None:
+                arguments = [*arguments, "--cache", cache]
         result = Path(folder) / "report.json"
         command = [
             program or find_program(),
@@ -113,13 +124,15 @@ def verify_files(
     plan: str | os.PathLike[str],
     model: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
+    executor: Executor | None = None,
 ) -> Report:
     """Runs `shardproof verify` on two files.
 
-    model: None where the plan names it. arguments: further options. Raises ProgramError if the
-    files cannot be read or the program fails.
+    model: None where the plan names it. arguments: further options. executor: its workers prove
+    stages (docs/engines.md). Raises ProgramError if the files cannot be read or the program fails,
+    and EngineError where the workers are of another version.
     """
-    raw, done = run_verify(plan, model, arguments)
+    raw, done = run_verify(plan, model, arguments, executor=executor)
     return report_of(raw, done.stdout)
 
 

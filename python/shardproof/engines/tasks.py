@@ -14,7 +14,7 @@ import queue
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ def map_tasks(
     doing: str,
     attempts: int = ATTEMPTS,
     straggler_seconds: float = STRAGGLER_SECONDS,
-) -> Iterator[tuple[Key, Any]]:
+) -> Generator[tuple[Key, Any], None, None]:
     """Runs function(*arguments) for each task; yields each key once, as results arrive.
 
     executor: any `concurrent.futures.Executor`. function: of a module that workers can import,

@@ -239,9 +239,7 @@ class _Sweep:
             return
         self._replace(self.scratch / "merged.json", self.json)
 
-    def _merged(
-        self, *arguments: str, shown: bool = False
-    ) -> subprocess.CompletedProcess[str]:
+    def _merged(self, *arguments: str, shown: bool = False) -> subprocess.CompletedProcess[str]:
         merged = self.scratch / "merged.json"
         merged.unlink(missing_ok=True)
         resume = self.before.exists()
@@ -303,17 +301,26 @@ class _Sweep:
         if not tasks:
             return
         saved, took = time.monotonic(), 0.0
-        with progress.showing(), engine(self.options.engine) as executor:
-            with contextlib.closing(
-                _results(executor, tasks, self.options.attempts)
-            ) as results:
-                for number, result in results:
-                    shared.add(self.take(number, tasks[number][0], result))
-                    if time.monotonic() - saved > WORK_PER_SAVE * took:
-                        start = time.monotonic()
-                        self.save()
-                        shared.keep()
-                        saved, took = time.monotonic(), time.monotonic() - start
+        with (
+            progress.showing(),
+            engine(self.options.engine) as executor,
+            contextlib.closing(
+                map_tasks(
+                    executor,
+                    run_configurations,
+                    tasks,
+                    doing="sweep",
+                    attempts=self.options.attempts,
+                )
+            ) as results,
+        ):
+            for number, result in results:
+                shared.add(self.take(number, tasks[number][0], result))
+                if time.monotonic() - saved > WORK_PER_SAVE * took:
+                    start = time.monotonic()
+                    self.save()
+                    shared.keep()
+                    saved, took = time.monotonic(), time.monotonic() - start
 
 
 def _version(file: Path) -> tuple[int, int] | None:
@@ -323,12 +330,6 @@ def _version(file: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
-
-
-def _results(
-    executor: Any, tasks: dict[int, tuple[Task]], attempts: int
-) -> Iterator[tuple[int, Part | Lost]]:
-    yield from map_tasks(executor, run_configurations, tasks, doing="sweep", attempts=attempts)
 
 
 @contextlib.contextmanager

@@ -126,9 +126,7 @@ def _check_plans(folder: Path, plans: Sequence[tuple[str, int]]) -> None:
             )
 
 
-def _check(
-    numbers: Sequence[int], result: Path, done: subprocess.CompletedProcess[str]
-) -> None:
+def _check(numbers: Sequence[int], result: Path, done: subprocess.CompletedProcess[str]) -> None:
     try:
         states = [c["state"] for c in json.loads(result.read_text())["configurations"]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -155,8 +155,10 @@ class SharedCache:
             part.write_bytes(proofs)
             self._parts.append(part)
 
-    def keep(self) -> None:
-        """Puts what was added into the file or directory."""
+    def keep(self, last: bool = False) -> None:
+        """Puts what was added into the file, or, at the end, into the directory."""
+        if self._is_directory and not last:
+            return
         parts, self._parts = self._parts, []
         path = self._path
         if path is None or not parts:

@@ -61,6 +61,8 @@ class SlurmArrays(Executor):
     A thread submits what was given together as one array, and looks for results.
     """
 
+    starts_processes = True  # one for each task, so that tasks should be large
+
     def __init__(self, submitter: Any) -> None:
         self._submitter = submitter
         self._lock = threading.Condition()

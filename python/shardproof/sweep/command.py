@@ -234,7 +234,7 @@ class _Sweep:
         if self.json is None:
             return
         done = self._merged()
-        if done.returncode in (1, _INTERNAL) and not (self.scratch / "merged.json").exists():
+        if not (self.scratch / "merged.json").exists():
             self.warn([f"{self.json}: the results so far are not written: {done.stderr.strip()}"])
             return
         self._replace(self.scratch / "merged.json", self.json)
@@ -290,7 +290,7 @@ class _Sweep:
                 self.save()  # for --resume
                 raise
             finally:
-                shared.keep()
+                shared.keep(last=True)
             self.warn(shared.warnings)
         finally:
             shared.close()

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ... import progress
+from ...engines.tasks import EngineError
 from ...program import verify_files
 from ...report import Defect, Report
 from ..compat import private
@@ -594,6 +595,8 @@ def _captured(
         except OneMoreStep as e:
             initial_state, first, tried = e.state(initial_state), False, None
             continue
+        except EngineError:
+            raise
         except Exception as e:
             if getattr(steps[-1], "whole_script", False) and not isinstance(e, Hazard):
                 if tried is not None and tried.in_rest and not isinstance(e, CaptureError):

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from ... import progress
+from ...engines.tasks import EngineError
 from ..compat.fake_answers import Answers
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh, RankClasses, Stretch
@@ -141,6 +142,8 @@ def recorded_ranks(
     try:
         try:
             found = choose(together)
+        except EngineError:
+            raise
         except Exception:
             if together.under_way is None or not together.succeeds_isolated(together.under_way):
                 raise

@@ -37,6 +37,8 @@ from ..trace.recording import Recording
 # what recording a small rank takes.
 MOST_SHARES = 64
 RANKS_OF_A_SHARE = 4  # at least, where there are more
+# Of an engine that starts a process for each task: that imports PyTorch.
+RANKS_OF_A_JOB = 16
 # Of a machine rather than of a run: a worker has its own.
 _OF_THE_MACHINE = frozenset(
     (
@@ -91,7 +93,12 @@ class RemoteRanks:
             devices,
             torch.__version__,
         )
-        count = min(MOST_SHARES, -(-len(ranks) // RANKS_OF_A_SHARE))
+        least = (
+            RANKS_OF_A_JOB
+            if getattr(self.executor, "starts_processes", False)
+            else RANKS_OF_A_SHARE
+        )
+        count = min(MOST_SHARES, -(-len(ranks) // least))
         tasks = {k: (origin, tuple(ranks[k::count])) for k in range(count)}
         found: dict[int, Recording] = {}
         sent: list[Mailbox] = []

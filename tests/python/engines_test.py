@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -107,16 +108,18 @@ class InFolder(unittest.TestCase):
 
 @contextlib.contextmanager
 def silent():
-    """Standard output of this process and of programs that it starts."""
+    """What programs that this process starts write."""
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    kept, nowhere = [os.dup(n) for n in (1, 2)], os.open(os.devnull, os.O_WRONLY)
+    for n in (1, 2):
+        os.dup2(nowhere, n)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        for n in (1, 2):
+            os.dup2(kept[n - 1], n)
+            os.close(kept[n - 1])
         os.close(nowhere)
 
 
@@ -249,14 +252,18 @@ class Tasks(unittest.TestCase):
                 engines.engine(address),
             ):
                 pass
-        with self.assertRaisesRegex(tasks.EngineError, "no scheduler answers"):
-            with mock.patch("distributed.Client", side_effect=TimeoutError):
-                with engines.engine("dask://127.0.0.1:1"):
-                    pass
-        with mock.patch.dict(sys.modules, {"ray": None}):
-            with self.assertRaisesRegex(tasks.EngineError, r"pip install 'shardproof\[ray\]'"):
-                with engines.engine("ray://local"):
-                    pass
+        with (
+            self.assertRaisesRegex(tasks.EngineError, "no scheduler answers"),
+            mock.patch("distributed.Client", side_effect=TimeoutError),
+            engines.engine("dask://127.0.0.1:1"),
+        ):
+            pass
+        with (
+            mock.patch.dict(sys.modules, {"ray": None}),
+            self.assertRaisesRegex(tasks.EngineError, r"pip install 'shardproof\[ray\]'"),
+            engines.engine("ray://local"),
+        ):
+            pass
 
 
 # ---- sweeps ----
@@ -674,8 +681,10 @@ class Proofs(InFolder):
         subprocess.run(
             [
                 program.find_program(),
-                *["generate", "llama3", "--layers", "2", "--dim", "16", "--hidden", "24", "--heads", "4", "--kv-heads", "2"],
-                *["--seq", "8", "--vocab", "32", "--dp", "2", "--tp", "2", "--pp", "2", "--microbatches", "2", "-o"],
+                *shlex.split(
+                    "generate llama3 --layers 2 --dim 16 --hidden 24 --heads 4 --kv-heads 2 "
+                    "--seq 8 --vocab 32 --dp 2 --tp 2 --pp 2 --microbatches 2 -o"
+                ),
                 prefix,
             ],
             check=True,
@@ -687,7 +696,9 @@ class Proofs(InFolder):
                 program.find_program(),
                 "mutate",
                 plans["right"],
-                *["--bug", "missing_all_reduce", "--seed", "1", "-o"],
+                "--bug=missing_all_reduce",
+                "--seed=1",
+                "-o",
                 plans["wrong"],
             ],
             check=True,

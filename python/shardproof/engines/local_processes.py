@@ -8,13 +8,26 @@ more. Here each process is a pool of its own, so that a death costs the one task
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def _end_with_parent(parent: int) -> None:
+    """A process of the pool waits for tasks for ever, also where its parent was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class LocalProcesses(Executor):
@@ -35,7 +48,12 @@ class LocalProcesses(Executor):
         pool: ProcessPoolExecutor | None = getattr(self._own, "pool", None)
         if pool is None:
             # Not forked: this process has threads.
-            pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            pool = ProcessPoolExecutor(
+                1,
+                multiprocessing.get_context("spawn"),
+                initializer=_end_with_parent,
+                initargs=(os.getpid(),),
+            )
             self._own.pool = pool
             with self._lock:
                 self._pools.add(pool)

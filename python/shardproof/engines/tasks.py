@@ -15,7 +15,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, TypeVar
 
 from .. import progress
@@ -64,9 +64,17 @@ class _Answer:
 
 
 def _run(
-    wanted: Identity, key: str | int, function: Callable[..., Any], arguments: tuple[Any, ...]
+    wanted: Identity,
+    key: str | int,
+    submission: int,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> _Answer:
-    """In the worker. Exceptions are returned as text: not every engine can pickle them."""
+    """In the worker. Exceptions are returned as text: not every engine can pickle them.
+
+    submission: another number each time, as some engines know a task by its arguments, and would
+    return the failure of an earlier attempt.
+    """
     start = time.monotonic()
     try:
         other = difference(wanted, identity())
@@ -111,12 +119,14 @@ def map_tasks(
     wanted = identity()
     ended: queue.SimpleQueue[tuple[Key, Future[Any]]] = queue.SimpleQueue()
     open_tasks: dict[Key, _Task] = {}
-    longest, again = 0.0, 0
+    longest, again, submissions = 0.0, 0, 0
 
     def submit(key: Key) -> None:
+        nonlocal submissions
+        submissions += 1
         try:
-            future = executor.submit(_run, wanted, key, function, tasks[key])
-        except (BrokenExecutor, RuntimeError) as e:
+            future = executor.submit(_run, wanted, key, submissions, function, tasks[key])
+        except Exception as e:  # engines have their own for a pool or a cluster that is gone
             raise EngineError(
                 f"the executor takes no more tasks ({type(e).__name__}: {e}): pass one that "
                 "replaces workers which it lost, such as shardproof.engines.engine('local:4')"
@@ -137,6 +147,7 @@ def map_tasks(
             try:
                 key, future = ended.get(timeout=1.0)
             except queue.Empty:
+                _check_connection(executor)
                 if time.monotonic() - last > max(straggler_seconds, STRAGGLER_FACTOR * longest):
                     for key in [k for k, t in open_tasks.items() if not t.repeated]:
                         open_tasks[key].repeated = True
@@ -173,6 +184,16 @@ def map_tasks(
                     future.cancel()
 
 
+def _check_connection(executor: Executor) -> None:
+    """Raises EngineError where Dask's client has lost its scheduler: its tasks stay pending."""
+    status = getattr(getattr(executor, "_client", None), "status", None)
+    if status in ("closing", "closed"):
+        raise EngineError(
+            "the connection to Dask's scheduler is lost, and no task can end: start the scheduler "
+            "and the run once more (a sweep with --resume)"
+        )
+
+
 def _answer_of(key: str | int, future: Future[Any]) -> _Answer:
     """What a future has: an answer to this task, or how the worker was lost."""
     try:
@@ -181,6 +202,10 @@ def _answer_of(key: str | int, future: Future[Any]) -> _Answer:
         return _Answer("failed", key, "the engine cancelled it")
     except Exception as e:
         text = " ".join(str(e).split())
+        if "No module named 'shardproof" in f"{text} {e.__cause__}":
+            return _Answer(
+                "refused", key, "a worker has no package shardproof: install it on all workers"
+            )
         return _Answer("failed", key, f"the worker was lost ({type(e).__name__}: {text[:500]})")
     if not isinstance(answer, _Answer) or answer.key != key:
         return _Answer(

@@ -56,3 +56,22 @@ def dies(world):
     if sys.argv[0].endswith("rank_process.py"):
         os._exit(9)
     return step(world)
+
+
+def layers_single(world, depth=24):
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(depth)))
+    loss = F.mse_loss(model(world.input("x", (256, 16))), world.input("y", (256, 16)))
+    loss.backward()
+    return loss
+
+
+def layers(world, depth=24):
+    """As `step`, with so many layers."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(depth)))
+    x, y = (world.input(name, (256, 16), shard={"dp": 0}) for name in "xy")
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= world.size
+    return loss

@@ -543,7 +543,31 @@ class RealEngines(InFolder):
             self.assertEqual(self.expected["recording"], recording(executor))
 
     def test_processes(self):
-        self.check_sweep("--engine", "local:2", "--batch", "10")
+        """Of this machine; stopped, and resumed."""
+        os.mkdir("tmp")
+        arguments = [self.file, "--engine", "local:2", "--json", "engine.json", "-q"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "shardproof.sweep", *arguments],
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(self.folder / "tmp")},
+        ) as running:
+            done = 0
+            while running.poll() is None and not done:
+                time.sleep(0.05)
+                with contextlib.suppress(OSError):
+                    document = json.loads((self.folder / "engine.json").read_text())
+                    done = [c["state"] for c in document["configurations"]].count("done")
+            running.send_signal(signal.SIGTERM)
+            self.assertEqual(143, running.wait())
+        self.assertEqual([], os.listdir("tmp"))
+        code, found, _ = self.on_engine(*arguments[:3], "--batch", "10", "--resume")
+        resumed = [c.pop("resumed") for c in found["configurations"]]
+        self.assertGreaterEqual(resumed.count(True), done)
+        self.assertGreater(resumed.count(False), 10)
+        right = self.expected["sweep"][1]
+        for c, other in zip(found["configurations"], right["configurations"]):
+            self.assertEqual({k: v for k, v in other.items() if k != "resumed"}, c)
+        self.assertEqual(0, code)
 
     def test_dask_with_a_worker_that_is_killed(self):
         from distributed import LocalCluster

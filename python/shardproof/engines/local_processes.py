@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,14 +21,22 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def _end_with_parent(parent: int) -> None:
-    """A process of the pool waits for tasks for ever, also where its parent was killed."""
+def _begin(parent: int) -> None:
+    """In a process of the pool: how it ends.
+
+    Ctrl-C in a terminal reaches it, too, and is for the parent. What ends it, the parent or that
+    the parent was killed, ends its task, so that files of both are removed.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
         os._exit(1)
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     threading.Thread(target=watch, daemon=True).start()
 
 
@@ -51,7 +61,7 @@ class LocalProcesses(Executor):
             pool = ProcessPoolExecutor(
                 1,
                 multiprocessing.get_context("spawn"),
-                initializer=_end_with_parent,
+                initializer=_begin,
                 initargs=(os.getpid(),),
             )
             self._own.pool = pool

@@ -9,7 +9,6 @@ costs time only.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import os
@@ -22,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from ..program import find_program
@@ -64,7 +64,8 @@ class WorkerCache:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="shardproof-cache-")
-        atexit.register(self._folder.cleanup)
+        # Also at the end of a process of multiprocessing, which has no atexit.
+        self._end = Finalize(None, self._folder.cleanup, exitpriority=10)
         self.path = Path(self._folder.name) / "cache"
         self._last = 0
         with contextlib.suppress(OSError):
@@ -73,8 +74,7 @@ class WorkerCache:
                 self._last = merge(self._delta(), [self.path], _NO_ROW) or 0
 
     def close(self) -> None:
-        atexit.unregister(self._folder.cleanup)
-        self._folder.cleanup()
+        self._end()
 
     def _delta(self) -> Path:
         return Path(self._folder.name) / f"delta-{secrets.token_hex(8)}"

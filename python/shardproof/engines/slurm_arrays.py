@@ -28,6 +28,8 @@ _New = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 ARRAY_SECONDS = 0.2
 POLL_SECONDS = 0.5
 QUEUE_SECONDS = 5.0  # between calls of squeue
+# A controller that restarts refuses jobs for a moment.
+SUBMISSIONS, SUBMISSION_SECONDS = 3, 5.0
 # A job that is no longer queued has ended: its result may reach this machine so much later.
 FILE_SECONDS = 15.0
 
@@ -116,16 +118,19 @@ class SlurmArrays(Executor):
     def _submit(self, new: Sequence[_New]) -> None:
         if not new:
             return
-        try:
-            with self._submitter.batch():
-                jobs = [self._submitter.submit(function, *args) for _, function, args in new]
-            for (future, _, _), job in zip(new, jobs):
-                self._running[future] = job
-                _ = job.job_id  # raises where the array was not taken
-        except Exception as e:
-            for future, _, _ in new:
-                self._running.pop(future, None)
-                future.set_exception(WorkerLost(f"Slurm did not take the job: {e}"))
+        for attempt in range(SUBMISSIONS):
+            try:
+                with self._submitter.batch():
+                    jobs = [self._submitter.submit(function, *args) for _, function, args in new]
+                _ = [job.job_id for job in jobs]  # raises where the array was not taken
+            except Exception as e:
+                if attempt + 1 == SUBMISSIONS:
+                    for future, _, _ in new:
+                        future.set_exception(EngineError(f"Slurm takes no jobs: {e}"))
+                time.sleep(SUBMISSION_SECONDS)
+            else:
+                self._running.update({future: job for (future, _, _), job in zip(new, jobs)})
+                return
 
     def _collect(self) -> None:
         for folder in {job.paths.folder for job in self._running.values()}:

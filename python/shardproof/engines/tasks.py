@@ -24,8 +24,10 @@ from .identity import Identity, difference, identity
 Key = TypeVar("Key", str, int)
 
 ATTEMPTS = 3
-# A straggler is submitted once more after so many seconds in which no task ended, or after
-# STRAGGLER_FACTOR times what the longest one took, whichever is longer.
+# The oldest open task is submitted once more after so many seconds in which no task ended, or after
+# STRAGGLER_FACTOR times what the longest one took, whichever is longer; twice as many when as much
+# time has passed again. So one that hangs is found soon, and long ones that wait for their turn are
+# mostly left alone.
 STRAGGLER_SECONDS = 120.0
 STRAGGLER_FACTOR = 4.0
 
@@ -119,7 +121,7 @@ def map_tasks(
     wanted = identity()
     ended: queue.SimpleQueue[tuple[Key, Future[Any]]] = queue.SimpleQueue()
     open_tasks: dict[Key, _Task] = {}
-    longest, again, submissions = 0.0, 0, 0
+    longest, again, submissions, stragglers = 0.0, 0, 0, 1
 
     def submit(key: Key) -> None:
         nonlocal submissions
@@ -149,10 +151,12 @@ def map_tasks(
             except queue.Empty:
                 _check_connection(executor)
                 if time.monotonic() - last > max(straggler_seconds, STRAGGLER_FACTOR * longest):
-                    for key in [k for k, t in open_tasks.items() if not t.repeated]:
+                    oldest = [k for k, t in open_tasks.items() if not t.repeated][:stragglers]
+                    for key in oldest:
                         open_tasks[key].repeated = True
                         again += 1
                         submit(key)
+                    last, stragglers = time.monotonic(), 2 * stragglers
                 continue
             task = open_tasks.get(key)
             if task is None:
@@ -161,7 +165,7 @@ def map_tasks(
             answer = _answer_of(key, future)
             if answer.kind == "refused":
                 raise Refused(str(answer.value))
-            last = time.monotonic()
+            last, stragglers = time.monotonic(), 1
             if answer.kind == "done":
                 longest = max(longest, answer.seconds)
                 del open_tasks[key]
@@ -198,6 +202,8 @@ def _answer_of(key: str | int, future: Future[Any]) -> _Answer:
     """What a future has: an answer to this task, or how the worker was lost."""
     try:
         answer = future.result()
+    except EngineError:
+        raise
     except CancelledError:
         return _Answer("failed", key, "the engine cancelled it")
     except Exception as e:

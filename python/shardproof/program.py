@@ -47,6 +47,39 @@ def find_program() -> str:
     return found
 
 
+# What the program takes at most to end, and to remove its files, when it is asked to.
+_SECONDS_TO_END = 10.0
+
+
+def run_program(
+    arguments: Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `shardproof` with these arguments, in a folder, and captures what it writes.
+
+    Where this process is interrupted meanwhile, it is ended like by Ctrl-C, so that it removes its
+    temporary files. Raises ProgramError where there is no program.
+    """
+    command = [find_program(), *(os.fspath(a) for a in arguments)]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            output, errors = running.communicate()
+        except BaseException:
+            running.terminate()
+            try:
+                running.communicate(timeout=_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                running.kill()
+            raise
+    return subprocess.CompletedProcess(command, running.returncode, output, errors)
+
+
 def run_verify(
     plan: str | os.PathLike[str],
     model: str | os.PathLike[str] | None = None,

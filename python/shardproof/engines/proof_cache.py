@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -24,7 +23,7 @@ from collections.abc import Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from ..program import find_program
+from ..program import run_program
 from .identity import digest_of
 
 DIRECTORY_ENDING = ".proofs"  # of files in a directory of caches
@@ -50,11 +49,7 @@ def merge(into: Path, caches: Sequence[Path], after: int = 0) -> int | None:
     after: only rows with a higher number. Returns the number of the last cache's last row, None
     where it cannot be read or written. Raises ProgramError where there is no program.
     """
-    done = subprocess.run(
-        [find_program(), "cache", "merge", into, *caches, "--after", str(after)],
-        capture_output=True,
-        text=True,
-    )
+    done = run_program(["cache", "merge", into, *caches, "--after", str(after)])
     found = _LAST_ROW.findall(done.stdout)
     return int(found[-1]) if done.returncode == 0 and found else None
 

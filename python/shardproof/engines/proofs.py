@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import tempfile
 import warnings
 import zlib
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from ..program import ProgramError, find_program
+from ..program import ProgramError, run_program
 from .proof_cache import merge
 from .tasks import Lost, map_tasks
 
@@ -36,11 +35,7 @@ def prove_stages(list_of_stages: bytes, arguments: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="shardproof-stages-") as folder:
         stages, cache = Path(folder) / "stages", Path(folder) / "cache"
         stages.write_bytes(zlib.decompress(list_of_stages))
-        done = subprocess.run(
-            [find_program(), "worker", str(stages), "--cache", str(cache), "-j1", *arguments],
-            capture_output=True,
-            text=True,
-        )
+        done = run_program(["worker", stages, "--cache", cache, "-j1", *arguments])
         if done.returncode != 0 or not cache.exists():
             raise ProgramError(
                 f"shardproof worker ended with exit code {done.returncode}: {done.stderr.strip()}"
@@ -65,22 +60,19 @@ def prove_elsewhere(
         return 0
     with tempfile.TemporaryDirectory(prefix="shardproof-open-") as folder:
         listed = Path(folder) / "stages"
-        done = subprocess.run(
+        done = run_program(
             [
-                find_program(),
                 "verify",
                 "--plan",
-                os.fspath(plan),
-                *(["--model", os.fspath(model)] if model else []),
+                plan,
+                *(["--model", model] if model else []),
                 *_without_cache(arguments),
                 "--cache",
-                str(cache),
+                cache,
                 "--open-stages",
-                str(listed),
+                listed,
                 "--quiet",
-            ],
-            capture_output=True,
-            text=True,
+            ]
         )
         if done.returncode != 0 or not listed.exists():
             return 0  # the verification itself meets the error, and reports it

@@ -116,12 +116,14 @@ class RankProcess:
                 answer = b""
             result = Path(folder) / "share"
             if answer != b"0" or not result.exists():
-                self._errors.seek(0)
-                last = self._errors.read()[-1000:].decode(errors="replace").strip()
-                self.close()
+                # Not by the file's own position, at which the process writes.
+                end = os.fstat(self._errors.fileno()).st_size
+                last = os.pread(self._errors.fileno(), 1000, max(0, end - 1000))
+                if not answer:  # not the share's process alone
+                    self.close()
                 raise OSError(
                     f"the process that recorded ranks {', '.join(map(str, ranks))} died "
-                    f"({answer.decode() or 'no answer'}): {last}"
+                    f"({answer.decode() or 'no answer'}): {last.decode(errors='replace').strip()}"
                 )
             share, self._imported = pickle.loads(result.read_bytes())
             assert isinstance(share, Share)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..engines.proof_cache import Snapshot, worker_cache
 from ..engines.tasks import RefuseTask
-from ..program import find_program
+from ..program import run_program
 
 _WARNING = re.compile(r"^(?:shardproof: )?warning: (.*)$", re.MULTILINE)
 _UNFINISHED = ("not-run", "interrupted")
@@ -64,25 +64,20 @@ def run_configurations(task: Task) -> Part:
         folder, config = _place(task, Path(scratch))
         result = Path(scratch) / "part.json"
         cache = worker_cache(task.snapshot)
-        done = subprocess.run(
+        done = run_program(
             [
-                find_program(),
                 "sweep",
                 config,
                 "--only",
                 ",".join(map(str, task.numbers)),
                 "--json",
-                str(result),
+                result,
                 "--cache",
-                str(cache.path),
+                cache.path,
                 "--quiet",
                 *task.arguments,
             ],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+            folder,
         )
         _check(task.numbers, result, done)
         return Part(

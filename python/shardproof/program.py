@@ -47,7 +47,7 @@ def find_program() -> str:
     return found
 
 
-# What the program takes at most to end, and to remove its files, when it is asked to.
+# What the program takes at most to end, and to remove its files, after SIGTERM.
 _SECONDS_TO_END = 10.0
 
 

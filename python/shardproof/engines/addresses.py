@@ -77,7 +77,7 @@ def _ray(address: str, where: str) -> Iterator[Executor]:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if where == "local":
-            # A cluster that this process starts reports nothing to Ray's makers.
+            # A cluster that this process starts sends no statistics of use.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init("local", include_dashboard=False, **quiet)
         elif where == "auto":

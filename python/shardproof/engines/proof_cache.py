@@ -33,7 +33,7 @@ _NO_ROW = 1 << 62  # no row has a higher number
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A cache that nobody changes. job: of the tasks that use it. path: empty where there is none.
+    """A cache that stays as it is. job: of the tasks that use it. path: empty where there is none.
 
     sha256: of the file, as a worker may see another one under the same path.
     """

@@ -110,7 +110,7 @@ def _limits(options: argparse.Namespace) -> list[str]:
 
 
 class _Sweep:
-    """One run. scratch: a folder for files that nobody else needs."""
+    """One run. scratch: a folder for files of this run only."""
 
     def __init__(self, options: argparse.Namespace, scratch: Path) -> None:
         self.options, self.scratch = options, scratch

@@ -14,11 +14,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from concurrent.futures.process import BrokenProcessPool
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # another one would disturb the removal of files
+    sys.exit(128 + number)
 
 
 def _begin(parent: int) -> None:
@@ -36,7 +48,7 @@ def _begin(parent: int) -> None:
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=watch, daemon=True).start()
 
 
@@ -48,6 +60,7 @@ class LocalProcesses(Executor):
         self._own = threading.local()  # each thread's process
         self._lock = threading.Lock()
         self._pools: set[ProcessPoolExecutor] = set()
+        self._running, self._cancelling = 0, False
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         return self._threads.submit(self._in_process, function, args, kwargs)
@@ -67,7 +80,11 @@ class LocalProcesses(Executor):
             self._own.pool = pool
             with self._lock:
                 self._pools.add(pool)
+        with self._lock:
+            self._running += 1
         try:
+            if self._cancelling:
+                raise CancelledError
             return pool.submit(function, *args, **kwargs).result()
         except BrokenProcessPool:
             self._own.pool = None
@@ -75,19 +92,28 @@ class LocalProcesses(Executor):
                 self._pools.discard(pool)
             pool.shutdown(wait=False)
             raise
+        finally:
+            with self._lock:
+                self._running -= 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As of an Executor. What has begun is not waited for where tasks are cancelled: its
         process is ended.
         """
+        self._cancelling = cancel_futures
         self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
-        with self._lock:
-            pools = list(self._pools)
-        if cancel_futures:
-            for pool in pools:
+        while cancel_futures:
+            with self._lock:
+                pools, running = list(self._pools), self._running
+            for pool in pools:  # also one whose process has only just started
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
+            if not running:
+                break
+            time.sleep(0.1)
         self._threads.shutdown(wait=wait)
+        with self._lock:
+            pools = list(self._pools)
         for pool in pools:
             pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 

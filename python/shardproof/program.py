@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,61 @@ def find_program() -> str:
     return found
 
 
+# What the program takes at most to end, and to remove its files, after SIGTERM.
+_SECONDS_TO_END = 10.0
+
+
+def run_program(
+    arguments: Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs `shardproof` with these arguments, in a folder, and captures what it writes.
+
+    Where this process is interrupted meanwhile, it is ended like by Ctrl-C, so that it removes its
+    temporary files. Raises ProgramError where there is no program.
+    """
+    command = [find_program(), *(os.fspath(a) for a in arguments)]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            output, errors = running.communicate()
+        except BaseException:
+            running.terminate()
+            try:
+                running.communicate(timeout=_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                running.kill()
+            raise
+    return subprocess.CompletedProcess(command, running.returncode, output, errors)
+
+
 def run_verify(
     plan: str | os.PathLike[str],
     model: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
     program: str | None = None,
+    executor: Executor | None = None,
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     """Runs `shardproof verify`. Returns the JSON report and the finished process.
 
-    What it writes about its progress goes to standard error as it comes. program: its path. Raises
-    ProgramError as verify_files does.
+    What it writes about its progress goes to standard error as it comes. program: its path.
+    executor: its workers prove stages before (engines/proofs.py). Raises ProgramError as
+    verify_files does, and EngineError where the workers cannot.
     """
     with tempfile.TemporaryDirectory() as folder:
+        if executor is not None:
+            from .engines.proofs import cache_of, prove_elsewhere
+
+            cache = cache_of(arguments) or str(Path(folder) / "proofs")
+            with showing():
+                proved = prove_elsewhere(executor, plan, model, arguments, Path(cache))
+            if proved and cache_of(arguments) is None:
+                arguments = [*arguments, "--cache", cache]
         result = Path(folder) / "report.json"
         command = [
             program or find_program(),
@@ -113,13 +157,15 @@ def verify_files(
     plan: str | os.PathLike[str],
     model: str | os.PathLike[str] | None = None,
     arguments: Sequence[str] = (),
+    executor: Executor | None = None,
 ) -> Report:
     """Runs `shardproof verify` on two files.
 
-    model: None where the plan names it. arguments: further options. Raises ProgramError if the
-    files cannot be read or the program fails.
+    model: None where the plan names it. arguments: further options. executor: its workers prove
+    stages (docs/engines.md). Raises ProgramError if the files cannot be read or the program fails,
+    and EngineError where the workers are of another version.
     """
-    raw, done = run_verify(plan, model, arguments)
+    raw, done = run_verify(plan, model, arguments, executor=executor)
     return report_of(raw, done.stdout)
 
 

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cache/cache_file.h"
 #include "certificate/reprove.h"
@@ -20,8 +22,12 @@
 namespace shardproof {
 namespace {
 
+constexpr std::size_t kMergedAtOnce = 256;  // rows in memory, and in one transaction
+
 struct CacheArguments {
   std::string file;
+  std::vector<std::string> from;
+  std::int64_t after = 0;
   std::optional<std::uint64_t> maxBytes;
   std::optional<double> days;
   int jobs = 0;
@@ -99,6 +105,40 @@ int runReprove(CacheArguments arguments) {
   });
 }
 
+// Row numbers only grow, so whoever merges a cache again and again starts after the last row that
+// it had: the summary has its number.
+int runMerge(const CacheArguments& arguments) {
+  return onFile(arguments.file, sqlite::Access::kCreate, [&](CacheFile& into) {
+    std::string text;
+    int code = kExitEquivalent;
+    for (const std::string& path : arguments.from) {
+      const int one = onFile(path, sqlite::Access::kRead, [&](CacheFile& from) {
+        std::size_t read = 0, unsound = 0;
+        const std::vector<std::int64_t> ids = from.ids(proofVersion());
+        std::vector<CacheFile::New> rows;
+        const auto write = [&] { into.write(std::exchange(rows, {}), {}); };
+        for (const std::int64_t id : ids) {
+          if (id <= arguments.after) continue;
+          std::optional<CacheRow> row = from.row(id);
+          if (!row) continue;
+          ++(row->sound ? read : unsound);
+          if (row->sound)
+            rows.push_back({std::move(row->form), row->checker, std::move(row->proof)});
+          if (rows.size() == kMergedAtOnce) write();
+        }
+        write();
+        text += path + ": " + counted(read, "proof", "proofs") + " read, " +
+                std::to_string(unsound) + " damaged; the last row is " +
+                std::to_string(ids.empty() ? 0 : ids.back()) + "\n";
+        return int{kExitEquivalent};
+      });
+      code = std::max(code, one);
+    }
+    writeStandardOutput(text);
+    return code;
+  });
+}
+
 constexpr const char* kCacheExitCodes =
     "Exit codes:\n"
     "  0    done; verify: every proof of the sample holds\n"
@@ -140,6 +180,16 @@ void addCacheCommand(CLI::App& app, std::function<int()>& run) {
       ->type_name("BYTES");
   prune->add_option("--days", arguments->days, "Those that no run has used for so many days")
       ->check(CLI::Range(0.0, 1e6))
+      ->type_name("N");
+
+  CLI::App* merge =
+      add("merge", "Add the proofs of other caches, which stay as they are; FILE is made if needed",
+          runMerge);
+  merge->add_option("FROM", arguments->from, "Caches to read")->required()->type_name("FILE...");
+  merge
+      ->add_option("--after", arguments->after,
+                   "Only rows with a higher number: that of the last row at an earlier merge")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62))
       ->type_name("N");
 
   CLI::App* verify =

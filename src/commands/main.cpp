@@ -32,6 +32,7 @@
 #include "commands/sweep_command.h"
 #include "commands/usage.h"
 #include "commands/verify_command.h"
+#include "commands/worker_command.h"
 #include "report/exit_codes.h"
 #include "report/text.h"
 #include "report/version.h"
@@ -64,6 +65,7 @@ int runCommandLine(int argc, char** argv) {
   addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
+  addWorkerCommand(app, run);
   addCheckLogCommand(app, run);
   addLintCommand(app, run);
   addOperatorsCommand(app, run);

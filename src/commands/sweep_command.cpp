@@ -25,6 +25,7 @@
 #include "commands/interrupt.h"
 #include "commands/progress.h"
 #include "commands/streams.h"
+#include "commands/usage.h"
 #include "commands/verify_command.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
@@ -45,7 +46,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct SweepArguments {
-  std::string config, json, junit, baseline, cache, keep;
+  std::string config, json, junit, baseline, cache, keep, parts;
+  std::vector<std::size_t> only;  // from 1; empty: all
   std::string checker = "auto";
   bool resume = false, quiet = false, list = false;
   Infer infer = Infer::kAuto;
@@ -225,6 +227,14 @@ class Sweep {
         writeDiagnostic("warning: /proc/self/exe cannot be read, so it is not known whether " +
                         arguments.json + " is of this program; everything is run again");
     }
+    if (!arguments.parts.empty()) takeParts(sweep_, arguments.parts);
+    // Whoever puts the parts together gets each configuration from the one that was to run it.
+    for (std::size_t i = 0; i < configurations_.size(); ++i)
+      if (!isChosen(i)) sweep_.results[i] = resultOf(configurations_[i]);
+    for (const std::size_t number : arguments.only)
+      if (number > configurations_.size())
+        throw WrongUsage("--only " + std::to_string(number) + ": " + arguments.config + " has " +
+                         counted(configurations_.size(), "configuration", "configurations"));
   }
 
   // The plans and models that the configurations name, and what --keep leaves of them.
@@ -274,7 +284,7 @@ class Sweep {
     for (std::size_t i = 0; i < sweep_.results.size(); ++i) {
       sweep::Result& result = sweep_.results[i];
       const bool open = result.state == sweep::State::kNotRun;
-      if (open && interrupted()) continue;
+      if (!isChosen(i) || (open && (interrupted() || !arguments_.parts.empty()))) continue;
       if (open) result = runOne(i, scratch.path());
       if (!arguments_.quiet) print(table.row(result));
       journal_.save(sweep_, nullptr, false);
@@ -283,6 +293,11 @@ class Sweep {
   }
 
  private:
+  bool isChosen(std::size_t i) const {
+    const auto& only = arguments_.only;
+    return only.empty() || std::find(only.begin(), only.end(), i + 1) != only.end();
+  }
+
   std::string prefixOf(std::size_t i, const fs::path& directory) const {
     return (directory / fileNameOf(configurations_[i].name, i)).string();
   }
@@ -345,8 +360,9 @@ class Sweep {
   int finish() {
     int code = kExitEquivalent;
     sweep_.complete = true;
-    for (const sweep::Result& result : sweep_.results) {
-      code = worse(code, codeOf(result));
+    for (std::size_t i = 0; i < sweep_.results.size(); ++i) {
+      const sweep::Result& result = sweep_.results[i];
+      if (isChosen(i)) code = worse(code, codeOf(result));
       if (result.state == sweep::State::kNotRun || result.state == sweep::State::kInterrupted)
         sweep_.complete = false;
     }
@@ -462,7 +478,21 @@ void addSweepCommand(CLI::App& app, std::function<int()>& run) {
       ->add_option("--keep", arguments->keep,
                    "Leave generated models and plans in this directory, with the complete reports")
       ->type_name("DIR");
-  command->add_flag("--list", arguments->list, "Only show what would run");
+  CLI::Option* list = command->add_flag("--list", arguments->list, "Only show what would run");
+  CLI::Option* only =
+      command
+          ->add_option("--only", arguments->only,
+                       "Run these configurations only, by their numbers in the order of --list")
+          ->delimiter(',')
+          ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 40))
+          ->excludes(list)
+          ->type_name("N,...");
+  command
+      ->add_option("--parts", arguments->parts,
+                   "Run nothing: take the results from the JSON files in this directory, which "
+                   "other processes wrote with --only and --json")
+      ->excludes(only)
+      ->type_name("DIR");
   command->add_flag("-q,--quiet", arguments->quiet, "Print the summary only");
   command->footer(kExitCodesHelp);
   command->callback([arguments, &run] { run = [arguments] { return runSweep(*arguments); }; });

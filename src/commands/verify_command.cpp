@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <map>
@@ -36,10 +37,12 @@
 #include "parameters/parameters.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
+#include "report/format.h"
 #include "report/text.h"
 #include "report/version.h"
 #include "shardproof/error.h"
 #include "shardproof/verify.h"
+#include "verify/open_stages.h"
 #include "worker/total_memory.h"
 
 namespace shardproof {
@@ -50,7 +53,7 @@ constexpr double kRunSeconds = 120;
 struct VerifyArguments {
   PlanArguments files;
   NamedFiles all;  // all that the command line names
-  std::string cache, certify, fixedPlan;
+  std::string cache, certify, fixedPlan, openStages;
   PassFiles pass;  // instead of `files`
   std::string checker = "auto";
   bool noClasses = false;
@@ -207,6 +210,29 @@ int runOne(const VerifyArguments& arguments, const std::string& plan, Progress& 
   return code;
 }
 
+// Lists what is to be proved, and proves nothing. The run is cancelled when the first of these
+// stages is looked up, so there is no verdict, and none is reported.
+int listOpenStages(VerifyArguments& arguments, const std::string& plan, ProofStore* known,
+                   Progress& progress) {
+  std::atomic<bool> cancel = false;
+  OpenStages open(known, cancel);
+  VerifyOptions options = arguments.options;
+  options.proofs = &open;
+  options.cancel = &cancel;
+  const auto update = options.progress;
+  options.progress = [&](std::size_t done, std::size_t all, const char* doing) {
+    if (interrupted()) cancel = true;
+    update(done, all, doing);
+  };
+  verifyFiles(arguments.files.model, plan, options, arguments.hlo, arguments.infer);
+  progress.clear();
+  if (interruptingSignal() != 0) return kExitSignal + interruptingSignal();
+  writeFileAtomically(arguments.openStages, openStagesText(open.forms(), options.checker));
+  writeDiagnostic(arguments.openStages + ": " + counted(open.forms().size(), "stage", "stages") +
+                  " to be proved");
+  return kExitEquivalent;
+}
+
 // What one plan does must not keep the others from being looked at.
 int runSeveral(const VerifyArguments& arguments, const std::vector<std::string>& plans,
                Progress& progress) {
@@ -268,6 +294,7 @@ int runVerify(VerifyArguments arguments) {
   addFiles(arguments.report, files);
   files.output("--certify", arguments.certify);
   files.output("--fix", arguments.fixedPlan);
+  files.output("--open-stages", arguments.openStages);
   files.optionalOutput("--cache", arguments.cache);
   files.outputDirectory("--smt2", arguments.options.smt2Directory, {"index.json", ".smt2"});
   files.check();
@@ -301,6 +328,11 @@ int runVerify(VerifyArguments arguments) {
     }
     arguments.infer = Infer::kNever;
   }
+  if (!arguments.openStages.empty() && plans.size() > 1) {
+    writeDiagnostic("--open-stages takes one plan, but " + std::to_string(plans.size()) +
+                    " were given");
+    return kExitUsage;
+  }
   if (const std::string& directory = arguments.options.smt2Directory; !directory.empty()) {
     if (plans.size() != 1) {
       writeDiagnostic("--smt2 takes one plan");
@@ -328,8 +360,11 @@ int runVerify(VerifyArguments arguments) {
     for (const std::string& problem : cache->problems()) writeDiagnostic("warning: " + problem);
   };
   try {
-    const int code = plans.size() == 1 ? runOne(arguments, plans.front(), progress)
-                                       : runSeveral(arguments, plans, progress);
+    const int code =
+        !arguments.openStages.empty()
+            ? listOpenStages(arguments, plans.front(), cache ? &*cache : nullptr, progress)
+        : plans.size() == 1 ? runOne(arguments, plans.front(), progress)
+                            : runSeveral(arguments, plans, progress);
     tell();
     return code;
   } catch (...) {
@@ -423,6 +458,12 @@ void addVerifyCommand(CLI::App& app, std::function<int()>& run) {
   command
       ->add_option("--cache", arguments->cache,
                    "Look proofs up in this file, and leave new ones there; made if there is none")
+      ->type_name("FILE")
+      ->excludes(noClasses);
+  command
+      ->add_option("--open-stages", arguments->openStages,
+                   "Prove nothing: write the stages that are to be proved, and that --cache has no "
+                   "proof of, to this file, for `shardproof worker`")
       ->type_name("FILE")
       ->excludes(noClasses);
   addReportOptions(command, arguments->report);

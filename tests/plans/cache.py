@@ -259,6 +259,63 @@ def change(cache, sql):
     return changed
 
 
+def merged(runner):
+    """Caches of several machines become one; what is damaged or of another version is left out."""
+    first, second = generate(runner, *MLP), generate(runner, *SMALL, name="s")
+    one, two, every = (runner.path(f"{name}.db") for name in ("one", "two", "every"))
+    verify(runner, first, options=("--cache", one))
+    cold = verify(runner, second, options=("--cache", two))
+    for _ in range(2):  # the second time nothing is added
+        done = execute(runner, "cache", "merge", every, one, two)
+        expect(done.code == 0 and "the last row is" in done.out, done.out + done.err)
+        rows = change(every, "UPDATE proofs SET hits = hits")
+    parts = [change(cache, "UPDATE proofs SET hits = hits") for cache in (one, two)]
+    expect(max(parts) < rows <= sum(parts), f"{rows} proofs of {parts}")
+    for plan in (first, second):
+        warm = verify(runner, plan, options=("--cache", every))
+        expect(warm.hits == warm.classes, f"{warm.hits} of {warm.classes}")
+    # Only what is new, by the number of the last row that was read.
+    last = int(done.out.split("the last row is ")[-1])
+    part = runner.path("part.db")
+    done = execute(runner, "cache", "merge", part, two, "--after", last)
+    expect(done.code == 0 and ": 0 proofs read" in done.out, done.out)
+    change(two, "UPDATE proofs SET check_sum = check_sum + 1 WHERE id = 1")
+    change(two, "UPDATE proofs SET version = 'other' WHERE id = 2")
+    done = execute(runner, "cache", "merge", part, two)
+    left = change(part, "UPDATE proofs SET hits = hits")
+    expect(left == parts[1] - 2 and "1 damaged" in done.out, f"{left} of {parts[1]}: {done.out}")
+    expect(execute(runner, "cache", "merge", part, "none.db").code == INPUT_ERROR, "no file")
+    return f"{rows} proofs of {cold.classes} classes and others"
+
+
+def open_stages(runner):
+    """What is proved elsewhere is found, and a wrong plan stays wrong."""
+    plan = generate(runner, *SMALL)
+    bad = wrong(plan)
+    stages, cache = runner.path("stages"), runner.path("cache.db")
+    for file, expected in ((plan, EQUIVALENT), (bad, NOT_EQUIVALENT)):
+        alone = verify(runner, file, expected=expected)
+        done = execute(runner, "verify", "--plan", file, "--cache", cache, "--open-stages", stages)
+        expect(done.code == 0 and done.out == "", done.out + done.err)
+        done = execute(runner, "worker", stages, "--cache", cache)
+        expect(done.code == 0 and " proved, " in done.out, done.out + done.err)
+        known = subprocess.run(
+            [runner.program, "worker", "-", "--cache", cache],
+            input=stages.read_bytes(),
+            capture_output=True,
+        )
+        expect(known.returncode == 0 and b": 0 proved, " in known.stdout, str(known))
+        after = verify(runner, file, options=("--cache", cache), expected=expected)
+        reports = [lasting(after.report), lasting(alone.report)]
+        for stage in (*reports[0]["stages"], *reports[1]["stages"]):
+            stage.pop("reduced_shapes")  # which of several names are listed depends on the names
+        expect(reports[0] == reports[1], f"{file}: the reports differ")
+        expect(after.hits > after.classes / 2, f"{after.hits} of {after.classes}")
+    done = execute(runner, "worker", plan, "--cache", cache)
+    expect(done.code == INPUT_ERROR and "a list of stages" in done.err, done.err)
+    return done.err.strip()[-100:]
+
+
 def other_version(runner):
     """Proofs that other sources made: not believed, told apart, and removed by prune."""
     plan, cache = generate(runner, *MLP), runner.path("cache.db")
@@ -600,6 +657,8 @@ def main():
     runner.case("edited_layer", edited_layer)
     runner.case("wrong_plan_after_warm_cache", wrong_plan_after_warm_cache)
     runner.case("concurrent_runs", concurrent_runs, 20)
+    runner.case("merged", merged)
+    runner.case("open_stages", open_stages)
     runner.case("other_version", other_version)
     runner.case("useless_files", useless_files)
     runner.case("bytes_changed", bytes_changed, 20)

@@ -584,6 +584,46 @@ def dry_run(runner):
     return lines[0]
 
 
+def parts(runner):
+    """Some configurations by each of several processes, put together as one run has them."""
+    bad = {**KNOWN_BAD, "expect": "not-equivalent"}
+    sweep = Sweep(runner, configurations=[{**MLP, "dp": [1, 2, 4]}, bad, {**MLP, "tp": 3}])
+    whole = lasting(sweep.run(expected=INPUT_ERROR))
+    junit, code = sweep.junit_cases(), sweep.code
+    part = sweep.directory / "parts"
+    part.mkdir()
+    for numbers, expected in (("1,4", EQUIVALENT), ("3", EQUIVALENT), ("5", INPUT_ERROR)):
+        one = sweep.run("--only", numbers, expected=expected)
+        chosen = {int(n) for n in numbers.split(",")}
+        states = [row["state"] for row in one["configurations"]]
+        expect(
+            all((state == "not-run") == (k not in chosen) for k, state in enumerate(states, 1)),
+            f"--only {numbers}: {states}",
+        )
+        sweep.json.rename(part / f"{numbers}.json")
+    now = sweep.run("--parts", "parts", expected=code)
+    open_ones = [row["name"] for row in now["configurations"] if row["state"] == "not-run"]
+    expect(open_ones == [whole[1]["name"]], f"not run: {open_ones}")
+    expect("1 not run" in sweep.out and not now["complete"], sweep.out)
+    sweep.run("--only", 2)
+    sweep.json.rename(part / "2.json")
+    now = sweep.run("--parts", "parts", expected=code)
+    expect(lasting(now) == whole, "the results differ from those of one run")
+    expect(sweep.junit_cases() == junit, "JUnit differs from that of one run")
+    for options, words in (
+        (("--timeout", "7"), "of another program or of other options"),
+        (("--only", "1"), "--parts"),
+        (("--only", "0"), "--only"),
+    ):
+        with sweep.start("--parts", "parts", *options) as process:
+            _, err = process.communicate(timeout=RUN_LIMIT)
+        expect(process.returncode in (INPUT_ERROR, USAGE) and words in err, err)
+    with sweep.start("--only", "6") as process:
+        _, err = process.communicate(timeout=RUN_LIMIT)
+    expect(process.returncode == USAGE and "c.json has 5 configurations" in err, err)
+    return f"{len(whole)} configurations"
+
+
 def wrong_usage(runner):
     sweep = Sweep(runner, configurations=[MLP])
     for options, code in (
@@ -648,6 +688,7 @@ def main():
     runner.case("shared_cache", shared_cache)
     runner.case("one_that_dies", one_that_dies)
     runner.case("dry_run", dry_run)
+    runner.case("parts", parts)
     runner.case("wrong_usage", wrong_usage)
     return runner.run(parallel=False)  # some cases are about time
 

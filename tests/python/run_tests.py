@@ -3,9 +3,9 @@
 
     run_tests.py ENVIRONMENT PROGRAM [arguments of unittest]
 
-ENVIRONMENT: the virtual environment of scripts/setup_pytorch or scripts/setup_packages. PROGRAM:
-shardproof. The exit code is 77 (skipped) if the environment does not exist and
-SHARDPROOF_NO_PYTORCH=1, or if it is that of the packages.
+ENVIRONMENT: the virtual environment of scripts/setup_pytorch, scripts/setup_packages or
+scripts/setup_engines. PROGRAM: shardproof. The exit code is 77 (skipped) if the environment does
+not exist and SHARDPROOF_NO_PYTORCH=1, or if it is not that of PyTorch alone.
 """
 
 import os
@@ -24,8 +24,10 @@ def main() -> int:
         if os.environ.get("SHARDPROOF_NO_PYTORCH") == "1":
             print("skipped: SHARDPROOF_NO_PYTORCH=1 and PyTorch is not installed")
             return 77
-        if environment.endswith("packages"):
-            print(f"skipped: no packages in {environment}: run scripts/setup_packages")
+        if python.parents[1].name != "pytorch":
+            print(
+                f"skipped: {environment} is not there: run scripts/setup_{python.parents[1].name}"
+            )
             return 77
         print(
             f"PyTorch is not installed in {environment}: run scripts/setup_pytorch", file=sys.stderr

@@ -153,5 +153,71 @@ TEST_F(ResultTest, ChangedFilesAreRunAgain) {
   EXPECT_FALSE(takenOver(before));
 }
 
+TEST_F(ResultTest, PartsGiveEachConfigurationItsOwnResult) {
+  const Sweep all =
+      sweepOf({done("a", proved()), done("b", exampleReport()),
+               inState("c", State::kCrashed, "signal 9"), inState("d", State::kInputError, "why")});
+  const auto part = [&](std::vector<std::size_t> chosen) {
+    Sweep found = open(all);
+    for (const std::size_t i : chosen) found.results[i] = all.results[i];
+    return sweepText(found, nullptr);
+  };
+  Report partial = proved();
+  partial.interrupted = true;
+  Sweep interrupted = open(all);
+  interrupted.results[1] = done("b", partial);
+  write("parts/2.json", part({0}));
+  write("parts/1.json", part({2}));
+  write("parts/3.json", sweepText(interrupted, nullptr));
+  write("parts/note.txt", "no part");
+  const std::string parts = (dir_ / "parts").string();
+  Sweep now = open(all);
+  now.results[3] = all.results[3];
+  now.results[0].expect = Verdict::kNotEquivalent;
+  takeParts(now, parts);
+  EXPECT_EQ(outcomeOf(now.results[0]), Outcome::kFailed);  // what is expected here counts
+  EXPECT_EQ(now.results[1].state, State::kNotRun);         // it was not finished
+  EXPECT_EQ(now.results[2].state, State::kCrashed);
+  EXPECT_EQ(now.results[3].state, State::kInputError);
+  EXPECT_FALSE(now.results[0].resumed);
+
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    write("parts/4.json", text);
+    Sweep again = open(all);
+    try {
+      takeParts(again, parts);
+      ADD_FAILURE() << "taken: " << why;
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  refused(part({0}), "'a': a result of it is in");
+  Sweep other = open(all);
+  other.program["version"] = "2";
+  refused(sweepText(other, nullptr), "of another program");
+  other = open(all);
+  other.results[0].configuration["generate"]["dp"] = "4";
+  refused(sweepText(other, nullptr), "expected a configuration of nightly.json");
+  other = open(all);
+  other.results[0].name = "e";
+  refused(sweepText(other, nullptr), "expected a configuration of nightly.json");
+  refused("{", "not the JSON file of a sweep");
+  EXPECT_THROW(takeParts(now, (dir_ / "none").string()), InputError);
+}
+
+TEST_F(ResultTest, APartThatVerifiedOtherContentIsRefused) {
+  const std::string plan = write("p.plan.json", "one");
+  const Sweep all = sweepOf({planResult(plan)});
+  write("parts/1.json", sweepText(all, nullptr));
+  const std::string parts = (dir_ / "parts").string();
+  write("p.plan.json", "one");  // at another time
+  Sweep now = open(all);
+  takeParts(now, parts);
+  EXPECT_EQ(now.results[0].state, State::kDone);
+  write("p.plan.json", "two");
+  now = open(all);
+  EXPECT_THROW(takeParts(now, parts), InputError);
+}
+
 }  // namespace
 }  // namespace shardproof::sweep

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
+#include <system_error>
 
 #include "reader/text_source.h"
 #include "report/json.h"
@@ -75,6 +77,42 @@ bool stillStands(const Result& result) {
   if (result.state != State::kDone || !result.inputs) return false;
   return std::all_of(result.inputs->begin(), result.inputs->end(),
                      [](const InputFile& file) { return describeFile(file.path) == file; });
+}
+
+void takePart(Sweep& now, const std::string& file, std::map<std::string, std::string>& fileOf) {
+  const Sweep part = readSweep(file);
+  if (part.program != now.program)
+    throw InputError(file, "/program",
+                     "found " + part.program.dump() + ", expected " + now.program.dump() +
+                         ": its results are of another program or of other options; run the same "
+                         "program with the same options everywhere");
+  std::map<std::string, Result*> byName;
+  for (Result& result : now.results) byName.emplace(result.name, &result);
+  for (const Result& found : part.results) {
+    const std::string where = "'" + found.name + "': ";
+    const auto it = byName.find(found.name);
+    if (it == byName.end() || it->second->configuration != found.configuration)
+      throw InputError(file, "/configurations",
+                       where + "expected a configuration of " + now.config +
+                           ": the configuration file or its plans are others where it ran");
+    if (found.state == State::kNotRun || found.state == State::kInterrupted) continue;
+    if (const auto first = fileOf.find(found.name); first != fileOf.end())
+      throw InputError(file, "/configurations",
+                       where + "a result of it is in " + first->second + ", too");
+    Result& result = *it->second;
+    if (result.state != State::kNotRun) continue;  // taken over, or known not to be runnable
+    fileOf.emplace(found.name, file);
+    for (const InputFile& read : found.inputs.value_or(std::vector<InputFile>())) {
+      const auto here = describeFile(read.path);
+      if (!here || !here->sameContent(read))
+        throw InputError(file, "/configurations",
+                         where + read.path + " had other content where it was verified: expected " +
+                             "one file system for all, on which nothing changes meanwhile");
+    }
+    const Verdict expect = result.expect;
+    result = found;
+    result.expect = expect;
+  }
 }
 
 // nlohmann's own words without its error numbers.
@@ -286,6 +324,17 @@ void takeOver(Sweep& now, const Sweep& before) {
     result.expect = expect;
     result.resumed = true;
   }
+}
+
+void takeParts(Sweep& now, const std::string& directory) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error))
+    if (entry.path().extension() == ".json") files.push_back(entry.path().string());
+  if (error) throw InputError(directory, "", "cannot be read: " + error.message());
+  std::sort(files.begin(), files.end());
+  std::map<std::string, std::string> fileOf;
+  for (const std::string& file : files) takePart(now, file, fileOf);
 }
 
 const char* toString(State state) {

@@ -94,6 +94,12 @@ Sweep readSweep(const std::string& file);     // throws InputError
 // files that they depend on.
 void takeOver(Sweep& now, const Sweep& before);
 
+// Results that other processes have found (`sweep --only`), from all JSON files in `directory`, are
+// copied to configurations of `now` that have none. One that was not finished is left out. Throws
+// InputError where a file is of another program or other options, has another configuration under
+// the same name, verified other content than the files have here, or repeats a result.
+void takeParts(Sweep& now, const std::string& directory);
+
 const char* toString(State state);
 const char* toString(Outcome outcome);
 

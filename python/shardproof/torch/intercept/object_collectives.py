@@ -3,7 +3,7 @@
 
 They are configurations, names, counts, and no part of the program but for their order among its
 collectives. What a rank gives is put into the mailbox. A rank that takes what another has not given
-yet is recorded once more after that one (ranks._Recorder). An object is pickled, as with real
+yet is recorded once more after that one (ranks.RankRecorder). An object is pickled, as with real
 processes: what is taken is a copy, and a number that depends on data stays one.
 """
 

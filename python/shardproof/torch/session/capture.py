@@ -16,6 +16,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 
 from ... import progress
+from ...engines.tasks import EngineError
 from ...program import verify_files
 from ...report import Defect, Report
 from ..compat import private
@@ -59,6 +61,7 @@ from .output_files import OutputFiles
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
 from .ranks_apart import problem, ranks_apart, same_problem
 from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
+from .remote_ranks import RemoteRanks
 from .rest_of_step import (
     NoStep,
     OneMoreStep,
@@ -340,6 +343,7 @@ def capture(
     steps: int | None = None,
     batch: Mapping[str, str] | None = None,
     numbers: bool = False,
+    executor: Executor | None = None,
 ) -> Capture:
     """Records a step (`step(world)`) as one device and on a mesh.
 
@@ -351,12 +355,25 @@ def capture(
     recorded (None: all). batch: mesh axis -> "concat", where the batches that its ranks read from
     DataLoaders are parts of the single device's, one after another, or "same", where each is all of
     it; of other axes, what is read decides. numbers: the step also runs with numbers, on gloo
-    processes, where it is small enough (real_run.py).
+    processes, where it is small enough (real_run.py). executor: its workers record ranks
+    (docs/engines.md).
 
-    Raises CaptureError for what cannot be captured; exceptions of the step pass through.
+    Raises CaptureError for what cannot be captured, and EngineError where the executor's workers
+    cannot run the step; exceptions of the step pass through.
     """
     return _captured_with(
-        _Labels(), {}, functions, mesh, ranks, checkpoints, jobs, strict, steps, batch, numbers
+        _Labels(),
+        {},
+        functions,
+        mesh,
+        ranks,
+        checkpoints,
+        jobs,
+        strict,
+        steps,
+        batch,
+        numbers,
+        executor,
     )
 
 
@@ -381,6 +398,7 @@ def _captured_with(
     steps: int | None,
     batch: Mapping[str, str] | None,
     numbers: bool,
+    executor: Executor | None,
 ) -> Capture:
     if not private.is_known():
         _test_version()
@@ -388,7 +406,7 @@ def _captured_with(
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
         functions = [first_of(f, steps) for f in functions]
-    with _no_collection(), _one_thread(), progress.showing():
+    with no_collection(), one_thread(), progress.showing():
         return _capture(
             functions,
             mesh,
@@ -405,11 +423,12 @@ def _captured_with(
                 no_step=less.get("no_step", False),
             ),
             numbers,
+            executor,
         )
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Python's cycle collector runs between ranks only, and visits only what they made.
 
     What is there before, the libraries' objects above all, is a million objects or more.
@@ -426,7 +445,7 @@ def _no_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Constants are computed by one thread: in the same order by all processes.
 
     A forked process has none of its parent's threads to wait for (OpenMP's would block forever).
@@ -449,6 +468,7 @@ def _capture(
     labels: _Labels,
     initial_state: InitialState,
     numbers: bool,
+    executor: Executor | None,
 ) -> Capture:
     start = time.monotonic()
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
@@ -461,6 +481,7 @@ def _capture(
                 f"or {SAME}"
             )
     with IsolatedRecorder({True: (steps[0], one), False: (steps[-1], where)}) as isolated:
+        isolated.elsewhere = RemoteRanks(executor) if executor is not None else None
         captured = functools.partial(
             _captured,
             steps,
@@ -574,6 +595,8 @@ def _captured(
         except OneMoreStep as e:
             initial_state, first, tried = e.state(initial_state), False, None
             continue
+        except EngineError:
+            raise
         except Exception as e:
             if getattr(steps[-1], "whole_script", False) and not isinstance(e, Hazard):
                 if tried is not None and tried.in_rest and not isinstance(e, CaptureError):
@@ -1093,6 +1116,7 @@ def verify(
     steps: int | None = None,
     batch: Mapping[str, str] | None = None,
     numbers: bool | None = None,
+    executor: Executor | None = None,
 ) -> Report:
     """Whether the step on the mesh computes what it computes on one device.
 
@@ -1102,9 +1126,11 @@ def verify(
     arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
     that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
     that. numbers: small steps also run with numbers, which have to be those of the recording
-    (docs/pytorch.md; None: unless $SHARDPROOF_NUMBERS is 0).
+    (docs/pytorch.md; None: unless $SHARDPROOF_NUMBERS is 0). executor: its workers record ranks and
+    prove stages (docs/engines.md).
 
-    Raises CaptureError, and ProgramError as verify_files does.
+    Raises EngineError where its workers cannot run the step, CaptureError, and ProgramError as
+    verify_files does.
     """
     with OutputFiles(arguments, functions) as outputs:
         report = _verified(
@@ -1121,6 +1147,7 @@ def verify(
             steps,
             batch,
             numbers,
+            executor,
         )
         outputs.publish(report, source_of(functions[-1]))
     return report
@@ -1140,6 +1167,7 @@ def _verified(
     steps: int | None,
     batch: Mapping[str, str] | None,
     numbers: bool | None,
+    executor: Executor | None,
 ) -> Report:
     """The report of `verify`, with the same arguments."""
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
@@ -1172,6 +1200,7 @@ def _verified(
                 steps,
                 batch,
                 wanted_by(os.environ) if numbers is None else numbers,
+                executor,
             )
         except Hazard as e:
             return _hazardous(e, words), None
@@ -1180,7 +1209,7 @@ def _verified(
         seconds = left / 2 if c.with_rest or c.with_more_steps else left
         start = time.monotonic()
         options = [*accepted, f"--timeout={seconds:g}", *arguments]
-        report = _judged(c, keep, options, words, where, outputs)
+        report = _judged(c, keep, options, words, where, outputs, executor)
         left = max(left - (time.monotonic() - start), _LEAST_SECONDS)
         if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
             return _hazardous(c.suspected, words), None
@@ -1270,13 +1299,14 @@ def _judged(
     words: Wording,
     mesh: Mesh,
     outputs: OutputFiles,
+    executor: Executor | None,
 ) -> Report:
     """The report of `shardproof verify` on the two files, in the words of what was called."""
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(keep) if keep is not None else Path(folder) / "step"
         _, plan = c.write(prefix)
         files, options = outputs.begin()
-        report = verify_files(plan, arguments=[*options, *arguments])
+        report = verify_files(plan, arguments=[*options, *arguments], executor=executor)
         outputs.made(report, files, Path(plan))
         if c.real != RealRun():
             report.numbers = compare(c.real, plan, c.model, c.plan, c.constants, c.names, mesh)
@@ -1285,7 +1315,7 @@ def _judged(
     _heed_numbers(report)
     less = _without_gradients(report, c)
     if less is not None:
-        of_less = _judged(less, keep, arguments, words, mesh, outputs)
+        of_less = _judged(less, keep, arguments, words, mesh, outputs, executor)
         if of_less.verdict in ("EQUIVALENT", "CONDITIONAL"):
             return of_less
         if keep is not None:

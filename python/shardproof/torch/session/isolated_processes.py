@@ -43,6 +43,7 @@ from ..trace.recorder import Recorder
 from ..trace.recording import CaptureError, Recording, Step
 from .prints import Prints, prints_of
 from .real_run import NOT_ENDED, Ran, run_rank
+from .remote_ranks import RemoteRanks
 
 SINGLE = -1  # instead of a rank: the single device
 # that a recording takes beyond ten times of what the same step took in this process
@@ -128,10 +129,11 @@ class IsolatedRecorder:
         """steps: the single device's (True) and the ranks', with their meshes."""
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name  # for files that are not needed once this is closed
+        self.elsewhere: RemoteRanks | None = None  # who records ranks, beside this machine
         self._submitted: list[int] = []
         # that torch.cuda.device_count() gives
         self.devices = max(getattr(step, "devices", 1) for step, _ in steps.values())
-        _warm_up()
+        warm_up()
         self._known = set(sys.modules)
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
@@ -170,7 +172,7 @@ class IsolatedRecorder:
         new = [name for name in list(sys.modules) if name not in self._known]
         self._known.update(new)
         at_once = max(jobs or 1, min(2, os.cpu_count() or 1))
-        self._ours.send((list(requests), at_once, [name for name in new if _is_installed(name)]))
+        self._ours.send((list(requests), at_once, [name for name in new if is_installed(name)]))
 
     def take(self, seconds: float) -> dict[int, Outcome]:
         """The results of `submit`.
@@ -234,7 +236,7 @@ class IsolatedRecorder:
 
 
 @functools.cache
-def _warm_up() -> None:
+def warm_up() -> None:
     """Records a step of its own. Most of the time of a first recording is that of modules which
     PyTorch imports late, and of tables that are made once: forked processes have them, then. With
     GPUs, nothing is differentiated: autograd would start threads, which forked processes lack.
@@ -254,13 +256,13 @@ def _warm_up() -> None:
         record(step, Mesh({"dp": 1}), 0)
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     """Whether a module is one of an installed package, which has no part of the user's step."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return isinstance(file, str) and not is_own(file)
 
 
-def _import(modules: Sequence[str], devices: int, prints: Prints | None) -> None:
+def import_modules(modules: Sequence[str], devices: int, prints: Prints | None) -> None:
     """Imports what the step has imported of installed packages, once for all forked processes.
 
     What they ask about devices when they are imported has the answers that the step gets. Streams
@@ -312,7 +314,7 @@ class _Server:
                 self.requests.send(self._run(message))
                 continue
             requests, jobs, modules = message
-            _import(modules, self.devices, prints_of(self.steps[False][0]))
+            import_modules(modules, self.devices, prints_of(self.steps[False][0]))
             for request in requests:
                 while len(self.running) >= jobs:
                     self._reap()
@@ -422,4 +424,15 @@ def _outcome(step: Step, mesh: Mesh, request: Request) -> Recording | tuple[Any,
         return "raised" if raised_by_user(e) else "failed", f"{type(e).__name__}: {e}"
 
 
-__all__ = ["SINGLE", "Failed", "IsolatedRecorder", "Outcome", "Overrun", "Request", "fork"]
+__all__ = [
+    "SINGLE",
+    "Failed",
+    "IsolatedRecorder",
+    "Outcome",
+    "Overrun",
+    "Request",
+    "fork",
+    "import_modules",
+    "is_installed",
+    "warm_up",
+]

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from ... import progress
+from ...engines.tasks import EngineError
 from ..compat.fake_answers import Answers
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh, RankClasses, Stretch
@@ -42,6 +43,7 @@ from .isolated_processes import (
     fork,
 )
 from .prints import prints_of
+from .remote_ranks import RemoteRanks
 
 UNLOOKED = ranks_identical(
     "that no rank's run depends on what another one's leaves in Python's memory (globals, "
@@ -71,7 +73,7 @@ class Recorded:
     rank_classes: RankClasses
     affine_axis: str | None
     assumed: list[Assumption]
-    by: _Recorder
+    by: RankRecorder
     beside: Recording | Exception | None = None
 
     def confirm(self) -> None:
@@ -127,17 +129,21 @@ def recorded_ranks(
     choose = _all if ranks == "all" else functools.partial(_classes, may_move=may_move)
     found = None
     if getattr(step, "whole_script", False):
-        alone = _Recorder(
+        alone = RankRecorder(
             step, mesh, model, cut_points, jobs, isolated, alone=True, seconds=seconds
         )
         with contextlib.suppress(CaptureError, MissingMetadata, Overrun):
             found = choose(alone)
             alone.submitted_beside = beside
             return Recorded(*found, [], alone)
-    together = _Recorder(step, mesh, model, cut_points, jobs, isolated, beside, keep_all=keep_all)
+    together = RankRecorder(
+        step, mesh, model, cut_points, jobs, isolated, beside, keep_all=keep_all
+    )
     try:
         try:
             found = choose(together)
+        except EngineError:
+            raise
         except Exception:
             if together.under_way is None or not together.succeeds_isolated(together.under_way):
                 raise
@@ -148,13 +154,26 @@ def recorded_ranks(
         if found is None:
             raise CaptureError("a process that was forked to record a rank did not end") from None
         return Recorded(*found, [UNLOOKED], together, together.beside)
-    alone = _Recorder(
+    alone = RankRecorder(
         step, mesh, model, cut_points, jobs, isolated, alone=True, seconds=together.seconds
     )
     return Recorded(*choose(alone), [], alone, together.beside)
 
 
-class _Recorder:
+@dataclasses.dataclass(frozen=True)
+class RecorderStart:
+    """What a recorder on another machine starts from."""
+
+    step: Step
+    mesh: Mesh
+    model: Model
+    cut_points: bool
+    keep_all: bool
+    mailbox: Mailbox
+    like: Facts | None
+
+
+class RankRecorder:
     """Records ranks.
 
     A rank that waits for what a pipeline's stage on another rank sends is run once more after that
@@ -168,21 +187,21 @@ class _Recorder:
         model: Model,
         cut_points: bool,
         jobs: int,
-        isolated: IsolatedRecorder,
+        isolated: IsolatedRecorder | None,
         submitted_beside: Request | None = None,
         alone: bool = False,
         keep_all: bool = False,
         seconds: float = 0.0,
     ) -> None:
-        self.step, self.mesh, self.model, self.cut_points, self.jobs, self.isolated, self.alone = (
+        self.step, self.mesh, self.model, self.cut_points, self.jobs, self.alone = (
             step,
             mesh,
             model,
             cut_points,
             jobs,
-            isolated,
             alone,
         )
+        self._isolated_processes = isolated
         self.submitted_beside, self.keep_all = submitted_beside, keep_all
         self.beside: Recording | Exception | None = None
         self.mailbox: Mailbox = {}
@@ -196,6 +215,32 @@ class _Recorder:
         self.under_way: int | None = None  # rank that is being recorded
         self.repeated: int | None = None  # a rank that was run twice
         self.early = False  # what `look_ahead` submitted was not taken yet
+
+    @staticmethod
+    def on_worker(start: RecorderStart) -> RankRecorder:
+        """Of a share of the ranks, which ends soon; it has no processes of its own."""
+        recorder = RankRecorder(
+            start.step,
+            start.mesh,
+            start.model,
+            start.cut_points,
+            1,
+            None,
+            keep_all=start.keep_all,
+        )
+        recorder.mailbox, recorder.like = dict(start.mailbox), start.like
+        recorder.ends_soon = True
+        return recorder
+
+    @property
+    def isolated(self) -> IsolatedRecorder:
+        assert self._isolated_processes is not None
+        return self._isolated_processes
+
+    @property
+    def at_once(self) -> bool:
+        """Whether several ranks are recorded at once."""
+        return self.jobs > 1 or self.isolated.elsewhere is not None
 
     def __call__(self, rank: int, waiting: tuple[int, ...] = ()) -> Recording:
         while True:
@@ -325,6 +370,8 @@ class _Recorder:
                 for r, what in taken.items()
             }
         found: dict[int, Recording] = {}
+        if self.isolated.elsewhere is not None and len(ranks) > 1:
+            return self._elsewhere(self.isolated.elsewhere, ranks)
         if self.jobs == 1:
             return {r: self(r) for r in ranks}
         shares = [list(ranks[k :: self.jobs]) for k in range(self.jobs)]
@@ -352,6 +399,24 @@ class _Recorder:
             else:
                 found.update({r: self(r) for r in share})
         return found
+
+    def _elsewhere(self, elsewhere: RemoteRanks, ranks: Sequence[int]) -> dict[int, Recording]:
+        """These ranks' recordings by workers, or by this process where that fails."""
+        start = RecorderStart(
+            self.step,
+            self.mesh,
+            self.model,
+            self.cut_points,
+            self.keep_all,
+            self.mailbox,
+            self.like,
+        )
+        folder = tempfile.mkdtemp(dir=self.isolated.folder)
+        found, sent = elsewhere.record(start, ranks, self.isolated.devices, folder)
+        for mailbox in sent:
+            for key, value in mailbox.items():
+                self.mailbox.setdefault(key, value)
+        return {r: found[r] if r in found else self(r) for r in ranks}
 
     def every(self) -> dict[int, Recording]:
         """All ranks' recordings, each in a process of its own, several at once.
@@ -388,27 +453,35 @@ class _Recorder:
             or facts.moved != like.moved
         )
 
+    def light(self, ranks: Sequence[int], file: str) -> dict[int, Recording]:
+        """Recordings without what only their programs are made from.
+
+        file: those of which the plan may need it once more leave it in files whose names begin so.
+        """
+        # equal ones are one, and go through the file once
+        programs: dict[str, Program] = {}
+        recordings: dict[int, Recording] = {}
+        for r in ranks:
+            side = self(r)
+            if side.program is not None:
+                like = programs.setdefault(side.program.text, side.program)
+                side.program = dataclasses.replace(
+                    side.program,
+                    text=like.text,
+                    tensors=like.tensors,
+                    nodes=like.nodes,
+                    waits=like.waits,
+                )
+            recordings[r] = side.light(f"{file}.{r}" if self._needed_whole(side) else "")
+            del side
+        return recordings
+
     def _fork(self, ranks: Sequence[int], file: str) -> int:
         pid = fork()
         if pid == 0:
             try:
                 self.ends_soon, self.peak = True, _peak()
-                # equal ones are one, and go through the file once
-                programs: dict[str, Program] = {}
-                recordings = {}
-                for r in ranks:
-                    side = self(r)
-                    if side.program is not None:
-                        like = programs.setdefault(side.program.text, side.program)
-                        side.program = dataclasses.replace(
-                            side.program,
-                            text=like.text,
-                            tensors=like.tensors,
-                            nodes=like.nodes,
-                            waits=like.waits,
-                        )
-                    recordings[r] = side.light(f"{file}.{r}" if self._needed_whole(side) else "")
-                    del side
+                recordings = self.light(ranks, file)
                 with open(file, "wb") as f:
                     pickle.dump((recordings, self.mailbox), f, protocol=pickle.HIGHEST_PROTOCOL)
                 os._exit(0)
@@ -568,7 +641,7 @@ def decided(who: str, side: Recording) -> CaptureError:
     )
 
 
-def _all(recorded: _Recorder) -> tuple[list[Recording], RankClasses, str | None]:
+def _all(recorded: RankRecorder) -> tuple[list[Recording], RankClasses, str | None]:
     world = recorded.mesh.world
     if recorded.alone:
         every = recorded.every()
@@ -580,7 +653,7 @@ def _all(recorded: _Recorder) -> tuple[list[Recording], RankClasses, str | None]
 
 
 def _classes(
-    recorded: _Recorder, may_move: bool
+    recorded: RankRecorder, may_move: bool
 ) -> tuple[list[Recording], RankClasses, str | None]:
     """Records the first, second and last rank along each axis.
 
@@ -605,7 +678,7 @@ def _classes(
 
     def prepare(wanted: Iterable[int]) -> None:
         missing = [r for r in dict.fromkeys(wanted) if r not in found]
-        if (recorded.jobs > 1 or recorded.alone) and len(missing) > 1:
+        if (recorded.at_once or recorded.alone) and len(missing) > 1:
             found.update(recorded.several(missing))
 
     def ends(axis: str, stretches: Iterable[Stretch]) -> list[list[int]]:
@@ -691,4 +764,12 @@ def _stretches(side: Recording, mesh: Mesh, axis: str) -> list[Stretch]:
     return list(zip(inside, inside[1:]))
 
 
-__all__ = ["LARGE", "Recorded", "check_answers", "decided", "recorded_ranks"]
+__all__ = [
+    "LARGE",
+    "RankRecorder",
+    "Recorded",
+    "RecorderStart",
+    "check_answers",
+    "decided",
+    "recorded_ranks",
+]

@@ -118,6 +118,47 @@ std::string tolerancesText(const Comparison& comparison) {
   return text;
 }
 
+std::string modulesText(const ModuleFindings& modules) {
+  std::string text;
+  for (const auto& [list, title] :
+       {std::pair(&modules.wrong, "wrong by itself"), std::pair(&modules.suspected, "suspected")}) {
+    if (list->empty()) continue;
+    text += std::string("; ") + title + ": " + printable(list->front().module, 200);
+    if (list->size() > 1) text += " and " + std::to_string(list->size() - 1) + " more";
+    break;
+  }
+  return text;
+}
+
+void writeModules(std::ostream& out, const ModuleFindings& modules, const TextStyle& style) {
+  const auto write = [&](const std::vector<ModuleFinding>& list, const char* title, Tone tone) {
+    if (list.empty()) return;
+    out << "\n" << label(title, tone) << "\n";
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (i == style.atMost(kListed)) {
+        out << "    and " << list.size() - i << " more (-v)\n";
+        break;
+      }
+      out << "    " << printable(list[i].module, 200) << ":";
+      for (std::size_t t = 0; t < list[i].tensors.size(); ++t) {
+        if (t == style.atMost(4)) {
+          out << ", and " << list[i].tensors.size() - t << " more";
+          break;
+        }
+        out << (t > 0 ? ", " : " ") << printable(list[i].tensors[t], 200);
+      }
+      out << "\n";
+    }
+  };
+  write(modules.wrong, "Wrong by themselves: all that they begin with is the reference's",
+        Tone::kBad);
+  write(modules.suspected, "Suspected: what they return fits no layout, or they are wrong",
+        Tone::kAdvice);
+  write(modules.notJudged,
+        "Not judged: not all that they begin with is known to be the reference's", Tone::kOpen);
+  out << label("Modules:", Tone::kLabel) << " " << modules.right << " right by themselves\n";
+}
+
 void writeVerdict(std::ostream& out, const Comparison& comparison) {
   const std::string candidate = printable(comparison.candidate),
                     reference = printable(comparison.reference);
@@ -132,7 +173,8 @@ void writeVerdict(std::ostream& out, const Comparison& comparison) {
     out << label("DIFFERS:", Tone::kBad) << " " << candidate << " has other numbers than "
         << reference << ", beyond rounding (" << off << " of "
         << counted(off + agreed + comparison.count(Status::kUncertain, true), "tensor", "tensors")
-        << "); first: " << named(*firstOff(comparison)) << "\n";
+        << "); first: " << named(*firstOff(comparison))
+        << (comparison.modules ? modulesText(*comparison.modules) : "") << "\n";
   } else {
     out << label("UNDECIDED:", Tone::kOpen) << " no difference between " << candidate << " and "
         << reference << " was found, but that shows little: " << comparison.reason << "\n";
@@ -169,11 +211,31 @@ void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyl
   }
 }
 
+OrderedJson placedJson(const Placed& placed, const std::vector<Axis>& mesh) {
+  OrderedJson json;
+  json["by"] = placed.by == Replaced::kDeclared    ? "declared"
+               : placed.by == Replaced::kByNumbers ? "numbers"
+                                                   : "shape";
+  json["choices"] = OrderedJson::array();
+  for (const Choice& choice : placed.choices) {
+    const char* along = choice.along == Along::kEqual ? "equal"
+                        : choice.along == Along::kCut ? "cut"
+                        : choice.along == Along::kSum ? "sum"
+                                                      : "mean";
+    json["choices"].push_back(
+        {choice.axis < mesh.size() ? mesh[choice.axis].name : "calls", along, choice.dimension});
+  }
+  json["scale"] = placed.scale;
+  json["calls"] = placed.calls;
+  return json;
+}
+
 }  // namespace
 
 void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
   writeVerdict(out, comparison);
   if (style.quiet) return;
+  if (comparison.modules) writeModules(out, *comparison.modules, style);
   if (comparison.verdict == Agreement::kDiffers) {
     writeList(out, comparison, "Different", Tone::kBad, style, isOff);
     const std::int64_t first = firstOff(comparison)->order;
@@ -231,6 +293,8 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
   if (!comparison.reason.empty()) json["reason"] = comparison.reason;
   json["reference"] = comparison.reference;
   json["candidate"] = comparison.candidate;
+  json["mesh"] = OrderedJson::array();
+  for (const Axis& axis : comparison.mesh) json["mesh"].push_back({axis.name, axis.size});
   json["draws"] = comparison.draws;
   json["factor"] = comparison.options.factor;
   json["bound"] = comparison.options.bound;
@@ -243,6 +307,8 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
   for (const TensorReport& report : comparison.tensors) {
     OrderedJson tensor;
     tensor["name"] = report.name;
+    tensor["base"] = report.base;
+    if (report.call) tensor["call"] = *report.call;
     tensor["kind"] = toString(report.kind);
     tensor["dtype"] = toString(report.dtype);
     tensor["shape"] = report.shape;
@@ -253,11 +319,25 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
     tensor["tolerance"] = finite(report.tolerance);
     tensor["epsilon"] = epsilon(report.dtype);
     if (!report.layout.empty()) tensor["layout"] = report.layout;
+    if (report.placed) tensor["placed"] = placedJson(*report.placed, comparison.mesh);
+    if (report.ratio) tensor["ratio"] = finite(*report.ratio);
     if (!report.message.empty()) tensor["message"] = report.message;
     for (const ReplicaFinding& replica : report.replicas)
       tensor["replicas"].push_back(
           {{"first", replica.first}, {"rank", replica.rank}, {"error", finite(replica.error)}});
     json["tensors"].push_back(std::move(tensor));
+  }
+  if (comparison.modules) {
+    OrderedJson& modules = json["modules"];
+    modules["right"] = comparison.modules->right;
+    const auto add = [&](const char* key, const std::vector<ModuleFinding>& list) {
+      modules[key] = OrderedJson::array();
+      for (const ModuleFinding& finding : list)
+        modules[key].push_back({{"module", finding.module}, {"tensors", finding.tensors}});
+    };
+    add("wrong", comparison.modules->wrong);
+    add("suspected", comparison.modules->suspected);
+    add("not_judged", comparison.modules->notJudged);
   }
   json["growth"] = OrderedJson::array();
   const auto optional = [](const std::optional<double>& value) {

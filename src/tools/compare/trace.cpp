@@ -20,18 +20,13 @@ constexpr const char* kFormat = "shardproof-trace 1";
 constexpr std::size_t kMostParts = 1U << 20;
 constexpr std::int64_t kMostWorld = 1 << 20;  // ranks, as in plans
 
-constexpr std::array kKinds = {"batch",
-                               "initial",
-                               "input",
-                               "output",
-                               "output gradient",
-                               "result",
-                               "unclipped gradient",
-                               "gradient",
-                               "state",
-                               "optimizer",
-                               "parameter",
-                               "buffer"};
+constexpr std::array kKinds = {
+    "batch",           "initial",        "input",     "output",
+    "output gradient", "input gradient", "result",    "unclipped gradient",
+    "gradient",        "state",          "optimizer", "parameter",
+    "buffer"};
+
+constexpr std::array kReplaced = {"declared", "numbers", "shape"};
 
 // Reads the description of the tensors of one file. `place` is where in the file it is.
 class FileReader {
@@ -66,6 +61,7 @@ class FileReader {
           trace_.notes.push_back(note.get<std::string>());
     if (json.contains("only") && json["only"].is_array() && !json["only"].empty())
       trace_.partial = true;
+    if (json.contains("isolated")) trace_.isolated |= json["isolated"] == true;
     const nlohmann::json& tensors = member(json, "tensors", "trace");
     if (!tensors.is_object()) fail("trace/tensors", "expected an object");
     for (const auto& [key, value] : tensors.items()) readTensor(key, value, rank);
@@ -171,6 +167,13 @@ class FileReader {
     piece.sum = axes(json, "sum", place);
     piece.mean = axes(json, "mean", place);
     piece.unknown = axes(json, "unknown", place);
+    if (json.contains("replaced")) {
+      const std::string how = text(json["replaced"], place + "/replaced");
+      const auto at = std::find(kReplaced.begin(), kReplaced.end(), how);
+      if (at == kReplaced.end())
+        fail(place + "/replaced", "found " + how + ", expected declared, numbers or shape");
+      piece.replaced = static_cast<Replaced>(at - kReplaced.begin() + 1);
+    }
     std::erase_if(piece.unknown, [&](std::size_t a) { return trace_.mesh[a].size == 1; });
     Tensor& tensor = trace_.tensors[name];
     const std::string like =
@@ -178,6 +181,7 @@ class FileReader {
     if (tensor.pieces.empty()) {
       tensor.kind = static_cast<Kind>(known - kKinds.begin());
       tensor.like = like;
+      tensor.module = json.contains("module") ? text(json["module"], place + "/module") : "";
       tensor.order = piece.order;
     } else if (tensor.kind != static_cast<Kind>(known - kKinds.begin()) || tensor.like != like ||
                tensor.unknown() != piece.unknown) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "compare/measure.h"
 #include "shardproof/error.h"
@@ -23,6 +24,7 @@ constexpr double kRoundings = 4;
 constexpr std::size_t kFewElements = 64;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
 constexpr std::size_t kKindCount = 13;
+constexpr char kNew[] = ".new";  // ends names of what a step leaves
 constexpr char kUnmeasured[] =
     "has integers from 2^53 on, or numbers whose squares doubles do not hold";
 
@@ -476,6 +478,7 @@ class Comparer {
 
   void finish() {
     std::size_t decided = 0, uncertain = 0;
+    std::vector<std::string> unrecorded;
     bool differs = false;
     const bool partial = reference_.partial || candidate_.partial;
     const bool sameOptimizers = sameNames(Kind::kOptimizer);
@@ -485,6 +488,13 @@ class Comparer {
         report.decides = !partial && !isActivation(report.kind) &&
                          report.kind != Kind::kUnclipped && report.kind != Kind::kInitial &&
                          report.kind != Kind::kOptimizer;
+        if (!partial && !report.decides && isNeeded(item)) unrecorded.push_back(report.name);
+      } else if (report.decides && report.status == Status::kAgrees) {
+        if (const std::optional<std::int64_t> rank = rankWithout(item)) {
+          report.status = Status::kMissing;
+          report.message =
+              "rank " + std::to_string(*rank) + " has it before the step, and not after it";
+        }
       }
       if (report.kind == Kind::kOptimizer && !sameOptimizers) {
         report.decides = false;
@@ -506,7 +516,11 @@ class Comparer {
     for (Item& item : items_) result_.tensors.push_back(std::move(item.report));
     result_.mesh = candidate_.mesh;
     if (!partial) differs = addExtra() || differs;
-    if (candidate_.isolated) result_.modules = judgeModules(result_.tensors, candidate_);
+    if (candidate_.isolated) {
+      result_.modules = judgeModules(result_.tensors, candidate_);
+      // A layout that was a guess makes tensors differ.
+      differs = differs && !result_.modules->wrong.empty();
+    }
     for (const Trace* trace : {&reference_, &candidate_}) {
       for (const std::string& note : trace->notes)
         result_.notes.push_back(trace->directory + ": " + note);
@@ -517,17 +531,62 @@ class Comparer {
     std::set<std::int64_t> ranks;
     for (const auto& [name, tensor] : candidate_.tensors)
       for (const Piece& piece : tensor.pieces) ranks.insert(piece.rank);
-    const bool anEmptyRank = !partial && ranks.size() < static_cast<std::size_t>(candidate_.world);
-    result_.verdict = differs                                         ? Agreement::kDiffers
-                      : uncertain == 0 && decided > 0 && !anEmptyRank ? Agreement::kAgrees
-                                                                      : Agreement::kUndecided;
-    if (result_.verdict == Agreement::kUndecided)
-      result_.reason = anEmptyRank ? "a rank of the candidate has recorded nothing"
-                       : uncertain > 0
-                           ? "of " + std::to_string(uncertain) +
-                                 " tensors agreement shows nothing, or they could not be compared"
-                           : "no tensor of known layout could be compared";
+    if (!partial && ranks.size() < static_cast<std::size_t>(candidate_.world))
+      result_.reason = "a rank of the candidate has recorded nothing";
+    else if (!unrecorded.empty())
+      result_.reason =
+          "the candidate did not record " + unrecorded.front() +
+          (unrecorded.size() > 1 ? " and " + std::to_string(unrecorded.size() - 1) + " more tensors"
+                                 : "") +
+          ", which the reference has";
+    else if (candidate_.isolated)
+      result_.reason = "its modules took the reference's numbers, so each is compared by itself";
+    else if (uncertain > 0)
+      result_.reason = "of " + std::to_string(uncertain) +
+                       " tensors agreement shows nothing, or they could not be compared";
+    else if (decided == 0) result_.reason = "no tensor of known layout could be compared";
+    else if (candidate_.isolated)
+      result_.reason =
+          "its modules took the reference's numbers, so only each by itself is compared";
+    result_.verdict = differs                  ? Agreement::kDiffers
+                      : result_.reason.empty() ? Agreement::kAgrees
+                                               : Agreement::kUndecided;
+    if (differs) result_.reason.clear();
     grow();
+  }
+
+  // Whether nothing shows, without this tensor, that the candidate begins as the reference does, or
+  // goes on as it. A batch may have other names. Gradients before clipping do not count: a step may
+  // clip by hand.
+  bool isNeeded(const Item& item) const {
+    switch (item.report.kind) {
+      case Kind::kBatch:
+        return std::none_of(candidate_.tensors.begin(), candidate_.tensors.end(),
+                            [](const auto& entry) { return entry.second.kind == Kind::kBatch; });
+      case Kind::kInitial:  // of what the step changes
+        return reference_.tensors.contains(item.name + kNew);
+      case Kind::kOptimizer:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // A rank of the candidate that had what the step changes, and has no result of it.
+  std::optional<std::int64_t> rankWithout(const Item& item) const {
+    const Kind kind = item.report.kind;
+    if ((kind != Kind::kParameter && kind != Kind::kState) || !item.name.ends_with(kNew) ||
+        item.candidate == nullptr)
+      return std::nullopt;
+    const auto begin = candidate_.tensors.find(
+        item.name.substr(0, item.name.size() - std::string_view(kNew).size()));
+    if (begin == candidate_.tensors.end() || begin->second.kind != Kind::kInitial)
+      return std::nullopt;
+    std::set<std::int64_t> ranks;
+    for (const Piece& piece : item.candidate->pieces) ranks.insert(piece.rank);
+    for (const Piece& piece : begin->second.pieces)
+      if (!ranks.contains(piece.rank)) return piece.rank;
+    return std::nullopt;
   }
 
   // A rank's gradients of activations have one factor: where a layout is a guess, that of most.

@@ -40,6 +40,12 @@ bool differs(const TensorReport& report) {
          (report.status == Status::kMissing && report.decides);
 }
 
+// Whether the code after it continued with the reference's numbers.
+bool isReference(const TensorReport& report) {
+  return report.replaced == Replaced::kDeclared || report.replaced == Replaced::kByNumbers ||
+         report.status == Status::kAgrees;
+}
+
 class Modules {
  public:
   Modules(const std::vector<TensorReport>& reports, const Trace& candidate) : reports_(reports) {
@@ -50,6 +56,7 @@ class Modules {
     std::set<std::string> names;
     for (const TensorReport& report : reports) {
       names.insert(report.base);
+      if (!report.module.empty()) ofReference_.insert(report.module);
       if (here.contains(report.module)) modules_.insert(report.module);
     }
     for (const auto& [name, tensor] : candidate.tensors)
@@ -70,11 +77,18 @@ class Modules {
   }
 
  private:
+  // The module of a parameter or a buffer; one that the candidate has not, where that is missing.
+  std::string moduleOf(const std::string& name, Status status) const {
+    return around(name, false, status == Status::kMissing ? ofReference_ : modules_);
+  }
+  std::string aroundModule(const std::string& name) const { return around(name, true, modules_); }
+
   // The innermost module that a name begins with; `isModule`: the module itself does not count.
-  std::string around(const std::string& name, bool isModule) const {
+  static std::string around(const std::string& name, bool isModule,
+                            const std::set<std::string>& modules) {
     for (std::size_t end = isModule ? name.rfind('.') : name.size(); end != std::string::npos;
          end = end == 0 ? std::string::npos : name.rfind('.', end - 1))
-      if (modules_.contains(name.substr(0, end))) return name.substr(0, end);
+      if (modules.contains(name.substr(0, end))) return name.substr(0, end);
     return kModel;
   }
 
@@ -117,18 +131,23 @@ class Modules {
       example = &report;
     }
     ratio_.reset();
-    if (example == nullptr || most < 2 || 2 * most < all) return;
+    // Three do not have one factor by chance.
+    if (example == nullptr || most < 2 || (most < 3 && 2 * most < all)) return;
     ratio_ = example->ratio;
     first_[kAllGradients] = std::numeric_limits<std::int64_t>::max();
-    found_.wrong.push_back({kAllGradients,
-                            {example->name + " (" + example->message + ") and " +
-                             std::to_string(most - 1) + " other gradients by the same factor"}});
+    // Gradients depend on all that modules took and returned.
+    const bool isKnown =
+        std::all_of(reports_.begin(), reports_.end(), [&](const TensorReport& report) {
+          return report.module.empty() || report.status == Status::kMissing || isReference(report);
+        });
+    (isKnown ? found_.wrong : found_.notJudged)
+        .push_back({kAllGradients,
+                    {example->name + " (" + example->message + ") and " + std::to_string(most - 1) +
+                     " other gradients by the same factor"}});
   }
 
   void add(const TensorReport& report) {
-    const bool isKnown = report.replaced == Replaced::kDeclared ||
-                         report.replaced == Replaced::kByNumbers ||
-                         report.status == Status::kAgrees;
+    const bool isKnown = isReference(report);
     const auto parameter = [&] { return parameterOf(report.base); };
     switch (report.kind) {
       case Kind::kBatch:
@@ -137,7 +156,7 @@ class Modules {
       case Kind::kInput:
       case Kind::kOutputGradient:
         if (!modules_.contains(report.module)) break;
-        end(around(report.module, true), report);
+        end(aroundModule(report.module), report);
         if (report.status != Status::kMissing) beginning(report.module, {report.order, isKnown});
         break;
       case Kind::kOutput:
@@ -145,12 +164,12 @@ class Modules {
         if (!modules_.contains(report.module)) break;
         end(report.module, report);
         if (report.status != Status::kMissing)
-          beginning(around(report.module, true), {report.order, isKnown});
+          beginning(aroundModule(report.module), {report.order, isKnown});
         break;
       case Kind::kInitial:
         if (differs(report)) {
           end("numbers before the step", report);
-          beginning(around(report.base, false), {report.order, false});
+          beginning(moduleOf(report.base, report.status), {report.order, false});
         }
         break;
       case Kind::kResult:
@@ -160,15 +179,15 @@ class Modules {
       case Kind::kUnclipped:
         if (report.status == Status::kMissing) break;
         unclipped_.insert(parameter());
-        if (!hasRatio(report)) end(around(parameter(), false), report);
+        if (!hasRatio(report)) end(moduleOf(parameter(), report.status), report);
         break;
       case Kind::kGradient:
         if (hasRatio(report)) break;
-        if (!unclipped_.contains(parameter())) end(around(parameter(), false), report);
+        if (!unclipped_.contains(parameter())) end(moduleOf(parameter(), report.status), report);
         else if (!anyOff(Kind::kUnclipped)) end(kClipping, report);
         break;
       case Kind::kBuffer:
-        if (report.decides) end(around(report.base, false), report);
+        if (report.decides) end(moduleOf(report.base, report.status), report);
         break;
       case Kind::kState:
       case Kind::kParameter:
@@ -215,7 +234,8 @@ class Modules {
   }
 
   const std::vector<TensorReport>& reports_;
-  std::set<std::string> modules_;  // of both sides
+  std::set<std::string> modules_;      // of both sides
+  std::set<std::string> ofReference_;  // of the reference
   std::map<std::string, Code> code_;
   std::map<std::string, std::int64_t> first_;  // the order of the first end that differs
   std::set<std::string> unclipped_;  // parameters whose gradients before clipping are compared

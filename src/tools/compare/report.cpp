@@ -119,15 +119,15 @@ std::string tolerancesText(const Comparison& comparison) {
 }
 
 std::string modulesText(const ModuleFindings& modules) {
-  std::string text;
   for (const auto& [list, title] :
        {std::pair(&modules.wrong, "wrong by itself"), std::pair(&modules.suspected, "suspected")}) {
     if (list->empty()) continue;
-    text += std::string("; ") + title + ": " + printable(list->front().module, 200);
+    std::string text = (list == &modules.wrong ? "" : "; ") + std::string(title) + ": " +
+                       printable(list->front().module, 200);
     if (list->size() > 1) text += " and " + std::to_string(list->size() - 1) + " more";
-    break;
+    return text;
   }
-  return text;
+  return "";
 }
 
 void writeModules(std::ostream& out, const ModuleFindings& modules, const TextStyle& style) {
@@ -165,7 +165,14 @@ void writeVerdict(std::ostream& out, const Comparison& comparison) {
   const std::size_t agreed = comparison.count(Status::kAgrees, true),
                     off = comparison.count(Status::kDiffers, true) +
                           comparison.count(Status::kMissing, true);
-  if (comparison.verdict == Agreement::kAgrees) {
+  if (comparison.modules) {
+    const bool isWrong = comparison.verdict == Agreement::kDiffers;
+    out << label(isWrong ? "DIFFERS:" : "UNDECIDED:", isWrong ? Tone::kBad : Tone::kOpen) << " "
+        << candidate << " took the numbers of " << reference
+        << ", so that each module is compared by itself; "
+        << (isWrong ? "" : "none is certain to be wrong") << modulesText(*comparison.modules)
+        << "\n";
+  } else if (comparison.verdict == Agreement::kAgrees) {
     out << label("AGREES:", Tone::kGood) << " " << candidate << " has the numbers of " << reference
         << ", but for rounding (" << counted(agreed, "tensor", "tensors") << " compared"
         << tolerancesText(comparison) << ")\n";
@@ -173,8 +180,7 @@ void writeVerdict(std::ostream& out, const Comparison& comparison) {
     out << label("DIFFERS:", Tone::kBad) << " " << candidate << " has other numbers than "
         << reference << ", beyond rounding (" << off << " of "
         << counted(off + agreed + comparison.count(Status::kUncertain, true), "tensor", "tensors")
-        << "); first: " << named(*firstOff(comparison))
-        << (comparison.modules ? modulesText(*comparison.modules) : "") << "\n";
+        << "); first: " << named(*firstOff(comparison)) << "\n";
   } else {
     out << label("UNDECIDED:", Tone::kOpen) << " no difference between " << candidate << " and "
         << reference << " was found, but that shows little: " << comparison.reason << "\n";
@@ -236,7 +242,7 @@ void writeText(std::ostream& out, const Comparison& comparison, const TextStyle&
   writeVerdict(out, comparison);
   if (style.quiet) return;
   if (comparison.modules) writeModules(out, *comparison.modules, style);
-  if (comparison.verdict == Agreement::kDiffers) {
+  if (firstOff(comparison) != nullptr) {
     writeList(out, comparison, "Different", Tone::kBad, style, isOff);
     const std::int64_t first = firstOff(comparison)->order;
     writeList(out, comparison, "Tensors of modules before it that fit no layout", Tone::kAdvice,

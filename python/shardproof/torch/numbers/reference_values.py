@@ -57,6 +57,11 @@ class ReferenceValues:
                 f"{report}: format is not shardproof-comparison; expected what shardproof compare "
                 "--json has written"
             )
+        if "modules" in found:
+            raise UnusableReference(
+                f"{report}: is of an isolated run; expected the report of an ordinary one, which "
+                "has the layouts"
+            )
         axes = [[a, n] for a, n in mesh.sizes.items()]
         if found.get("mesh") != axes:
             raise UnusableReference(
@@ -118,7 +123,10 @@ class ReferenceValues:
             values *= factor
         if not local.is_floating_point() and factor != 1:
             return None
-        return Given(values.reshape(local.shape).to(local.dtype).to(local.device), placed["by"])
+        # the same strides, as a kernel may go wrong with them
+        result = torch.empty_like(local, requires_grad=False)
+        result.copy_(values.reshape(local.shape))
+        return Given(result, placed["by"])
 
     def _whole(self, name: str, call: int) -> torch.Tensor | None:
         """The reference's tensor. Ranks of a reference that has several give their parts."""

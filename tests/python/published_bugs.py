@@ -449,13 +449,15 @@ def fp8_wrong_tensor(world, wrong=False):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
+            self.norm = RMSNorm(DIM, 1e-5)
             self.gate = Linear8(DIM, HIDDEN, largest, cache, "gate")
             key = "gate" if wrong and not world.single else "up"
             self.up = Linear8(DIM, HIDDEN, largest, cache, key)
             self.down = Linear8(HIDDEN, DIM, largest, cache, "down")
 
         def forward(self, x):
-            return self.down(F.silu(self.gate(x)) * self.up(x))
+            h = self.norm(x)
+            return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
     model = world.parameters(Model())
     x, y = batch(world, dp=0)
@@ -493,18 +495,22 @@ def fp8_norm_scaled(world, wrong=False):
 
 @dataclasses.dataclass(frozen=True)
 class Bug:
-    """axes: of the ranks, each of size 2. named: what an isolated run names, as its first."""
+    """axes: of the ranks, each of size 2. named: what an isolated run names, as its first. also:
+    what it may name beside that.
+    """
 
     step: Callable[..., Any]
     axes: tuple[str, ...]
     named: str
+    also: tuple[str, ...] = ()
 
 
 GRADIENTS = "the loss, or the reduction of gradients"
 OPTIMIZER = "the optimizer"
+MODEL = "the model itself, or the step around it"
 BUGS = [
     Bug(embedding_mask, ("tp",), "embedding"),
-    Bug(stale_recompute_input, ("dp",), "0.norm"),
+    Bug(stale_recompute_input, ("dp",), "0.norm", ("0.up", "0.down")),
     Bug(loss_scale_context_parallel, ("cp",), GRADIENTS),
     Bug(loss_scale_data_parallel, ("dp",), GRADIENTS),
     Bug(untied_under_zero, ("dp",), OPTIMIZER),
@@ -512,8 +518,8 @@ BUGS = [
     Bug(fp8_scale_group, ("dp", "tp"), "up"),
     Bug(fp8_wrong_tensor, ("dp",), "up"),
     Bug(update_lost_under_zero, ("dp",), OPTIMIZER),
-    Bug(stage_division, ("pp",), "layer1.up"),
-    Bug(gradient_overwritten, ("dp",), "up"),
+    Bug(stage_division, ("pp",), "layer1.norm", ("layer1.up", "layer1.down", MODEL)),
+    Bug(gradient_overwritten, ("dp",), "up", ("down",)),
     Bug(norm_not_synchronised, ("tp",), "norm"),
     Bug(gradient_not_contiguous, ("dp",), "down"),
     Bug(fp8_norm_scaled, ("tp", "cp"), "norm"),

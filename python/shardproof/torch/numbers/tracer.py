@@ -23,6 +23,7 @@ from torch.nn.modules import module as nn_module
 from ..compat import private
 from ..distributed.mesh import Mesh
 from ..session.numeric import Numbers
+from ..session.numeric import draw as draw_of_name
 from ..step.binding import Binding
 from ..step.several_steps import numbered
 from ..trace.results import results as results_of
@@ -40,7 +41,7 @@ class Tracer(Numbers):
     draw: 0, or the number of a perturbed trace. own_values: parameters, buffers and states of
     optimizers begin with the script's own numbers, and layouts that nobody declared are unknown.
     modules: what each module takes is recorded, with its gradient. reference: what modules take and
-    return is recorded and replaced by the reference's numbers.
+    return is recorded and replaced by the reference's numbers. seed: of what is drawn by name.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Tracer(Numbers):
         own_values: bool = False,
         modules: bool = False,
         reference: ReferenceValues | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(mesh, rank)
+        self.seed = seed
         self.reference = reference
         self.boundaries = Boundaries(self) if modules or reference is not None else None
         self.binding = Binding(self, primes=not own_values)
@@ -71,7 +74,7 @@ class Tracer(Numbers):
     def drawn(
         self, name: str, shape: Sequence[int], dtype: torch.dtype, high: int | None = None
     ) -> torch.Tensor:
-        return self._moved(super().drawn(name, shape, dtype, high), name)
+        return self._moved(draw_of_name(name, shape, dtype, high, self.seed), name)
 
     def input(
         self,

@@ -39,6 +39,7 @@ def trace(
     only: Sequence[str] = (),
     modules: bool = False,
     isolate: str | os.PathLike[str] | None = None,
+    seed: int = 0,
 ) -> Path:
     """Runs the step with numbers, as each rank of the mesh, and writes a trace of each rank.
 
@@ -48,12 +49,15 @@ def trace(
     perturb: so many perturbed traces are written as well, which a reference needs. only: patterns
     (*, ?, [...]) of names that are recorded. modules: what each module takes is recorded as well,
     with its gradient. isolate: the JSON report of a comparison of such traces; what modules take
-    and return becomes the reference's, so that each is wrong by itself or not. Returns the folder.
+    and return becomes the reference's, so that each is wrong by itself or not. seed: other numbers
+    are drawn. Returns the folder.
 
-    Raises ValueError for a wrong mesh, TypeError for a step that another process cannot import, and
+    Raises ValueError for a wrong mesh and for both perturb and isolate, TypeError for a step that another process cannot import, and
     TraceError for what the step raises.
     """
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    if perturb and isolate is not None:
+        raise ValueError("isolate is of a candidate, and perturb is of a reference")
     try:
         pickle.dumps(step)
     except (pickle.PicklingError, AttributeError, TypeError) as e:
@@ -74,6 +78,7 @@ def trace(
                     tuple(only),
                     modules,
                     None if isolate is None else os.fspath(isolate),
+                    seed,
                 ),
                 folder,
             )
@@ -91,9 +96,10 @@ def _traced(
     only: Sequence[str],
     modules: bool,
     isolate: str | None,
+    seed: int,
 ) -> None:
     for draw in range(perturb + 1):
-        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only, modules, isolate)
+        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only, modules, isolate, seed)
 
 
 def trace_rank(
@@ -105,6 +111,7 @@ def trace_rank(
     only: Sequence[str] = (),
     modules: bool = False,
     isolate: str | os.PathLike[str] | None = None,
+    seed: int = 0,
 ) -> None:
     """Writes the trace of this rank. The process group must exist.
 
@@ -114,7 +121,7 @@ def trace_rank(
     writer = TraceWriter(folder, where, rank, only)
     reference = None if isolate is None else ReferenceValues(isolate, where, rank)
     writer.isolated = reference is not None
-    side = Tracer(where, rank, writer, draw, modules=modules, reference=reference)
+    side = Tracer(where, rank, writer, draw, modules=modules, reference=reference, seed=seed)
     with side.listening():
         result = each(step(World(where, rank, side)), side.keep)
         side.finish(result)

@@ -61,6 +61,10 @@ def compare(reference, candidate):
     )
 
 
+def _input_in_bf16(given, name, shape, dtype=torch.bfloat16, **more):
+    return given(name, shape, torch.bfloat16 if dtype == torch.float32 else dtype, **more)
+
+
 def in_precision(step, precision):
     """precision: fp32, autocast (to bf16), or bf16 (parameters, inputs and states, too)."""
 
@@ -69,6 +73,7 @@ def in_precision(step, precision):
         before = torch.get_default_dtype()
         if precision == "bf16":
             torch.set_default_dtype(torch.bfloat16)
+            world.input = functools.partial(_input_in_bf16, world.input)
         try:
             with (
                 torch.autocast("cpu", torch.bfloat16)

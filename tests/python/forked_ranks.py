@@ -13,36 +13,45 @@ from pathlib import Path
 
 import safetensors.torch  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401  what processes would import late, each by itself
+import torch._dynamo
 from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
 from shardproof.torch.session.isolated_processes import fork
 from shardproof.torch.session.numeric import in_process_group
 
 
-def traced(step, mesh, out, draws=(0,), isolate=None, seed=0, modules=True):
-    """Traces a step on all ranks of a mesh, a folder for each draw. Returns whether all ended."""
+def on_ranks(world, work):
+    """Calls work(rank) in so many processes of one group. Returns whether all ended well."""
 
-    def rank_of(rank, world, store):
+    def process(rank, store):
         try:
             with in_process_group(rank, world, store):
-                for draw in draws:
-                    folder = draw_folder(out, draw)
-                    trace_rank(step, mesh, rank, folder, draw, (), modules, isolate, seed)
+                work(rank)
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
         os._exit(0)
 
-    world = Mesh(mesh).world
     with tempfile.TemporaryDirectory() as store:
         children = []
         for rank in range(world):
             if (child := fork()) == 0:
-                rank_of(rank, world, store)
+                process(rank, store)
             children.append(child)
-        return not any([os.waitpid(child, 0)[1] for child in children])
+        ended = [os.waitpid(child, 0)[1] for child in children]  # all, before their folder goes
+        return not any(ended)
+
+
+def traced(step, mesh, out, draws=(0,), isolate=None, seed=0, modules=True):
+    """Traces a step on all ranks of a mesh, a folder for each draw. Returns whether all ended."""
+
+    def work(rank):
+        for draw in draws:
+            folder = draw_folder(out, draw)
+            trace_rank(step, mesh, rank, folder, draw, (), modules, isolate, seed)
+
+    return on_ranks(Mesh(mesh).world, work)
 
 
 def compare(reference, candidate):

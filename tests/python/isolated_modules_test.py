@@ -119,7 +119,9 @@ class Isolation(unittest.TestCase):
             given = values.local("0.up.in", 0, torch.zeros(4, 16), box((4, 16), (0, 0), (4, 16)))
             self.assertEqual(given.placed, "numbers")
             self.assertIsNone(
-                values.local("0.up.in", 0, torch.zeros(3, 16), Layout((3, 16), ((0, (0, 0), (3, 16)),)))
+                values.local(
+                    "0.up.in", 0, torch.zeros(3, 16), Layout((3, 16), ((0, (0, 0), (3, 16)),))
+                )
             )
             self.assertIsNone(values.local("other", 0, torch.zeros(1), box((1,), (0,), (1,))))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of steps and scripts that really run, and `shardproof compare` of them."""
 
+import contextlib
 import functools
 import importlib
-import json
 import os
 import socket
 import subprocess
@@ -15,13 +15,14 @@ from pathlib import Path
 import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
+from forked_ranks import compare, in_precision, on_ranks
 from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.numbers import layout
-from shardproof.torch.numbers.perturbation import PerturbedOperators, moved
+from shardproof.torch.numbers.perturbation import PerturbedOperators, moved, moved_cast
 from shardproof.torch.numbers.trace_file import TraceWriter
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
-from shardproof.torch.session.numeric import processes
 from shardproof.torch.step.flat_parameters import Stretch
+from torch.nn.parallel import DistributedDataParallel
 
 # step on two ranks, in bf16 autocast, what is wrong: the first tensor and its kind
 CASES = [
@@ -36,48 +37,25 @@ CASES = [
 ]
 
 
-def in_precision(step, bf16):
-    @functools.wraps(step)
-    def wrapped(world):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            return step(world)
-
-    return wrapped
-
-
 def traced(rank, which, folder):
     """Traces of all cases, one after another: a process takes seconds to start."""
     for name, bf16, _ in CASES:
         module = importlib.import_module(name)
-        step = in_precision(getattr(module, which, None) or module.step, bf16)
+        step = in_precision(
+            getattr(module, which, None) or module.step, "autocast" if bf16 else "fp32"
+        )
         mesh = dict.fromkeys(module.MESH, 1 if which == "single" else 2)
         for draw in range(4 if which == "single" else 1):
             out = draw_folder(f"{folder}/{name} {bf16} {which}", draw)
             trace_rank(step, mesh, rank, out, draw)
 
 
-def compare(reference, candidate):
-    """The exit code, the text, and the JSON report."""
-    done = subprocess.run(
-        [os.environ["SHARDPROOF"], "compare", reference, candidate, "--json", f"{candidate}.json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    report = Path(f"{candidate}.json")
-    return (
-        done.returncode,
-        done.stdout + done.stderr,
-        json.loads(report.read_text()) if report.exists() else None,
-    )
-
-
 class Steps(unittest.TestCase):
     def test_right_steps_agree_and_wrong_ones_differ(self):
         with tempfile.TemporaryDirectory() as folder:
             for which, world in (("single", 1), ("step", 2)):
-                with tempfile.TemporaryDirectory() as store:
-                    processes(world, traced, (which, folder), store)
+                work = functools.partial(traced, which=which, folder=folder)
+                self.assertTrue(on_ranks(world, work))
             for name, bf16, wrong in CASES:
                 with self.subTest(name, bf16=bf16):
                     case = f"{folder}/{name} {bf16}"
@@ -232,6 +210,59 @@ class Scripts(unittest.TestCase):
             self.assertIn(message, errors)
 
 
+def loop(rank, world, out, draw=0, wrong=False, together=False):
+    """A loop of three iterations, whose second is recorded. Returns the last loss."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+    net = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(1))
+    here = sp.tracing(net, out=out, mesh={"dp": world}, draw=draw)
+    with here if together else contextlib.nullcontext():
+        for i in range(3):
+            x = batches[i].chunk(world)[rank]
+            with here if i == 1 and not together else contextlib.nullcontext():
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                (loss * 2 if wrong and i == 1 else loss).backward()
+                optimizer.step()
+    return loss.item()
+
+
+class Loops(unittest.TestCase):
+    def test_one_iteration_of_a_loop_that_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for draw in range(3):
+                work = functools.partial(loop, world=1, out=f"{folder}/reference", draw=draw)
+                self.assertTrue(on_ranks(1, work))
+            for out, wrong in (("right", False), ("wrong", True)):
+                work = functools.partial(loop, world=2, out=f"{folder}/{out}", wrong=wrong)
+                self.assertTrue(on_ranks(2, work))
+            code, text, report = compare(f"{folder}/reference", f"{folder}/right")
+            self.assertEqual(code, 0, text)
+            names = {t["name"] for t in report["tensors"] if t["decides"]}
+            expected = {"0.weight", "0.weight.grad", "0.weight.new", "0.weight.exp_avg.new"}
+            self.assertLessEqual(expected, names)
+            code, text, report = compare(f"{folder}/reference", f"{folder}/wrong")
+            self.assertEqual(code, 10, text)
+            ratios = {t["name"]: t.get("ratio") for t in report["tensors"]}
+            self.assertAlmostEqual(ratios["0.weight.grad"], 2, places=4)
+
+    def test_it_encloses_one_step(self):
+        def work(rank):
+            with tempfile.TemporaryDirectory() as folder:
+                with self.assertRaisesRegex(sp.TraceError, r"made \[3\] steps inside"):
+                    loop(rank, 1, folder, together=True)
+                message = "mesh has 4 ranks, and the process group has 1"
+                with (
+                    self.assertRaisesRegex(ValueError, message),
+                    sp.tracing(out=folder, mesh="dp=4"),
+                ):
+                    pass
+
+        self.assertTrue(on_ranks(1, work))
+
+
 class Perturbation(unittest.TestCase):
     def test_each_element_moves_by_an_epsilon_at_most(self):
         t = torch.linspace(1, 1000, 10_000)
@@ -243,6 +274,17 @@ class Perturbation(unittest.TestCase):
         self.assertTrue(torch.equal(moved(t, "t"), moved(t, "t")))
         self.assertFalse(torch.equal(moved(t, "t"), moved(t, "other")))
         self.assertIs(moved(numbers := torch.arange(3), "t"), numbers)
+
+    def test_casts_to_float8(self):
+        x = torch.randn(10_000)
+        with PerturbedOperators(1):
+            cast = x.to(torch.float8_e4m3fn)
+        plain = torch.from_numpy(x.numpy()).to(torch.float8_e4m3fn)
+        change = (cast.double() / plain.double() - 1).abs()
+        self.assertLess(change.nan_to_num().max(), 0.26)  # one place of three bits, or two
+        self.assertAlmostEqual((change > 0).double().mean().item(), 1 / 64, delta=0.005)
+        first, second = (moved_cast(plain, "t").double() for _ in range(2))
+        self.assertTrue(torch.equal(first, second))
 
     def test_operators_that_round(self):
         torch.manual_seed(0)

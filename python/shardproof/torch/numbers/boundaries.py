@@ -127,7 +127,7 @@ class Boundaries:
         )
         value = None if given is None else _as(t, given.tensor)
         if t.requires_grad and torch.is_grad_enabled():
-            return _Boundary.apply(  # type: ignore[no-any-return,no-untyped-call]
+            return _Boundary.apply(
                 t,
                 value,
                 functools.partial(
@@ -179,7 +179,7 @@ def _as(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 def _below(cross: Callable[..., Any], key: str, suffix: str, t: torch.Tensor) -> torch.Tensor:
     """Of an argument that has a name."""
-    return cross(f".{key}{suffix}", t)  # type: ignore[no-any-return]
+    return cross(f".{key}{suffix}", t)
 
 
 def _mapped(x: Any, cross: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:

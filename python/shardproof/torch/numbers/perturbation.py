@@ -46,8 +46,8 @@ def moved(t: torch.Tensor, name: str) -> torch.Tensor:
     return (wide * factor).to(t.dtype)
 
 
-# Of the elements of a cast to float8, so many are moved to a neighbour. Four times the distance that
-# this is (1.6 % of the norm for E4M3) covers a cast with another scale (3.6 %).
+# The share of a cast's elements that are moved to a neighbour. Four times the distance that this is
+# (1.6 % of the norm for E4M3) covers a cast with another scale (3.6 %).
 _CAST_SHARE = 1 / 64
 
 

@@ -40,8 +40,8 @@ class Given:
 class ReferenceValues:
     """The numbers of the reference that a report of `shardproof compare` names.
 
-    report: of a candidate of the same mesh. Raises UnusableReference where the report or the reference
-    cannot be read, or are those of another mesh.
+    report: of a candidate of the same mesh. Raises UnusableReference where the report or the
+    reference cannot be read, or are those of another mesh.
     """
 
     def __init__(self, report: str | os.PathLike[str], mesh: Mesh, rank: int) -> None:
@@ -73,9 +73,7 @@ class ReferenceValues:
         }
         self._pieces = _pieces(Path(found["reference"]))
 
-    def local(
-        self, name: str, call: int, t: torch.Tensor, layout: Layout
-    ) -> Given | None:
+    def local(self, name: str, call: int, t: torch.Tensor, layout: Layout) -> Given | None:
         """This rank's part of a tensor, or None where its layout is not known.
 
         name, call: as recorded. t: the candidate's, whose shape and dtype the result has. layout:

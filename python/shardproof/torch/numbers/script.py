@@ -26,7 +26,7 @@ from ..session.rest_of_step import OptimizerSteps
 from ..session.script import _arguments, _run
 from ..step.world import World
 from .layout import LayoutError
-from .reference_values import UnusableReference, ReferenceValues
+from .reference_values import ReferenceValues, UnusableReference
 from .trace_file import TraceWriter
 from .tracer import Tracer
 from .traces import draw_folder

@@ -66,8 +66,8 @@ class TraceWriter:
 
         kind: one of those of docs/numbers.md. call: of its module. like: the tensor whose layout it
         has along axes of unknown layout. changed: of a buffer, whether the step changed it.
-        module: at whose boundary it is. replaced: the step continued with the reference's numbers, whose place was known as this
-        states.
+        module: at whose boundary it is. replaced: the step continued with the reference's numbers;
+        how their layout was known.
         """
         if not self.wants(name):
             return

@@ -52,8 +52,8 @@ def trace(
     and return becomes the reference's, so that each is wrong by itself or not. seed: other numbers
     are drawn. Returns the folder.
 
-    Raises ValueError for a wrong mesh and for both perturb and isolate, TypeError for a step that another process cannot import, and
-    TraceError for what the step raises.
+    Raises ValueError for a wrong mesh and for both perturb and isolate, TypeError for a step that
+    another process cannot import, and TraceError for what the step raises.
     """
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     if perturb and isolate is not None:

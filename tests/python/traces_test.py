@@ -21,6 +21,7 @@ from shardproof.torch.numbers import layout
 from shardproof.torch.numbers.perturbation import PerturbedOperators, moved, moved_cast
 from shardproof.torch.numbers.trace_file import TraceWriter
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
+from shardproof.torch.session.numeric import draw
 from shardproof.torch.step.flat_parameters import Stretch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -111,6 +112,11 @@ class Trace(unittest.TestCase):
             self.assertEqual(
                 {t["name"] for t in report["tensors"]}, {"loss", "weight.grad", "bias.grad"}
             )
+
+    def test_seeds(self):
+        first, again, other = (draw("w", (4,), seed=seed) for seed in (0, 0, 1))
+        self.assertTrue(torch.equal(first, again))
+        self.assertFalse(torch.equal(first, other))
 
     def test_a_step_that_fails(self):
         with tempfile.TemporaryDirectory() as folder:

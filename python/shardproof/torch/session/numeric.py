@@ -45,7 +45,7 @@ def draw(
     seed: int = 0,
 ) -> torch.Tensor:
     """The whole tensor of that name, the same wherever it is drawn with this seed."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + (seed << 32))
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode(), seed))
     if not dtype.is_floating_point:
         return torch.randint(
             0,

@@ -36,7 +36,7 @@ int runCompare(CompareArguments arguments) {
   }
   NamedFiles files;
   for (const std::string& directory : {arguments.reference, arguments.candidate})
-    files.outputDirectory("the trace", directory, {".safetensors"});
+    files.outputDirectory("the trace", directory, {".safetensors", ".npy", ".trace.json"});
   addFiles(report, files);
   files.check();
   const compare::Comparison found =

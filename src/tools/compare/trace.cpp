@@ -7,8 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <system_error>
 
+#include "compare/described_arrays.h"
+#include "compare/safetensors.h"
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
@@ -26,12 +29,13 @@ constexpr std::array kKinds = {
     "gradient",        "state",          "optimizer", "parameter",
     "buffer"};
 
+constexpr std::string_view kDescription = ".trace.json";
 constexpr std::array kReplaced = {"declared", "numbers", "shape"};
 
 // Reads the description of the tensors of one file. `place` is where in the file it is.
 class FileReader {
  public:
-  FileReader(Trace& trace, const SafetensorsFile& file) : trace_(trace), file_(file) {}
+  FileReader(Trace& trace, const TensorFile& file) : trace_(trace), file_(file) {}
 
   std::int64_t read() {
     const auto& metadata = file_.metadata();
@@ -230,7 +234,7 @@ class FileReader {
   }
 
   Trace& trace_;
-  const SafetensorsFile& file_;
+  const TensorFile& file_;
 };
 
 }  // namespace
@@ -251,19 +255,28 @@ std::int64_t Trace::coordinate(std::int64_t rank, std::size_t axis) const {
 Trace readTrace(const std::string& directory) {
   std::error_code error;
   std::vector<std::string> paths;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    if (it->path().extension() == ".safetensors") paths.push_back(it->path().string());
+  std::vector<std::string> descriptions;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().string();
+    if (path.ends_with(kDescription)) descriptions.push_back(path);
+    else if (it->path().extension() == ".safetensors") paths.push_back(path);
+  }
+  // Files that descriptions name are read through them.
+  if (!descriptions.empty()) paths = std::move(descriptions);
   if (error)
     throw InputError(directory, "",
                      "cannot be read: " + error.message() + "; expected a directory of traces");
   if (paths.empty())
-    throw InputError(directory, "", "has no *.safetensors, expected a file of each rank");
+    throw InputError(directory, "",
+                     "has no *.safetensors and no *.trace.json, expected files of each rank");
   std::sort(paths.begin(), paths.end());
   Trace trace;
   trace.directory = directory;
   std::set<std::int64_t> ranks;
   for (const std::string& path : paths) {
-    trace.files.push_back(std::make_unique<SafetensorsFile>(path));
+    if (path.ends_with(kDescription))
+      trace.files.push_back(std::make_unique<DescribedArrays>(path));
+    else trace.files.push_back(std::make_unique<SafetensorsFile>(path));
     ranks.insert(FileReader(trace, *trace.files.back()).read());
   }
   for (std::int64_t rank = 0; rank < trace.world; ++rank)

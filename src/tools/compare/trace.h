@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compare/safetensors.h"
+#include "compare/tensor_file.h"
 
 namespace shardproof::compare {
 
@@ -58,7 +58,7 @@ struct Part {
 
 // One tensor of one rank, in one call of its module. Axes are indices into Trace::mesh.
 struct Piece {
-  const SafetensorsFile* file = nullptr;
+  const TensorFile* file = nullptr;
   std::string key;  // in the file
   const Stored* stored = nullptr;
   std::int64_t rank = 0, call = 0, order = 0;
@@ -84,7 +84,7 @@ struct Trace {
   std::string directory;
   std::vector<Axis> mesh;  // slowest first
   std::int64_t world = 1;
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, Tensor> tensors;
   std::vector<std::string> notes;  // what was not recorded, of all ranks
   bool partial = false;            // only names of some pattern were recorded
@@ -94,8 +94,8 @@ struct Trace {
   std::int64_t coordinate(std::int64_t rank, std::size_t axis) const;
 };
 
-// Reads what *.safetensors in the directory has, but no elements. Throws InputError where a file
-// is broken, a rank has none, or files do not belong together.
+// Reads what *.safetensors in the directory have, or what *.trace.json describe, but no elements.
+// Throws InputError where a file is broken, a rank has none, or files do not belong together.
 Trace readTrace(const std::string& directory);
 
 // The directories of the perturbed traces of a reference: draw1, draw2, ...

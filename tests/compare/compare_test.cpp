@@ -388,6 +388,32 @@ TEST(Compare, GrowthOverLayers) {
   EXPECT_FALSE(found.growth[1].backward.has_value());
 }
 
+TEST(CompareReport, WhatAProofAndNumbersMeanTogether) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("w", counted(100), 1e-6F);
+  const std::string of = reference.written();
+  const auto meaning = [&](const char* proof, float factor) {
+    writeRank(folder.path("c"), 0, {}, {floats("w", {100}, times(counted(100), factor))});
+    Comparison found = compareTraces(of, folder.path("c"), {});
+    found.proof = proof;
+    found.proofFile = "plan.json";
+    const auto json = nlohmann::json::parse(jsonText(found, 0));
+    EXPECT_NE(textOf(found).find("With the proof: plan.json is "), std::string::npos);
+    return json["proof"]["meaning"].get<std::string>();
+  };
+  EXPECT_EQ(meaning("equivalent", 1), "nothing was found");
+  EXPECT_EQ(meaning("equivalent", 2),
+            "the plan is right, and what runs is not: look at kernels, precision and races at w "
+            "(gradient); or the recorder is wrong");
+  EXPECT_NE(meaning("conditional", 2).find("or a condition of the verdict does not hold"),
+            std::string::npos);
+  EXPECT_EQ(meaning("not-equivalent", 2), "the causes are in this report");
+  EXPECT_EQ(meaning("not-equivalent", 1),
+            "the mistake is smaller than rounding with these inputs: compare in fp32");
+  EXPECT_EQ(meaning("undecided", 2), "the plan is not decided, so the numbers stand alone");
+}
+
 TEST(CompareReport, JsonAndJUnit) {
   const Folder folder;
   Reference reference(folder);

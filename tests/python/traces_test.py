@@ -46,9 +46,9 @@ def traced(rank, which, folder):
             getattr(module, which, None) or module.step, "autocast" if bf16 else "fp32"
         )
         mesh = dict.fromkeys(module.MESH, 1 if which == "single" else 2)
-        for draw in range(4 if which == "single" else 1):
-            out = draw_folder(f"{folder}/{name} {bf16} {which}", draw)
-            trace_rank(step, mesh, rank, out, draw)
+        for number in range(4 if which == "single" else 1):
+            out = draw_folder(f"{folder}/{name} {bf16} {which}", number)
+            trace_rank(step, mesh, rank, out, number)
 
 
 class Steps(unittest.TestCase):
@@ -184,9 +184,9 @@ class Scripts(unittest.TestCase):
             script = f"{folder}/train.py"
             Path(script).write_text(SCRIPT)
             for out, world, options, arguments in (
-                ("reference", 1, ["--perturb=2"], []),
-                ("candidate", 2, ["--mesh=dp=2"], []),
-                ("wrong", 2, ["--mesh=dp=2"], ["--wrong"]),
+                ("reference", 1, ["--perturb=2", "--modules"], []),
+                ("candidate", 2, ["--mesh=dp=2", "--modules"], []),
+                ("wrong", 2, ["--mesh=dp=2", "--modules"], ["--wrong"]),
             ):
                 codes, errors = run_script(
                     folder, world, f"--out={folder}/{out}", *options, script, *arguments
@@ -204,11 +204,26 @@ class Scripts(unittest.TestCase):
             names = {t["name"]: t for t in report["tensors"]}
             self.assertEqual(names["0.weight.grad"]["status"], "differs")
             self.assertEqual(names["0.out"]["status"], "agrees")
+            self.assertEqual(names["2.in"]["layout"], "cut over dp in dimension 0")
+            # The same once more, with the reference's numbers in all modules.
+            isolate = f"--isolate={folder}/wrong.json"
+            out = f"{folder}/isolated"
+            codes, errors = run_script(
+                folder, 2, f"--out={out}", "--mesh=dp=2", isolate, script, "--wrong"
+            )
+            self.assertEqual(codes, [0, 0], errors)
+            code, text, report = compare(f"{folder}/reference", out)
+            self.assertEqual(code, 10, text)
+            named = [m["module"] for m in report["modules"]["wrong"]]
+            self.assertEqual(named, ["0", "2"], text)
+            self.assertEqual(report["modules"]["not_judged"], [], text)
 
     def test_options_that_are_wrong(self):
         for options, message in (
             (["--mesh=dp=2"], "--mesh has 2 ranks, and WORLD_SIZE is 1"),
             (["--perturb=1", "--draw=1"], "not given both"),
+            (["--perturb=1", "--isolate=report.json"], "--isolate is of a candidate"),
+            (["--isolate=report.json"], "report.json: "),
             (["--mesh=dp"], "a mesh is written like dp=2,tp=4"),
         ):
             codes, errors = run_script("", 1, "--out=x", *options, "train.py")

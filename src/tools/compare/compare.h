@@ -51,6 +51,8 @@ struct Comparison {
   std::size_t bytes = 0;  // of all elements that were read
   Options options;
   std::string reference, candidate;
+  // The verdict on the plan of this step, as `verify --json` has it, and the file; or nothing.
+  std::string proof, proofFile;
 
   std::size_t count(Status status, bool decides) const;
 };

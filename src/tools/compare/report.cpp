@@ -187,6 +187,27 @@ void writeVerdict(std::ostream& out, const Comparison& comparison) {
   }
 }
 
+// What a verdict on the plan and these numbers mean together (docs/numbers.md).
+std::string meaningOf(const Comparison& comparison) {
+  const bool isProved = comparison.proof == "equivalent" || comparison.proof == "conditional";
+  if (!isProved && comparison.proof != "not-equivalent")
+    return "the plan is not decided, so the numbers stand alone";
+  if (comparison.verdict == Agreement::kUndecided)
+    return "the numbers do not decide, so the verdict on the plan stands alone";
+  const bool differs = comparison.verdict == Agreement::kDiffers;
+  if (!isProved)
+    return differs ? "the causes are in this report"
+                   : "the mistake is smaller than rounding with these inputs: compare in fp32";
+  if (!differs) return "nothing was found";
+  const std::string condition =
+      comparison.proof == "conditional" ? ", or a condition of the verdict does not hold" : "";
+  const std::string place = comparison.modules && !comparison.modules->wrong.empty()
+                                ? printable(comparison.modules->wrong.front().module, 200)
+                                : named(*firstOff(comparison));
+  return "the plan is right, and what runs is not: look at kernels, precision and races at " +
+         place + "; or the recorder is wrong" + condition;
+}
+
 void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
   if (comparison.growth.empty()) return;
   out << "\n"
@@ -241,6 +262,9 @@ OrderedJson placedJson(const Placed& placed, const std::vector<Axis>& mesh) {
 void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
   writeVerdict(out, comparison);
   if (style.quiet) return;
+  if (!comparison.proof.empty())
+    out << label("With the proof:", Tone::kLabel) << " " << printable(comparison.proofFile, 200)
+        << " is " << printable(comparison.proof, 40) << "; " << meaningOf(comparison) << "\n";
   if (comparison.modules) writeModules(out, *comparison.modules, style);
   if (firstOff(comparison) != nullptr) {
     writeList(out, comparison, "Different", Tone::kBad, style, isOff);
@@ -306,6 +330,10 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
   json["bound"] = comparison.options.bound;
   json["bytes"] = comparison.bytes;
   if (const TensorReport* first = firstOff(comparison)) json["first"] = first->name;
+  if (!comparison.proof.empty())
+    json["proof"] = {{"report", comparison.proofFile},
+                     {"verdict", comparison.proof},
+                     {"meaning", meaningOf(comparison)}};
   json["tensors"] = OrderedJson::array();
   const auto finite = [](double value) {
     return std::isfinite(value) ? OrderedJson(value) : OrderedJson();

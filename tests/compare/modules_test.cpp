@@ -180,6 +180,14 @@ TEST(Modules, OneFactorBehindAGuessIsNotJudged) {
   EXPECT_TRUE(compared(tensors).modules->wrong.empty());
 }
 
+TEST(Modules, AnIsolatedRunIsNoReference) {
+  const Folder folder;
+  for (const char* draw : {"", "/draw1"})
+    writeRank(folder.path("r") + draw, 0, {}, {floats("w", {kSize}, values(1))},
+              {{"isolated", true}});
+  EXPECT_THROW(compareTraces(folder.path("r"), folder.path("r"), {}), InputError);
+}
+
 TEST(Modules, AnotherWordForHowItWasReplacedIsAnError) {
   std::vector<Both> tensors = layers();
   named(tensors, "a.in").replaced = "luck";

@@ -111,11 +111,12 @@ class Isolation(unittest.TestCase):
                 ("isolated.json", {"dp": 2}, "is of an isolated run"),
                 ("candidate.json", {"tp": 2}, "mesh is"),
                 ("reference", {"dp": 2}, "expected what shardproof compare --json has written"),
+                ("candidate.json", {"dp": 2}, "expected another folder for the trace"),
             ):
                 with self.assertRaisesRegex(UnusableReference, message):
-                    ReferenceValues(f"{folder}/{report}", Mesh(mesh), 0)
+                    ReferenceValues(f"{folder}/{report}", Mesh(mesh), 0, f"{folder}/reference")
             # the second half of the batch
-            values = ReferenceValues(f"{folder}/candidate.json", Mesh({"dp": 2}), 1)
+            values = ReferenceValues(f"{folder}/candidate.json", Mesh({"dp": 2}), 1, folder)
             given = values.local("0.up.in", 0, torch.zeros(4, 16), box((4, 16), (0, 0), (4, 16)))
             self.assertEqual(given.placed, "numbers")
             self.assertIsNone(

@@ -96,6 +96,10 @@ class Comparer {
  public:
   Comparer(const std::string& reference, const std::string& candidate, const Options& options)
       : options_(options), reference_(readTrace(reference)), candidate_(readTrace(candidate)) {
+    if (reference_.isolated)
+      throw InputError(reference, "",
+                       "its modules took another reference's numbers (--isolate), expected an "
+                       "ordinary trace");
     for (const std::string& directory : perturbedOf(reference))
       draws_.push_back(readTrace(directory));
     if (draws_.empty())

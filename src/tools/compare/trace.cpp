@@ -177,6 +177,7 @@ class FileReader {
       if (at == kReplaced.end())
         fail(place + "/replaced", "found " + how + ", expected declared, numbers or shape");
       piece.replaced = static_cast<Replaced>(at - kReplaced.begin() + 1);
+      trace_.isolated = true;
     }
     std::erase_if(piece.unknown, [&](std::size_t a) { return trace_.mesh[a].size == 1; });
     Tensor& tensor = trace_.tensors[name];

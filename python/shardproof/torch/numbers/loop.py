@@ -53,7 +53,7 @@ def tracing(
         raise ValueError(f"mesh has {where.world} ranks, and the process group has {world}")
     if draw and isolate is not None:
         raise ValueError("isolate is of a candidate, and draw is of a reference")
-    reference = None if isolate is None else ReferenceValues(isolate, where, rank)
+    reference = None if isolate is None else ReferenceValues(isolate, where, rank, out)
     writer = TraceWriter(draw_folder(out, draw), where, rank, only)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, True, modules, reference)

@@ -40,11 +40,14 @@ class Given:
 class ReferenceValues:
     """The numbers of the reference that a report of `shardproof compare` names.
 
-    report: of a candidate of the same mesh. Raises UnusableReference where the report or the
-    reference cannot be read, or are those of another mesh.
+    report: of a candidate of the same mesh. out: the folder that the trace goes to. Raises
+    UnusableReference where the report or the reference cannot be read, are those of another mesh,
+    or would be overwritten.
     """
 
-    def __init__(self, report: str | os.PathLike[str], mesh: Mesh, rank: int) -> None:
+    def __init__(
+        self, report: str | os.PathLike[str], mesh: Mesh, rank: int, out: str | os.PathLike[str]
+    ) -> None:
         self.mesh, self.rank = mesh, rank
         try:
             found = json.loads(Path(report).read_text())
@@ -71,7 +74,12 @@ class ReferenceValues:
         self._placed: dict[tuple[str, int | None], dict[str, Any]] = {
             (t["base"], t.get("call")): t["placed"] for t in found["tensors"] if "placed" in t
         }
-        self._pieces = _pieces(Path(found["reference"]))
+        folder = Path(found["reference"])
+        if Path(out).resolve() == folder.resolve():
+            raise UnusableReference(
+                f"{out}: is the reference of {report}; expected another folder for the trace"
+            )
+        self._pieces = _pieces(folder)
 
     def local(self, name: str, call: int, t: torch.Tensor, layout: Layout) -> Given | None:
         """This rank's part of a tensor, or None where its layout is not known.

@@ -174,11 +174,11 @@ def trace_script(options: argparse.Namespace) -> None:
     """
     rank = int(os.environ["RANK"])
     folder = draw_folder(options.out, options.draw)
-    writer = TraceWriter(folder, options.mesh, rank, options.only)
     reference = None
     if options.isolate:
-        reference = ReferenceValues(options.isolate, options.mesh, rank)
-        writer.isolated = True
+        reference = ReferenceValues(options.isolate, options.mesh, rank, folder)
+    writer = TraceWriter(folder, options.mesh, rank, options.only)
+    writer.isolated = reference is not None
     side = Tracer(
         options.mesh,
         rank,

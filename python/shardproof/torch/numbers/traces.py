@@ -118,8 +118,8 @@ def trace_rank(
     Raises UnusableReference for a report to isolate by that cannot be used.
     """
     where = Mesh(mesh)
+    reference = None if isolate is None else ReferenceValues(isolate, where, rank, folder)
     writer = TraceWriter(folder, where, rank, only)
-    reference = None if isolate is None else ReferenceValues(isolate, where, rank)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, modules=modules, reference=reference, seed=seed)
     with side.listening():

@@ -9,16 +9,18 @@
 #include "commands/report_options.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
+#include "commands/written_report.h"
 #include "compare/compare.h"
 #include "compare/report.h"
 #include "report/exit_codes.h"
 #include "report/file.h"
+#include "shardproof/error.h"
 
 namespace shardproof {
 namespace {
 
 struct CompareArguments {
-  std::string reference, candidate;
+  std::string reference, candidate, proof;
   compare::Options options;
   ReportOptions report;
 };
@@ -36,11 +38,21 @@ int runCompare(CompareArguments arguments) {
   }
   NamedFiles files;
   for (const std::string& directory : {arguments.reference, arguments.candidate})
-    files.outputDirectory("the trace", directory, {".safetensors"});
+    files.outputDirectory("the trace", directory, {".safetensors", ".npy", ".trace.json"});
+  files.input("the proof's report", arguments.proof);
   addFiles(report, files);
   files.check();
-  const compare::Comparison found =
+  std::string verdict;
+  if (!arguments.proof.empty()) {
+    const auto json = writtenReport(arguments.proof);
+    if (!json.contains("verdict") || !json["verdict"].is_string())
+      throw InputError(arguments.proof, "/verdict", "is missing, expected that of a plan");
+    verdict = json["verdict"].get<std::string>();
+  }
+  compare::Comparison found =
       compare::compareTraces(arguments.reference, arguments.candidate, arguments.options);
+  found.proof = verdict;
+  found.proofFile = arguments.proof;
   const int code = found.verdict == compare::Agreement::kAgrees    ? kExitEquivalent
                    : found.verdict == compare::Agreement::kDiffers ? kExitNotEquivalent
                                                                    : kExitUndecided;
@@ -79,6 +91,10 @@ void addCompareCommand(CLI::App& app, std::function<int()>& run) {
       ->check(CLI::Range(1e-6, 1.0) & isNumber())
       ->capture_default_str()
       ->type_name("X");
+  command
+      ->add_option("--proof", arguments->proof,
+                   "The report of verify --json of the same step: what both mean together")
+      ->type_name("REPORT");
   command
       ->add_option("--json", arguments->report.json,
                    "Write the complete report to this file as JSON; -: to standard output, and the "

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/explain_command.h"
 
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -9,6 +8,7 @@
 #include "commands/graphviz.h"
 #include "commands/streams.h"
 #include "commands/usage.h"
+#include "commands/written_report.h"
 #include "report/causes.h"
 #include "report/exit_codes.h"
 #include "report/explain.h"
@@ -29,17 +29,9 @@ struct Explained {
 };
 
 Explained readReport(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw InputError(file, "", "cannot be read");
+  const nlohmann::ordered_json json = writtenReport(file);
   Explained report;
   try {
-    const auto json = nlohmann::ordered_json::parse(in);
-    if (json.at("format") == "shardproof-reports")
-      throw InputError(file, "/format",
-                       "found the report of several plans, expected that of one (verify one plan "
-                       "with --json)");
-    if (json.at("format") != "shardproof-report")
-      throw InputError(file, "/format", "found another format, expected \"shardproof-report\"");
     report.plan = json.value("plan", "");
     report.verdict = json.value("verdict", "");
     report.reason = json.value("reason", "");

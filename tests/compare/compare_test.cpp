@@ -238,6 +238,62 @@ TEST(Compare, WhatOneSideDoesNotHave) {
   EXPECT_EQ(reportOf(found, "frozen.grad").message, "is not in the reference");
 }
 
+// The reference has a batch, a parameter that the step changes, and a learning rate.
+TEST(Compare, WhatACandidateDidNotRecordIsNoAgreement) {
+  const std::vector<std::pair<std::string, std::string>> all = {{"model.in", "batch"},
+                                                                {"w", "initial"},
+                                                                {"w.new", "parameter"},
+                                                                {"groups.0.lr.new", "optimizer"}};
+  for (const auto& [missing, kind] : all) {
+    const Folder folder;
+    Reference reference(folder);
+    std::vector<Local> candidate;
+    for (const auto& [name, ofName] : all) {
+      reference.add(name, counted(100), 1e-6F, {{"kind", ofName}});
+      if (name != missing || kind == "parameter")
+        candidate.push_back(floats(name, {100}, counted(100), {{"kind", ofName}}));
+    }
+    writeRank(folder.path("c"), 0, {}, candidate);
+    const Comparison found = compareTraces(reference.written(), folder.path("c"), {});
+    if (kind == "parameter") {
+      EXPECT_EQ(found.verdict, Agreement::kAgrees);
+      continue;
+    }
+    EXPECT_EQ(found.verdict, Agreement::kUndecided) << missing;
+    EXPECT_EQ(found.reason,
+              "the candidate did not record " + missing + ", which the reference has");
+  }
+}
+
+TEST(Compare, ARankThatHasAParameterBeforeTheStepHasItAfterwards) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("w", counted(100), 1e-6F, {{"kind", "initial"}});
+  reference.add("w.new", counted(100), 1e-6F, {{"kind", "parameter"}});
+  const Local before = floats("w", {100}, counted(100), {{"kind", "initial"}});
+  const Local after = floats("w.new", {100}, counted(100), {{"kind", "parameter"}});
+  writeRank(folder.path("c"), 0, {{"dp", 2}}, {before, after});
+  writeRank(folder.path("c"), 1, {{"dp", 2}}, {before});
+  const Comparison found = compareTraces(reference.written(), folder.path("c"), {});
+  EXPECT_EQ(found.verdict, Agreement::kDiffers);
+  EXPECT_EQ(reportOf(found, "w.new").message, "rank 1 has it before the step, and not after it");
+}
+
+TEST(Compare, AMultipleIsReported) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("a", counted(100), 1e-6F);
+  reference.add("b", counted(100), 1e-6F);
+  Values other = times(counted(100), 2);
+  other[0] += 1;
+  writeRank(folder.path("c"), 0, {},
+            {floats("a", {100}, times(counted(100), 2)), floats("b", {100}, other)});
+  const Comparison found = compareTraces(reference.written(), folder.path("c"), {});
+  EXPECT_EQ(reportOf(found, "a").message, "it is 2 times the reference's");
+  EXPECT_EQ(reportOf(found, "a").ratio, 2);
+  EXPECT_FALSE(reportOf(found, "b").ratio.has_value());
+}
+
 TEST(Compare, TensorsOfModulesDecideNothingWhereTheirLayoutIsNotKnown) {
   const Folder folder;
   Reference reference(folder);
@@ -330,6 +386,32 @@ TEST(Compare, GrowthOverLayers) {
   EXPECT_NEAR(found.growth[1].forwardPerturbed.value(), 4e-6 / epsilon(Dtype::kF32), 2);
   EXPECT_TRUE(found.growth[0].backward.has_value());
   EXPECT_FALSE(found.growth[1].backward.has_value());
+}
+
+TEST(CompareReport, WhatAProofAndNumbersMeanTogether) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("w", counted(100), 1e-6F);
+  const std::string of = reference.written();
+  const auto meaning = [&](const char* proof, float factor) {
+    writeRank(folder.path("c"), 0, {}, {floats("w", {100}, times(counted(100), factor))});
+    Comparison found = compareTraces(of, folder.path("c"), {});
+    found.proof = proof;
+    found.proofFile = "plan.json";
+    const auto json = nlohmann::json::parse(jsonText(found, 0));
+    EXPECT_NE(textOf(found).find("With the proof: plan.json is "), std::string::npos);
+    return json["proof"]["meaning"].get<std::string>();
+  };
+  EXPECT_EQ(meaning("equivalent", 1), "nothing was found");
+  EXPECT_EQ(meaning("equivalent", 2),
+            "the plan is right, and what runs is not: look at kernels, precision and races at w "
+            "(gradient); or the recorder is wrong");
+  EXPECT_NE(meaning("conditional", 2).find("or a condition of the verdict does not hold"),
+            std::string::npos);
+  EXPECT_EQ(meaning("not-equivalent", 2), "the causes are in this report");
+  EXPECT_EQ(meaning("not-equivalent", 1),
+            "the mistake is smaller than rounding with these inputs: compare in fp32");
+  EXPECT_EQ(meaning("undecided", 2), "the plan is not decided, so the numbers stand alone");
 }
 
 TEST(CompareReport, JsonAndJUnit) {

@@ -42,7 +42,7 @@ void writeFile(const std::string& path, const std::string& text) {
 }
 
 void writeRank(const std::string& directory, int rank, const Axes& mesh,
-               const std::vector<Local>& tensors) {
+               const std::vector<Local>& tensors, const nlohmann::json& more) {
   nlohmann::json header = nlohmann::json::object(), described = nlohmann::json::object();
   std::string data;
   int order = 0;
@@ -56,9 +56,9 @@ void writeRank(const std::string& directory, int rank, const Axes& mesh,
     if (!json.contains("order")) json["order"] = order++;
     described[tensor.key] = json;
   }
-  header["__metadata__"] = {
-      {"format", "shardproof-trace 1"},
-      {"trace", nlohmann::json{{"rank", rank}, {"mesh", mesh}, {"tensors", described}}.dump()}};
+  nlohmann::json trace = {{"rank", rank}, {"mesh", mesh}, {"tensors", described}};
+  trace.update(more);
+  header["__metadata__"] = {{"format", "shardproof-trace 1"}, {"trace", trace.dump()}};
   writeFile(directory + "/rank" + std::to_string(rank) + ".0000.safetensors",
             safetensorsText(header, data));
 }

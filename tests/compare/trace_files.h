@@ -43,8 +43,9 @@ void writeFile(const std::string& path, const std::string& text);
 
 using Axes = std::vector<std::pair<std::string, std::int64_t>>;
 
-// Writes DIRECTORY/rankR.0000.safetensors.
+// Writes DIRECTORY/rankR.0000.safetensors. `more`: of the trace, beside its tensors.
 void writeRank(const std::string& directory, int rank, const Axes& mesh,
-               const std::vector<Local>& tensors);
+               const std::vector<Local>& tensors,
+               const nlohmann::json& more = nlohmann::json::object());
 
 }  // namespace shardproof::compare

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces of steps and scripts that really run, and `shardproof compare` of them."""
 
+import contextlib
 import functools
 import importlib
-import json
 import os
 import socket
 import subprocess
@@ -15,13 +15,15 @@ from pathlib import Path
 import shardproof.torch as sp
 import torch
 import torch.nn.functional as F
+from forked_ranks import compare, in_precision, on_ranks
 from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.numbers import layout
-from shardproof.torch.numbers.perturbation import PerturbedOperators, moved
+from shardproof.torch.numbers.perturbation import PerturbedOperators, moved, moved_cast
 from shardproof.torch.numbers.trace_file import TraceWriter
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
-from shardproof.torch.session.numeric import processes
+from shardproof.torch.session.numeric import draw
 from shardproof.torch.step.flat_parameters import Stretch
+from torch.nn.parallel import DistributedDataParallel
 
 # step on two ranks, in bf16 autocast, what is wrong: the first tensor and its kind
 CASES = [
@@ -36,48 +38,25 @@ CASES = [
 ]
 
 
-def in_precision(step, bf16):
-    @functools.wraps(step)
-    def wrapped(world):
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            return step(world)
-
-    return wrapped
-
-
 def traced(rank, which, folder):
     """Traces of all cases, one after another: a process takes seconds to start."""
     for name, bf16, _ in CASES:
         module = importlib.import_module(name)
-        step = in_precision(getattr(module, which, None) or module.step, bf16)
+        step = in_precision(
+            getattr(module, which, None) or module.step, "autocast" if bf16 else "fp32"
+        )
         mesh = dict.fromkeys(module.MESH, 1 if which == "single" else 2)
-        for draw in range(4 if which == "single" else 1):
-            out = draw_folder(f"{folder}/{name} {bf16} {which}", draw)
-            trace_rank(step, mesh, rank, out, draw)
-
-
-def compare(reference, candidate):
-    """The exit code, the text, and the JSON report."""
-    done = subprocess.run(
-        [os.environ["SHARDPROOF"], "compare", reference, candidate, "--json", f"{candidate}.json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    report = Path(f"{candidate}.json")
-    return (
-        done.returncode,
-        done.stdout + done.stderr,
-        json.loads(report.read_text()) if report.exists() else None,
-    )
+        for number in range(4 if which == "single" else 1):
+            out = draw_folder(f"{folder}/{name} {bf16} {which}", number)
+            trace_rank(step, mesh, rank, out, number)
 
 
 class Steps(unittest.TestCase):
     def test_right_steps_agree_and_wrong_ones_differ(self):
         with tempfile.TemporaryDirectory() as folder:
             for which, world in (("single", 1), ("step", 2)):
-                with tempfile.TemporaryDirectory() as store:
-                    processes(world, traced, (which, folder), store)
+                work = functools.partial(traced, which=which, folder=folder)
+                self.assertTrue(on_ranks(world, work))
             for name, bf16, wrong in CASES:
                 with self.subTest(name, bf16=bf16):
                     case = f"{folder}/{name} {bf16}"
@@ -133,6 +112,11 @@ class Trace(unittest.TestCase):
             self.assertEqual(
                 {t["name"] for t in report["tensors"]}, {"loss", "weight.grad", "bias.grad"}
             )
+
+    def test_seeds(self):
+        first, again, other = (draw("w", (4,), seed=seed) for seed in (0, 0, 1))
+        self.assertTrue(torch.equal(first, again))
+        self.assertFalse(torch.equal(first, other))
 
     def test_a_step_that_fails(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -200,9 +184,9 @@ class Scripts(unittest.TestCase):
             script = f"{folder}/train.py"
             Path(script).write_text(SCRIPT)
             for out, world, options, arguments in (
-                ("reference", 1, ["--perturb=2"], []),
-                ("candidate", 2, ["--mesh=dp=2"], []),
-                ("wrong", 2, ["--mesh=dp=2"], ["--wrong"]),
+                ("reference", 1, ["--perturb=2", "--modules"], []),
+                ("candidate", 2, ["--mesh=dp=2", "--modules"], []),
+                ("wrong", 2, ["--mesh=dp=2", "--modules"], ["--wrong"]),
             ):
                 codes, errors = run_script(
                     folder, world, f"--out={folder}/{out}", *options, script, *arguments
@@ -220,16 +204,84 @@ class Scripts(unittest.TestCase):
             names = {t["name"]: t for t in report["tensors"]}
             self.assertEqual(names["0.weight.grad"]["status"], "differs")
             self.assertEqual(names["0.out"]["status"], "agrees")
+            self.assertEqual(names["2.in"]["layout"], "cut over dp in dimension 0")
+            # The same once more, with the reference's numbers in all modules.
+            isolate = f"--isolate={folder}/wrong.json"
+            out = f"{folder}/isolated"
+            codes, errors = run_script(
+                folder, 2, f"--out={out}", "--mesh=dp=2", isolate, script, "--wrong"
+            )
+            self.assertEqual(codes, [0, 0], errors)
+            code, text, report = compare(f"{folder}/reference", out)
+            self.assertEqual(code, 10, text)
+            named = [m["module"] for m in report["modules"]["wrong"]]
+            self.assertEqual(named, ["0", "2"], text)
+            self.assertEqual(report["modules"]["not_judged"], [], text)
 
     def test_options_that_are_wrong(self):
         for options, message in (
             (["--mesh=dp=2"], "--mesh has 2 ranks, and WORLD_SIZE is 1"),
             (["--perturb=1", "--draw=1"], "not given both"),
+            (["--perturb=1", "--isolate=report.json"], "--isolate is of a candidate"),
+            (["--isolate=report.json"], "report.json: "),
             (["--mesh=dp"], "a mesh is written like dp=2,tp=4"),
         ):
             codes, errors = run_script("", 1, "--out=x", *options, "train.py")
             self.assertEqual(codes, [2])
             self.assertIn(message, errors)
+
+
+def loop(rank, world, out, draw=0, wrong=False, together=False):
+    """A loop of three iterations, whose second is recorded. Returns the last loss."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+    net = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(1))
+    here = sp.tracing(net, out=out, mesh={"dp": world}, draw=draw)
+    with here if together else contextlib.nullcontext():
+        for i in range(3):
+            x = batches[i].chunk(world)[rank]
+            with here if i == 1 and not together else contextlib.nullcontext():
+                optimizer.zero_grad()
+                loss = net(x).square().mean()
+                (loss * 2 if wrong and i == 1 else loss).backward()
+                optimizer.step()
+    return loss.item()
+
+
+class Loops(unittest.TestCase):
+    def test_one_iteration_of_a_loop_that_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for draw in range(3):
+                work = functools.partial(loop, world=1, out=f"{folder}/reference", draw=draw)
+                self.assertTrue(on_ranks(1, work))
+            for out, wrong in (("right", False), ("wrong", True)):
+                work = functools.partial(loop, world=2, out=f"{folder}/{out}", wrong=wrong)
+                self.assertTrue(on_ranks(2, work))
+            code, text, report = compare(f"{folder}/reference", f"{folder}/right")
+            self.assertEqual(code, 0, text)
+            names = {t["name"] for t in report["tensors"] if t["decides"]}
+            expected = {"0.weight", "0.weight.grad", "0.weight.new", "0.weight.exp_avg.new"}
+            self.assertLessEqual(expected, names)
+            code, text, report = compare(f"{folder}/reference", f"{folder}/wrong")
+            self.assertEqual(code, 10, text)
+            ratios = {t["name"]: t.get("ratio") for t in report["tensors"]}
+            self.assertAlmostEqual(ratios["0.weight.grad"], 2, places=4)
+
+    def test_it_encloses_one_step(self):
+        def work(rank):
+            with tempfile.TemporaryDirectory() as folder:
+                with self.assertRaisesRegex(sp.TraceError, r"made \[3\] steps inside"):
+                    loop(rank, 1, folder, together=True)
+                message = "mesh has 4 ranks, and the process group has 1"
+                with (
+                    self.assertRaisesRegex(ValueError, message),
+                    sp.tracing(out=folder, mesh="dp=4"),
+                ):
+                    pass
+
+        self.assertTrue(on_ranks(1, work))
 
 
 class Perturbation(unittest.TestCase):
@@ -243,6 +295,17 @@ class Perturbation(unittest.TestCase):
         self.assertTrue(torch.equal(moved(t, "t"), moved(t, "t")))
         self.assertFalse(torch.equal(moved(t, "t"), moved(t, "other")))
         self.assertIs(moved(numbers := torch.arange(3), "t"), numbers)
+
+    def test_casts_to_float8(self):
+        x = torch.randn(10_000)
+        with PerturbedOperators(1):
+            cast = x.to(torch.float8_e4m3fn)
+        plain = torch.from_numpy(x.numpy()).to(torch.float8_e4m3fn)
+        change = (cast.double() / plain.double() - 1).abs()
+        self.assertLess(change.nan_to_num().max(), 0.26)  # one place of three bits, or two
+        self.assertAlmostEqual((change > 0).double().mean().item(), 1 / 64, delta=0.005)
+        first, second = (moved_cast(plain, "t").double() for _ in range(2))
+        self.assertTrue(torch.equal(first, second))
 
     def test_operators_that_round(self):
         torch.manual_seed(0)

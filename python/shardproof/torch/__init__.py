@@ -28,6 +28,8 @@ from .conversion import (
     verify_conversion,
 )
 from .distributed.mesh import Mesh
+from .numbers.loop import tracing
+from .numbers.reference_values import UnusableReference
 from .numbers.traces import TraceError, trace
 from .session import numeric
 from .session.capture import Capture, CaptureError, assert_equivalent, capture, verify
@@ -45,11 +47,13 @@ __all__ = [
     "Mesh",
     "Part",
     "TraceError",
+    "UnusableReference",
     "World",
     "assert_equivalent",
     "capture",
     "numeric",
     "trace",
+    "tracing",
     "unspecified",
     "verify",
     "verify_conversion",

@@ -8,7 +8,10 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string_view>
 
+#include "compare/measure.h"
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
@@ -20,7 +23,8 @@ constexpr double kRoundings = 4;
 // Of fewer elements a few draws tell little: the median of the tensors of its kind counts as well.
 constexpr std::size_t kFewElements = 64;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
-constexpr std::size_t kKindCount = 12;
+constexpr std::size_t kKindCount = 13;
+constexpr char kNew[] = ".new";  // ends names of what a step leaves
 constexpr char kUnmeasured[] =
     "has integers from 2^53 on, or numbers whose squares doubles do not hold";
 
@@ -92,6 +96,10 @@ class Comparer {
  public:
   Comparer(const std::string& reference, const std::string& candidate, const Options& options)
       : options_(options), reference_(readTrace(reference)), candidate_(readTrace(candidate)) {
+    if (reference_.isolated)
+      throw InputError(reference, "",
+                       "its modules took another reference's numbers (--isolate), expected an "
+                       "ordinary trace");
     for (const std::string& directory : perturbedOf(reference))
       draws_.push_back(readTrace(directory));
     if (draws_.empty())
@@ -142,6 +150,9 @@ class Comparer {
         const std::vector<const Piece*> pieces = piecesOf(tensor, item.call);
         if (pieces.empty()) continue;
         item.report.name = name + (calls > 1 ? "#" + std::to_string(call) : "");
+        item.report.base = name;
+        item.report.call = item.call;
+        item.report.module = tensor.module;
         item.report.kind = tensor.kind;
         item.report.dtype = pieces.front()->stored->dtype;
         item.report.shape = pieces.front()->shape;
@@ -288,8 +299,11 @@ class Comparer {
     }
     const bool known = pieces.front()->unknown.empty() && (perCall || calls == 1);
     const std::string& like = item.candidate->like;
-    // A rank's gradients of activations are of its own loss, so they may have another factor.
-    report.decides = known ? report.kind != Kind::kOutputGradient
+    report.replaced = pieces.front()->replaced;
+    for (const Piece* piece : pieces)
+      if (piece->replaced == Replaced::kNot || piece->replaced == Replaced::kByShape)
+        report.replaced = report.replaced == Replaced::kNot ? Replaced::kNot : piece->replaced;
+    report.decides = known ? !isGradientOfActivation(report.kind)
                            : !isActivation(report.kind) && report.kind != Kind::kResult;
     std::vector<std::vector<Choice>> choices =
         known ? std::vector<std::vector<Choice>>{{}}
@@ -310,10 +324,11 @@ class Comparer {
                        shapeText(report.shape);
       return;
     }
-    std::optional<Finding> best;
+    std::optional<Finding> best, filling;
     for (const std::vector<Choice>& chosen : choices) {
       const Finding found = tried(item, pieces, perCall ? 1 : calls, chosen, parallel);
       if (!best || found.distance < best->distance) best = found;
+      if (fills(item, found) && (!filling || found.distance < filling->distance)) filling = found;
       if (!found.fits) continue;
       layoutsOf_.at(&item).push_back(chosen);
       if (like.empty() && report.kind == Kind::kInitial && !known) continue;  // all that fit
@@ -326,6 +341,11 @@ class Comparer {
       return;
     }
     accept(item, *best);
+    const bool isFound = report.status == Status::kAgrees && (known || !showsNothing(item));
+    if (isFound || (known && !isGradientOfActivation(report.kind)))
+      report.placed = placedAs(*best, known ? Replaced::kDeclared : Replaced::kByNumbers);
+    else if (filling) report.placed = placedAs(*filling, Replaced::kByShape);
+    if (report.placed) report.placed->calls = perCall ? 1 : calls;
   }
 
   struct Finding {
@@ -335,6 +355,24 @@ class Comparer {
     Measured measured;
     bool fits = false;
   };
+
+  static Placed placedAs(const Finding& found, Replaced by) {
+    return {by, found.choices, found.scale, 1};
+  }
+
+  // Whether the parts make a whole tensor with copies that are equal, whatever its numbers are.
+  // Summands do not count: any numbers are some.
+  bool fills(const Item& item, const Finding& found) const {
+    const bool hasSums =
+        std::any_of(found.choices.begin(), found.choices.end(), [](const Choice& choice) {
+          return choice.along == Along::kSum || choice.along == Along::kMean;
+        });
+    const Merged& merged = found.measured.other;
+    return !hasSums && std::isfinite(found.distance) && merged.missing == 0 &&
+           std::all_of(merged.replicas.begin(), merged.replicas.end(), [&](const auto& replica) {
+             return root(replica.squared) <= item.tolerance;
+           });
+  }
 
   Finding tried(const Item& item, const std::vector<const Piece*>& pieces, std::size_t calls,
                 const std::vector<Choice>& chosen, bool parallel) const {
@@ -352,8 +390,7 @@ class Comparer {
       found.fits = fits(item, found);
     };
     measured();
-    if (!found.fits && item.report.kind == Kind::kOutputGradient &&
-        found.measured.other.squared > 0)
+    if (!found.fits && isGradientOfActivation(item.report.kind) && found.measured.other.squared > 0)
       if (const double scale = scaleNear(
               static_cast<double>(found.measured.product / found.measured.other.squared), calls);
           scale != 1) {
@@ -428,10 +465,24 @@ class Comparer {
       report.message = std::to_string(merged.notFinite) + " elements are not finite";
     else if (!report.replicas.empty()) report.message = "ranks have copies that differ";
     else if (!report.decides) report.message = "no layout that its shape allows fits";
+    const long double square = found.measured.reference.squared;
+    if (report.status != Status::kDiffers || !report.message.empty() || !(square > 0)) return;
+    // Of a multiple the rest is rounding.
+    const long double ratio = found.measured.product / square;
+    const long double rest = found.measured.other.squared - ratio * found.measured.product;
+    const auto factor = static_cast<double>(ratio);
+    if (root(std::max<long double>(rest, 0)) > item.tolerance * std::max(1.0, std::abs(factor)))
+      return;
+    report.ratio = factor;
+    std::ostringstream text;
+    text.precision(4);
+    text << "it is " << factor << " times the reference's";
+    report.message = text.str();
   }
 
   void finish() {
     std::size_t decided = 0, uncertain = 0;
+    std::vector<std::string> unrecorded;
     bool differs = false;
     const bool partial = reference_.partial || candidate_.partial;
     const bool sameOptimizers = sameNames(Kind::kOptimizer);
@@ -441,6 +492,13 @@ class Comparer {
         report.decides = !partial && !isActivation(report.kind) &&
                          report.kind != Kind::kUnclipped && report.kind != Kind::kInitial &&
                          report.kind != Kind::kOptimizer;
+        if (!partial && !report.decides && isNeeded(item)) unrecorded.push_back(report.name);
+      } else if (report.decides && report.status == Status::kAgrees) {
+        if (const std::optional<std::int64_t> rank = rankWithout(item)) {
+          report.status = Status::kMissing;
+          report.message =
+              "rank " + std::to_string(*rank) + " has it before the step, and not after it";
+        }
       }
       if (report.kind == Kind::kOptimizer && !sameOptimizers) {
         report.decides = false;
@@ -458,8 +516,15 @@ class Comparer {
       uncertain += report.status == Status::kUncertain || report.status == Status::kNotCompared;
       decided += report.status == Status::kAgrees;
     }
+    scaleGuesses();
     for (Item& item : items_) result_.tensors.push_back(std::move(item.report));
+    result_.mesh = candidate_.mesh;
     if (!partial) differs = addExtra() || differs;
+    if (candidate_.isolated) {
+      result_.modules = judgeModules(result_.tensors, candidate_);
+      // A layout that was a guess makes tensors differ.
+      differs = differs && !result_.modules->wrong.empty();
+    }
     for (const Trace* trace : {&reference_, &candidate_}) {
       for (const std::string& note : trace->notes)
         result_.notes.push_back(trace->directory + ": " + note);
@@ -470,17 +535,85 @@ class Comparer {
     std::set<std::int64_t> ranks;
     for (const auto& [name, tensor] : candidate_.tensors)
       for (const Piece& piece : tensor.pieces) ranks.insert(piece.rank);
-    const bool anEmptyRank = !partial && ranks.size() < static_cast<std::size_t>(candidate_.world);
-    result_.verdict = differs                                         ? Agreement::kDiffers
-                      : uncertain == 0 && decided > 0 && !anEmptyRank ? Agreement::kAgrees
-                                                                      : Agreement::kUndecided;
-    if (result_.verdict == Agreement::kUndecided)
-      result_.reason = anEmptyRank ? "a rank of the candidate has recorded nothing"
-                       : uncertain > 0
-                           ? "of " + std::to_string(uncertain) +
-                                 " tensors agreement shows nothing, or they could not be compared"
-                           : "no tensor of known layout could be compared";
+    if (!partial && ranks.size() < static_cast<std::size_t>(candidate_.world))
+      result_.reason = "a rank of the candidate has recorded nothing";
+    else if (!unrecorded.empty())
+      result_.reason =
+          "the candidate did not record " + unrecorded.front() +
+          (unrecorded.size() > 1 ? " and " + std::to_string(unrecorded.size() - 1) + " more tensors"
+                                 : "") +
+          ", which the reference has";
+    else if (candidate_.isolated)
+      result_.reason = "its modules took the reference's numbers, so each is compared by itself";
+    else if (uncertain > 0)
+      result_.reason = "of " + std::to_string(uncertain) +
+                       " tensors agreement shows nothing, or they could not be compared";
+    else if (decided == 0) result_.reason = "no tensor of known layout could be compared";
+    else if (candidate_.isolated)
+      result_.reason =
+          "its modules took the reference's numbers, so only each by itself is compared";
+    result_.verdict = differs                  ? Agreement::kDiffers
+                      : result_.reason.empty() ? Agreement::kAgrees
+                                               : Agreement::kUndecided;
+    if (differs) result_.reason.clear();
     grow();
+  }
+
+  // Whether nothing shows, without this tensor, that the candidate begins as the reference does, or
+  // goes on as it. A batch may have other names. Gradients before clipping do not count: a step may
+  // clip by hand.
+  bool isNeeded(const Item& item) const {
+    switch (item.report.kind) {
+      case Kind::kBatch:
+        return std::none_of(candidate_.tensors.begin(), candidate_.tensors.end(),
+                            [](const auto& entry) { return entry.second.kind == Kind::kBatch; });
+      case Kind::kInitial:  // of what the step changes
+        return reference_.tensors.contains(item.name + kNew);
+      case Kind::kOptimizer:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // A rank of the candidate that had what the step changes, and has no result of it.
+  std::optional<std::int64_t> rankWithout(const Item& item) const {
+    const Kind kind = item.report.kind;
+    if ((kind != Kind::kParameter && kind != Kind::kState) || !item.name.ends_with(kNew) ||
+        item.candidate == nullptr)
+      return std::nullopt;
+    const auto begin = candidate_.tensors.find(
+        item.name.substr(0, item.name.size() - std::string_view(kNew).size()));
+    if (begin == candidate_.tensors.end() || begin->second.kind != Kind::kInitial)
+      return std::nullopt;
+    std::set<std::int64_t> ranks;
+    for (const Piece& piece : item.candidate->pieces) ranks.insert(piece.rank);
+    for (const Piece& piece : begin->second.pieces)
+      if (!ranks.contains(piece.rank)) return piece.rank;
+    return std::nullopt;
+  }
+
+  // A rank's gradients of activations have one factor: where a layout is a guess, that of most.
+  void scaleGuesses() {
+    std::map<double, std::size_t> scales;
+    const auto count = [&](bool guesses) {
+      for (const Item& item : items_) {
+        const std::optional<Placed>& placed = item.report.placed;
+        if (isGradientOfActivation(item.report.kind) && placed && item.norm > 0 &&
+            guesses == (placed->by == Replaced::kByShape) && (!guesses || placed->scale != 1))
+          ++scales[placed->scale];
+      }
+    };
+    count(false);
+    if (scales.empty()) count(true);  // as far as the nearest layout shows
+    if (scales.empty()) return;
+    const double usual = std::max_element(scales.begin(), scales.end(), [](auto& a, auto& b) {
+                           return a.second < b.second;
+                         })->first;
+    for (Item& item : items_)
+      if (isGradientOfActivation(item.report.kind) && item.report.placed &&
+          item.report.placed->by == Replaced::kByShape)
+        item.report.placed->scale = usual;
   }
 
   bool sameNames(Kind kind) const {
@@ -503,7 +636,7 @@ class Comparer {
           (tensor.kind == Kind::kBuffer && !tensor.changed))
         continue;
       TensorReport report;
-      report.name = name;
+      report.name = report.base = name;
       report.kind = tensor.kind;
       report.shape = tensor.pieces.front().shape;
       report.dtype = tensor.pieces.front().stored->dtype;

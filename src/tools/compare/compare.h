@@ -20,50 +20,14 @@
 #include <string>
 #include <vector>
 
-#include "compare/measure.h"
-#include "compare/trace.h"
+#include "compare/modules.h"
+#include "compare/tensor_report.h"
 
 namespace shardproof::compare {
 
 struct Options {
   double factor = 4;    // times what the perturbed reference shows
   double bound = 0.25;  // a tolerance above this share of a tensor's norm shows nothing
-};
-
-enum class Status : std::uint8_t {
-  kAgrees,
-  kDiffers,     // beyond its tolerance, or shape, gaps, replicas
-  kMissing,     // one side has none
-  kUncertain,   // its tolerance is above the bound
-  kUnplaced,    // no layout fits: decides nothing
-  kNotCompared  // the reference's own layout is not known, or calls do not correspond
-};
-const char* toString(Status status);
-
-struct ReplicaFinding {
-  std::int64_t first = 0, rank = 0;
-  double error = 0;  // relative to the reference's norm
-};
-
-struct TensorReport {
-  std::string name;  // with "#CALL" where a module is called several times
-  Kind kind = Kind::kResult;
-  Dtype dtype = Dtype::kF32;  // of the reference
-  std::vector<std::int64_t> shape;
-  std::int64_t order = 0;
-  bool decides = true;
-  Status status = Status::kAgrees;
-  // Frobenius norms of the differences, relative to that of the reference (absolute where that is
-  // 0): of the candidate, of the perturbed reference (the largest), and the tolerance.
-  double error = 0, perturbed = 0, tolerance = 0;
-  std::string layout;                    // that was found by numbers
-  std::string message;                   // what is wrong, or why it is not compared
-  std::vector<ReplicaFinding> replicas;  // beyond the tolerance
-  std::size_t replicasWithin = 0;        // that differ, but not beyond it
-
-  bool isCompared() const {
-    return status == Status::kAgrees || status == Status::kDiffers || status == Status::kUncertain;
-  }
 };
 
 // One layer of the model: the medians of its tensors' errors, in units of the epsilon of their
@@ -81,10 +45,14 @@ struct Comparison {
   std::vector<TensorReport> tensors;  // in the order of the reference's data flow
   std::vector<Growth> growth;
   std::vector<std::string> notes;
+  std::vector<Axis> mesh;                 // of the candidate
+  std::optional<ModuleFindings> modules;  // of an isolated candidate
   std::size_t draws = 0;
   std::size_t bytes = 0;  // of all elements that were read
   Options options;
   std::string reference, candidate;
+  // The verdict on the plan of this step, as `verify --json` has it, and the file; or nothing.
+  std::string proof, proofFile;
 
   std::size_t count(Status status, bool decides) const;
 };

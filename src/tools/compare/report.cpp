@@ -118,13 +118,61 @@ std::string tolerancesText(const Comparison& comparison) {
   return text;
 }
 
+std::string modulesText(const ModuleFindings& modules) {
+  for (const auto& [list, title] :
+       {std::pair(&modules.wrong, "wrong by itself"), std::pair(&modules.suspected, "suspected")}) {
+    if (list->empty()) continue;
+    std::string text = (list == &modules.wrong ? "" : "; ") + std::string(title) + ": " +
+                       printable(list->front().module, 200);
+    if (list->size() > 1) text += " and " + std::to_string(list->size() - 1) + " more";
+    return text;
+  }
+  return "";
+}
+
+void writeModules(std::ostream& out, const ModuleFindings& modules, const TextStyle& style) {
+  const auto write = [&](const std::vector<ModuleFinding>& list, const char* title, Tone tone) {
+    if (list.empty()) return;
+    out << "\n" << label(title, tone) << "\n";
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (i == style.atMost(kListed)) {
+        out << "    and " << list.size() - i << " more (-v)\n";
+        break;
+      }
+      out << "    " << printable(list[i].module, 200) << ":";
+      for (std::size_t t = 0; t < list[i].tensors.size(); ++t) {
+        if (t == style.atMost(4)) {
+          out << ", and " << list[i].tensors.size() - t << " more";
+          break;
+        }
+        out << (t > 0 ? ", " : " ") << printable(list[i].tensors[t], 200);
+      }
+      out << "\n";
+    }
+  };
+  write(modules.wrong, "Wrong by themselves: all that they begin with is the reference's",
+        Tone::kBad);
+  write(modules.suspected, "Suspected: what they return fits no layout, or they are wrong",
+        Tone::kAdvice);
+  write(modules.notJudged,
+        "Not judged: not all that they begin with is known to be the reference's", Tone::kOpen);
+  out << label("Modules:", Tone::kLabel) << " " << modules.right << " right by themselves\n";
+}
+
 void writeVerdict(std::ostream& out, const Comparison& comparison) {
   const std::string candidate = printable(comparison.candidate),
                     reference = printable(comparison.reference);
   const std::size_t agreed = comparison.count(Status::kAgrees, true),
                     off = comparison.count(Status::kDiffers, true) +
                           comparison.count(Status::kMissing, true);
-  if (comparison.verdict == Agreement::kAgrees) {
+  if (comparison.modules) {
+    const bool isWrong = comparison.verdict == Agreement::kDiffers;
+    out << label(isWrong ? "DIFFERS:" : "UNDECIDED:", isWrong ? Tone::kBad : Tone::kOpen) << " "
+        << candidate << " took the numbers of " << reference
+        << ", so that each module is compared by itself; "
+        << (isWrong ? "" : "none is certain to be wrong") << modulesText(*comparison.modules)
+        << "\n";
+  } else if (comparison.verdict == Agreement::kAgrees) {
     out << label("AGREES:", Tone::kGood) << " " << candidate << " has the numbers of " << reference
         << ", but for rounding (" << counted(agreed, "tensor", "tensors") << " compared"
         << tolerancesText(comparison) << ")\n";
@@ -137,6 +185,27 @@ void writeVerdict(std::ostream& out, const Comparison& comparison) {
     out << label("UNDECIDED:", Tone::kOpen) << " no difference between " << candidate << " and "
         << reference << " was found, but that shows little: " << comparison.reason << "\n";
   }
+}
+
+// What a verdict on the plan and these numbers mean together (docs/numbers.md).
+std::string meaningOf(const Comparison& comparison) {
+  const bool isProved = comparison.proof == "equivalent" || comparison.proof == "conditional";
+  if (!isProved && comparison.proof != "not-equivalent")
+    return "the plan is not decided, so the numbers stand alone";
+  if (comparison.verdict == Agreement::kUndecided)
+    return "the numbers do not decide, so the verdict on the plan stands alone";
+  const bool differs = comparison.verdict == Agreement::kDiffers;
+  if (!isProved)
+    return differs ? "the causes are in this report"
+                   : "the mistake is smaller than rounding with these inputs: compare in fp32";
+  if (!differs) return "nothing was found";
+  const std::string condition =
+      comparison.proof == "conditional" ? ", or a condition of the verdict does not hold" : "";
+  const std::string place = comparison.modules && !comparison.modules->wrong.empty()
+                                ? printable(comparison.modules->wrong.front().module, 200)
+                                : named(*firstOff(comparison));
+  return "the plan is right, and what runs is not: look at kernels, precision and races at " +
+         place + "; or the recorder is wrong" + condition;
 }
 
 void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
@@ -169,12 +238,35 @@ void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyl
   }
 }
 
+OrderedJson placedJson(const Placed& placed, const std::vector<Axis>& mesh) {
+  OrderedJson json;
+  json["by"] = placed.by == Replaced::kDeclared    ? "declared"
+               : placed.by == Replaced::kByNumbers ? "numbers"
+                                                   : "shape";
+  json["choices"] = OrderedJson::array();
+  for (const Choice& choice : placed.choices) {
+    const char* along = choice.along == Along::kEqual ? "equal"
+                        : choice.along == Along::kCut ? "cut"
+                        : choice.along == Along::kSum ? "sum"
+                                                      : "mean";
+    json["choices"].push_back(
+        {choice.axis < mesh.size() ? mesh[choice.axis].name : "calls", along, choice.dimension});
+  }
+  json["scale"] = placed.scale;
+  json["calls"] = placed.calls;
+  return json;
+}
+
 }  // namespace
 
 void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
   writeVerdict(out, comparison);
   if (style.quiet) return;
-  if (comparison.verdict == Agreement::kDiffers) {
+  if (!comparison.proof.empty())
+    out << label("With the proof:", Tone::kLabel) << " " << printable(comparison.proofFile, 200)
+        << " is " << printable(comparison.proof, 40) << "; " << meaningOf(comparison) << "\n";
+  if (comparison.modules) writeModules(out, *comparison.modules, style);
+  if (firstOff(comparison) != nullptr) {
     writeList(out, comparison, "Different", Tone::kBad, style, isOff);
     const std::int64_t first = firstOff(comparison)->order;
     writeList(out, comparison, "Tensors of modules before it that fit no layout", Tone::kAdvice,
@@ -231,11 +323,17 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
   if (!comparison.reason.empty()) json["reason"] = comparison.reason;
   json["reference"] = comparison.reference;
   json["candidate"] = comparison.candidate;
+  json["mesh"] = OrderedJson::array();
+  for (const Axis& axis : comparison.mesh) json["mesh"].push_back({axis.name, axis.size});
   json["draws"] = comparison.draws;
   json["factor"] = comparison.options.factor;
   json["bound"] = comparison.options.bound;
   json["bytes"] = comparison.bytes;
   if (const TensorReport* first = firstOff(comparison)) json["first"] = first->name;
+  if (!comparison.proof.empty())
+    json["proof"] = {{"report", comparison.proofFile},
+                     {"verdict", comparison.proof},
+                     {"meaning", meaningOf(comparison)}};
   json["tensors"] = OrderedJson::array();
   const auto finite = [](double value) {
     return std::isfinite(value) ? OrderedJson(value) : OrderedJson();
@@ -243,6 +341,8 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
   for (const TensorReport& report : comparison.tensors) {
     OrderedJson tensor;
     tensor["name"] = report.name;
+    tensor["base"] = report.base;
+    if (report.call) tensor["call"] = *report.call;
     tensor["kind"] = toString(report.kind);
     tensor["dtype"] = toString(report.dtype);
     tensor["shape"] = report.shape;
@@ -253,11 +353,25 @@ std::string jsonText(const Comparison& comparison, int exitCode) {
     tensor["tolerance"] = finite(report.tolerance);
     tensor["epsilon"] = epsilon(report.dtype);
     if (!report.layout.empty()) tensor["layout"] = report.layout;
+    if (report.placed) tensor["placed"] = placedJson(*report.placed, comparison.mesh);
+    if (report.ratio) tensor["ratio"] = finite(*report.ratio);
     if (!report.message.empty()) tensor["message"] = report.message;
     for (const ReplicaFinding& replica : report.replicas)
       tensor["replicas"].push_back(
           {{"first", replica.first}, {"rank", replica.rank}, {"error", finite(replica.error)}});
     json["tensors"].push_back(std::move(tensor));
+  }
+  if (comparison.modules) {
+    OrderedJson& modules = json["modules"];
+    modules["right"] = comparison.modules->right;
+    const auto add = [&](const char* key, const std::vector<ModuleFinding>& list) {
+      modules[key] = OrderedJson::array();
+      for (const ModuleFinding& finding : list)
+        modules[key].push_back({{"module", finding.module}, {"tensors", finding.tensors}});
+    };
+    add("wrong", comparison.modules->wrong);
+    add("suspected", comparison.modules->suspected);
+    add("not_judged", comparison.modules->notJudged);
   }
   json["growth"] = OrderedJson::array();
   const auto optional = [](const std::optional<double>& value) {

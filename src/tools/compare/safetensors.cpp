@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compare/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
 namespace {
-
-constexpr std::size_t kMostHeader = 100'000'000;  // as the reference implementation has it
-
-std::string systemError() { return std::generic_category().message(errno); }
 
 // A size or an offset. Throws InputError.
 std::size_t natural(const nlohmann::json& value, const std::string& file,
@@ -33,58 +22,28 @@ std::size_t natural(const nlohmann::json& value, const std::string& file,
 
 }  // namespace
 
-std::optional<std::size_t> elementsOf(const std::vector<std::int64_t>& shape, std::size_t most) {
-  std::size_t product = 1;
-  for (const std::int64_t size : shape) {
-    const auto n = static_cast<std::size_t>(size);
-    if (n != 0 && product > most / n) return std::nullopt;
-    product *= n;
-  }
-  return product;
-}
-
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw InputError(path, "", "cannot be opened: " + systemError());
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor);
-    throw InputError(path, "", "is no regular file, expected a safetensors file");
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
-  void* mapped =
-      size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-  const std::string why = mapped == MAP_FAILED ? systemError() : "";
-  ::close(descriptor);
-  if (mapped == MAP_FAILED) throw InputError(path, "", "cannot be mapped: " + why);
-  bytes_ = static_cast<const std::byte*>(mapped);
-  try {
-    readHeader();
-  } catch (...) {
-    if (size_ != 0) ::munmap(const_cast<std::byte*>(bytes_), size_);
-    throw;
-  }
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (size_ != 0) ::munmap(const_cast<std::byte*>(bytes_), size_);
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : TensorFile(path), file_(path, "safetensors") {
+  readHeader();
 }
 
 void SafetensorsFile::readHeader() {
+  const std::byte* bytes = file_.bytes();
+  const std::size_t size = file_.size();
   std::uint64_t length = 0;
-  if (size_ < sizeof length)
+  if (size < sizeof length)
     throw InputError(path_, "byte 0",
-                     "found a file of " + std::to_string(size_) +
+                     "found a file of " + std::to_string(size) +
                          " bytes, expected 8 bytes with the length of the header");
-  std::memcpy(&length, bytes_, sizeof length);
-  if (length > kMostHeader || length > size_ - sizeof length)
+  std::memcpy(&length, bytes, sizeof length);
+  if (length > kMostHeader || length > size - sizeof length)
     throw InputError(path_, "byte 0",
                      "found a header of " + std::to_string(length) + " bytes in a file of " +
-                         std::to_string(size_) + " bytes, expected at most " +
-                         std::to_string(std::min(kMostHeader, size_ - sizeof length)));
-  const char* text = reinterpret_cast<const char*>(bytes_) + sizeof length;
-  const std::byte* data = bytes_ + sizeof length + length;
-  const std::size_t available = size_ - sizeof length - length;
+                         std::to_string(size) + " bytes, expected at most " +
+                         std::to_string(std::min(kMostHeader, size - sizeof length)));
+  const char* text = reinterpret_cast<const char*>(bytes) + sizeof length;
+  const std::byte* data = bytes + sizeof length + length;
+  const std::size_t available = size - sizeof length - length;
   nlohmann::json header;
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
   try {

@@ -7,8 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <system_error>
 
+#include "compare/described_arrays.h"
+#include "compare/safetensors.h"
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
@@ -20,23 +23,19 @@ constexpr const char* kFormat = "shardproof-trace 1";
 constexpr std::size_t kMostParts = 1U << 20;
 constexpr std::int64_t kMostWorld = 1 << 20;  // ranks, as in plans
 
-constexpr std::array kKinds = {"batch",
-                               "initial",
-                               "input",
-                               "output",
-                               "output gradient",
-                               "result",
-                               "unclipped gradient",
-                               "gradient",
-                               "state",
-                               "optimizer",
-                               "parameter",
-                               "buffer"};
+constexpr std::array kKinds = {
+    "batch",           "initial",        "input",     "output",
+    "output gradient", "input gradient", "result",    "unclipped gradient",
+    "gradient",        "state",          "optimizer", "parameter",
+    "buffer"};
+
+constexpr std::string_view kDescription = ".trace.json";
+constexpr std::array kReplaced = {"declared", "numbers", "shape"};
 
 // Reads the description of the tensors of one file. `place` is where in the file it is.
 class FileReader {
  public:
-  FileReader(Trace& trace, const SafetensorsFile& file) : trace_(trace), file_(file) {}
+  FileReader(Trace& trace, const TensorFile& file) : trace_(trace), file_(file) {}
 
   std::int64_t read() {
     const auto& metadata = file_.metadata();
@@ -66,6 +65,7 @@ class FileReader {
           trace_.notes.push_back(note.get<std::string>());
     if (json.contains("only") && json["only"].is_array() && !json["only"].empty())
       trace_.partial = true;
+    if (json.contains("isolated")) trace_.isolated |= json["isolated"] == true;
     const nlohmann::json& tensors = member(json, "tensors", "trace");
     if (!tensors.is_object()) fail("trace/tensors", "expected an object");
     for (const auto& [key, value] : tensors.items()) readTensor(key, value, rank);
@@ -171,6 +171,14 @@ class FileReader {
     piece.sum = axes(json, "sum", place);
     piece.mean = axes(json, "mean", place);
     piece.unknown = axes(json, "unknown", place);
+    if (json.contains("replaced")) {
+      const std::string how = text(json["replaced"], place + "/replaced");
+      const auto at = std::find(kReplaced.begin(), kReplaced.end(), how);
+      if (at == kReplaced.end())
+        fail(place + "/replaced", "found " + how + ", expected declared, numbers or shape");
+      piece.replaced = static_cast<Replaced>(at - kReplaced.begin() + 1);
+      trace_.isolated = true;
+    }
     std::erase_if(piece.unknown, [&](std::size_t a) { return trace_.mesh[a].size == 1; });
     Tensor& tensor = trace_.tensors[name];
     const std::string like =
@@ -178,6 +186,7 @@ class FileReader {
     if (tensor.pieces.empty()) {
       tensor.kind = static_cast<Kind>(known - kKinds.begin());
       tensor.like = like;
+      tensor.module = json.contains("module") ? text(json["module"], place + "/module") : "";
       tensor.order = piece.order;
     } else if (tensor.kind != static_cast<Kind>(known - kKinds.begin()) || tensor.like != like ||
                tensor.unknown() != piece.unknown) {
@@ -226,7 +235,7 @@ class FileReader {
   }
 
   Trace& trace_;
-  const SafetensorsFile& file_;
+  const TensorFile& file_;
 };
 
 }  // namespace
@@ -247,19 +256,28 @@ std::int64_t Trace::coordinate(std::int64_t rank, std::size_t axis) const {
 Trace readTrace(const std::string& directory) {
   std::error_code error;
   std::vector<std::string> paths;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
-    if (it->path().extension() == ".safetensors") paths.push_back(it->path().string());
+  std::vector<std::string> descriptions;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().string();
+    if (path.ends_with(kDescription)) descriptions.push_back(path);
+    else if (it->path().extension() == ".safetensors") paths.push_back(path);
+  }
+  // Files that descriptions name are read through them.
+  if (!descriptions.empty()) paths = std::move(descriptions);
   if (error)
     throw InputError(directory, "",
                      "cannot be read: " + error.message() + "; expected a directory of traces");
   if (paths.empty())
-    throw InputError(directory, "", "has no *.safetensors, expected a file of each rank");
+    throw InputError(directory, "",
+                     "has no *.safetensors and no *.trace.json, expected files of each rank");
   std::sort(paths.begin(), paths.end());
   Trace trace;
   trace.directory = directory;
   std::set<std::int64_t> ranks;
   for (const std::string& path : paths) {
-    trace.files.push_back(std::make_unique<SafetensorsFile>(path));
+    if (path.ends_with(kDescription))
+      trace.files.push_back(std::make_unique<DescribedArrays>(path));
+    else trace.files.push_back(std::make_unique<SafetensorsFile>(path));
     ranks.insert(FileReader(trace, *trace.files.back()).read());
   }
   for (std::int64_t rank = 0; rank < trace.world; ++rank)

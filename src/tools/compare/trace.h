@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "compare/safetensors.h"
+#include "compare/tensor_file.h"
 
 namespace shardproof::compare {
 
@@ -21,6 +21,7 @@ enum class Kind : std::uint8_t {
   kInput,           // of modules
   kOutput,          // of modules
   kOutputGradient,  // of modules
+  kInputGradient,   // of modules
   kResult,          // loss and metrics
   kUnclipped,       // gradients of parameters before they are clipped
   kGradient,        // of parameters, as the optimizer has them
@@ -33,8 +34,15 @@ const char* toString(Kind kind);
 // Whether a tensor exists only during the step: the layout of such is often not known.
 constexpr bool isActivation(Kind kind) {
   return kind == Kind::kBatch || kind == Kind::kInput || kind == Kind::kOutput ||
-         kind == Kind::kOutputGradient;
+         kind == Kind::kOutputGradient || kind == Kind::kInputGradient;
 }
+// A rank's gradients of activations are of its own loss, so they may have another factor.
+constexpr bool isGradientOfActivation(Kind kind) {
+  return kind == Kind::kOutputGradient || kind == Kind::kInputGradient;
+}
+
+// How a rank of an isolated run knew its part of the reference's numbers, with which it continued.
+enum class Replaced : std::uint8_t { kNot, kDeclared, kByNumbers, kByShape };
 
 struct Axis {
   std::string name;
@@ -50,7 +58,7 @@ struct Part {
 
 // One tensor of one rank, in one call of its module. Axes are indices into Trace::mesh.
 struct Piece {
-  const SafetensorsFile* file = nullptr;
+  const TensorFile* file = nullptr;
   std::string key;  // in the file
   const Stored* stored = nullptr;
   std::int64_t rank = 0, call = 0, order = 0;
@@ -58,11 +66,13 @@ struct Piece {
   std::vector<Part> parts;
   std::vector<std::size_t> sum, mean;  // ranks along these have summands
   std::vector<std::size_t> unknown;    // how ranks differ along these is not known
+  Replaced replaced = Replaced::kNot;
 };
 
 struct Tensor {
   Kind kind = Kind::kResult;
-  std::string like;  // the tensor whose layout it has along axes of unknown layout, or nothing
+  std::string like;    // the tensor whose layout it has along axes of unknown layout, or nothing
+  std::string module;  // at whose boundary it is, or nothing
   std::vector<Piece> pieces;  // of all ranks and calls
   bool changed = false;       // of a buffer: a rank's step changed it
   std::int64_t order = 0;     // the first of its pieces in data flow
@@ -74,17 +84,18 @@ struct Trace {
   std::string directory;
   std::vector<Axis> mesh;  // slowest first
   std::int64_t world = 1;
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, Tensor> tensors;
   std::vector<std::string> notes;  // what was not recorded, of all ranks
   bool partial = false;            // only names of some pattern were recorded
+  bool isolated = false;           // modules continued with the numbers of a reference
 
   // The coordinate of a rank along an axis.
   std::int64_t coordinate(std::int64_t rank, std::size_t axis) const;
 };
 
-// Reads what *.safetensors in the directory has, but no elements. Throws InputError where a file
-// is broken, a rank has none, or files do not belong together.
+// Reads what *.safetensors in the directory have, or what *.trace.json describe, but no elements.
+// Throws InputError where a file is broken, a rank has none, or files do not belong together.
 Trace readTrace(const std::string& directory);
 
 // The directories of the perturbed traces of a reference: draw1, draw2, ...

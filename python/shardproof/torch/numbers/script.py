@@ -26,6 +26,7 @@ from ..session.rest_of_step import OptimizerSteps
 from ..session.script import _arguments, _run
 from ..step.world import World
 from .layout import LayoutError
+from .reference_values import ReferenceValues, UnusableReference
 from .trace_file import TraceWriter
 from .tracer import Tracer
 from .traces import draw_folder
@@ -75,6 +76,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         help="own: parameters and states begin with the script's numbers, which have to be the "
         "same on both sides; drawn: with numbers that depend on their names (default: own)",
     )
+    parser.add_argument(
+        "--modules",
+        action="store_true",
+        help="record what each module takes as well, with its gradient; --isolate needs it of the "
+        "reference and of the candidate before",
+    )
+    parser.add_argument(
+        "--isolate",
+        metavar="REPORT",
+        help="the report of shardproof compare --json: what modules take and return becomes the "
+        "reference's, so that compare lists the modules that are wrong by themselves",
+    )
     parser.add_argument("script", metavar="SCRIPT", help="run as __main__")
     parser.add_argument(
         "arguments",
@@ -85,6 +98,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.perturb < 0 or options.draw < 0 or options.perturb and options.draw:
         parser.error("--perturb and --draw are not negative, and not given both")
+    if options.isolate and (options.perturb or options.draw):
+        parser.error("--isolate is of a candidate, --perturb and --draw are of a reference")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if options.perturb and world > 1:
         parser.error(
@@ -129,6 +144,7 @@ def _perturbed(options: argparse.Namespace) -> int:
         if not k.startswith(("TORCHELASTIC_", "MASTER_")) and k not in ("RANK", "WORLD_SIZE")
     }
     shared = ["--out", options.out, "--values", options.values]
+    shared += ["--modules"] if options.modules else []
     shared += [f"--only={pattern}" for pattern in options.only]
     for draw in range(1, options.perturb + 1):
         done = subprocess.run(
@@ -153,12 +169,25 @@ def trace_script(options: argparse.Namespace) -> None:
     """Writes the trace of this rank.
 
     Raises CaptureError for a script that ends before an optimizer steps, LayoutError for a DTensor
-    on ranks that are not along axes of the mesh, and what the script raises.
+    on ranks that are not along axes of the mesh, UnusableReference for a report to isolate by that
+    cannot be used, and what the script raises.
     """
     rank = int(os.environ["RANK"])
     folder = draw_folder(options.out, options.draw)
+    reference = None
+    if options.isolate:
+        reference = ReferenceValues(options.isolate, options.mesh, rank, folder)
     writer = TraceWriter(folder, options.mesh, rank, options.only)
-    side = Tracer(options.mesh, rank, writer, options.draw, options.values == "own")
+    writer.isolated = reference is not None
+    side = Tracer(
+        options.mesh,
+        rank,
+        writer,
+        options.draw,
+        options.values == "own",
+        options.modules,
+        reference,
+    )
     steps = OptimizerSteps(World(options.mesh, rank, side), 1)
     with side.listening(own_random_state=True), steps.watched():
         with _arguments(options.script, options.arguments):
@@ -188,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _alone()
     try:
         trace_script(options)
-    except (CaptureError, LayoutError) as e:
+    except (CaptureError, LayoutError, UnusableReference) as e:
         print(f"shardproof: {e}", file=sys.stderr)
         return 2
     return _perturbed(options)

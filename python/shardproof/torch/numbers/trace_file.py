@@ -33,6 +33,7 @@ class TraceWriter:
         self, folder: str | os.PathLike[str], mesh: Mesh, rank: int, only: Sequence[str] = ()
     ) -> None:
         self.folder, self.mesh, self.rank, self.only = Path(folder), mesh, rank, tuple(only)
+        self.isolated = False  # modules take and return a reference's numbers
         self.notes: list[str] = []
         self._tensors: dict[str, torch.Tensor] = {}
         self._described: dict[str, dict[str, Any]] = {}
@@ -58,11 +59,15 @@ class TraceWriter:
         call: int = 0,
         like: str = "",
         changed: bool = True,
+        module: str = "",
+        replaced: str = "",
     ) -> None:
         """Keeps a copy of what a tensor holds now.
 
         kind: one of those of docs/numbers.md. call: of its module. like: the tensor whose layout it
         has along axes of unknown layout. changed: of a buffer, whether the step changed it.
+        module: at whose boundary it is. replaced: the step continued with the reference's numbers;
+        how their layout was known.
         """
         if not self.wants(name):
             return
@@ -83,6 +88,10 @@ class TraceWriter:
             described["like"] = like
         if not changed:
             described["changed"] = False
+        if module:
+            described["module"] = module
+        if replaced:
+            described["replaced"] = replaced
         if layout.parts != ((0, (0,) * len(layout.shape), layout.shape),):
             described["parts"] = layout.parts
         if layout.shape != tuple(copy.shape):
@@ -113,6 +122,7 @@ class TraceWriter:
             "mesh": list(self.mesh.sizes.items()),
             "only": self.only,
             "notes": self.notes,
+            "isolated": self.isolated,
             "tensors": self._described,
         }
         save_file(

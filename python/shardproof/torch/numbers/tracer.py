@@ -23,12 +23,15 @@ from torch.nn.modules import module as nn_module
 from ..compat import private
 from ..distributed.mesh import Mesh
 from ..session.numeric import Numbers
+from ..session.numeric import draw as draw_of_name
 from ..step.binding import Binding
 from ..step.several_steps import numbered
 from ..trace.results import results as results_of
 from . import layout as layouts
+from .boundaries import Boundaries
 from .layout import Layout, LayoutError, local_of
 from .perturbation import PerturbedOperators, moved
+from .reference_values import Given, ReferenceValues
 from .trace_file import TraceWriter
 
 
@@ -37,6 +40,8 @@ class Tracer(Numbers):
 
     draw: 0, or the number of a perturbed trace. own_values: parameters, buffers and states of
     optimizers begin with the script's own numbers, and layouts that nobody declared are unknown.
+    modules: what each module takes is recorded, with its gradient. reference: what modules take and
+    return is recorded and replaced by the reference's numbers. seed: of what is drawn by name.
     """
 
     def __init__(
@@ -46,8 +51,14 @@ class Tracer(Numbers):
         writer: TraceWriter,
         draw: int = 0,
         own_values: bool = False,
+        modules: bool = False,
+        reference: ReferenceValues | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(mesh, rank)
+        self.seed = seed
+        self.reference = reference
+        self.boundaries = Boundaries(self) if modules or reference is not None else None
         self.binding = Binding(self, primes=not own_values)
         self.writer, self.perturbed, self.own_values = writer, draw, own_values
         self._calls: collections.Counter[str] = collections.Counter()
@@ -63,7 +74,7 @@ class Tracer(Numbers):
     def drawn(
         self, name: str, shape: Sequence[int], dtype: torch.dtype, high: int | None = None
     ) -> torch.Tensor:
-        return self._moved(super().drawn(name, shape, dtype, high), name)
+        return self._moved(draw_of_name(name, shape, dtype, high, self.seed), name)
 
     def input(
         self,
@@ -185,10 +196,14 @@ class Tracer(Numbers):
     def _is_noted(self, t: torch.Tensor) -> bool:
         return self._seen.get(id(t), lambda: None)() is t
 
-    def _before_module(self, module: nn.Module, args: Any) -> None:
+    def _before_module(self, module: nn.Module, args: Any) -> Any:
         name = self.binding.modules.get(id(module))
-        if name is None or not self._is_forward():
-            return
+        if name is None:
+            return None
+        if self.boundaries is not None and (name or not self._is_forward()):
+            return self.boundaries.before(name, module, args)
+        if not self._is_forward():
+            return None
         call = self._calls[f"{name} in"]
         self._calls[f"{name} in"] += 1
         found = private.tensors(*args)
@@ -196,9 +211,51 @@ class Tracer(Numbers):
             if not self._is_noted(t):
                 label = f"{name or 'model'}.in" + (f".{i}" if len(found) > 1 else "")
                 self._add_activation(label, "input" if name else "batch", t, call)
+        if self.boundaries is not None:
+            self.boundaries.hook()
+        return None
+
+    # ---- for the boundaries of modules ----
+    def modules(self) -> dict[str, nn.Module]:
+        # of wrappers that have one name the innermost, which the single device has, too
+        return {
+            name: m
+            for model in self.binding.models()
+            for m in model.modules()
+            if (name := self.binding.modules.get(id(m)))
+        }
+
+    def priming(self) -> bool:
+        return self.binding.priming
+
+    def given(self, label: str, call: int, t: torch.Tensor) -> Given | None:
+        if self.reference is None:
+            return None
+        try:
+            return self.reference.local(label, call, t, self._layout(t, declared=False))
+        except LayoutError:
+            return None
+
+    def record(
+        self, module: str, label: str, kind: str, t: torch.Tensor, call: int
+    ) -> Given | None:
+        given = self.given(label, call, t)
+        try:
+            self.writer.add(
+                label,
+                kind,
+                t,
+                self._layout(t, declared=False),
+                call,
+                module=module,
+                replaced="" if given is None else given.placed,
+            )
+        except LayoutError as e:
+            self.writer.note(f"{label} was not recorded: {e}")
+        return given
 
     def forward(self, name: str, module: nn.Module, args: Any, output: Any, final: bool) -> None:
-        if not final or not self._is_forward():
+        if not final or self.boundaries is not None or not self._is_forward():
             return
         call = self._calls[f"{name} out"]
         self._calls[f"{name} out"] += 1

@@ -16,6 +16,7 @@ from ..distributed.mesh import Mesh
 from ..session.numeric import processes
 from ..step.several_steps import each
 from ..step.world import World
+from .reference_values import ReferenceValues
 from .trace_file import TraceWriter
 from .tracer import Tracer
 
@@ -36,6 +37,9 @@ def trace(
     out: str | os.PathLike[str],
     perturb: int = 0,
     only: Sequence[str] = (),
+    modules: bool = False,
+    isolate: str | os.PathLike[str] | None = None,
+    seed: int = 0,
 ) -> Path:
     """Runs the step with numbers, as each rank of the mesh, and writes a trace of each rank.
 
@@ -43,12 +47,17 @@ def trace(
     another mesh begins with the same numbers. step: a function that is importable by name. mesh: of
     the processes; sizes of 1 are the single device. out: a folder, for `shardproof compare`.
     perturb: so many perturbed traces are written as well, which a reference needs. only: patterns
-    (*, ?, [...]) of names that are recorded. Returns the folder.
+    (*, ?, [...]) of names that are recorded. modules: what each module takes is recorded as well,
+    with its gradient. isolate: the JSON report of a comparison of such traces; what modules take
+    and return becomes the reference's, so that each is wrong by itself or not. seed: other numbers
+    are drawn. Returns the folder.
 
-    Raises ValueError for a wrong mesh, TypeError for a step that another process cannot import, and
-    TraceError for what the step raises.
+    Raises ValueError for a wrong mesh and for both perturb and isolate, TypeError for a step that
+    another process cannot import, and TraceError for what the step raises.
     """
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
+    if perturb and isolate is not None:
+        raise ValueError("isolate is of a candidate, and perturb is of a reference")
     try:
         pickle.dumps(step)
     except (pickle.PicklingError, AttributeError, TypeError) as e:
@@ -61,7 +70,16 @@ def trace(
             processes(
                 where.world,
                 _traced,
-                (step, where.sizes, os.fspath(out), perturb, tuple(only)),
+                (
+                    step,
+                    where.sizes,
+                    os.fspath(out),
+                    perturb,
+                    tuple(only),
+                    modules,
+                    None if isolate is None else os.fspath(isolate),
+                    seed,
+                ),
                 folder,
             )
         except mp.ProcessRaisedException as e:
@@ -76,9 +94,12 @@ def _traced(
     out: str,
     perturb: int,
     only: Sequence[str],
+    modules: bool,
+    isolate: str | None,
+    seed: int,
 ) -> None:
     for draw in range(perturb + 1):
-        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only)
+        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only, modules, isolate, seed)
 
 
 def trace_rank(
@@ -88,11 +109,19 @@ def trace_rank(
     folder: str | os.PathLike[str],
     draw: int = 0,
     only: Sequence[str] = (),
+    modules: bool = False,
+    isolate: str | os.PathLike[str] | None = None,
+    seed: int = 0,
 ) -> None:
-    """Writes the trace of this rank. The process group must exist."""
+    """Writes the trace of this rank. The process group must exist.
+
+    Raises UnusableReference for a report to isolate by that cannot be used.
+    """
     where = Mesh(mesh)
+    reference = None if isolate is None else ReferenceValues(isolate, where, rank, folder)
     writer = TraceWriter(folder, where, rank, only)
-    side = Tracer(where, rank, writer, draw)
+    writer.isolated = reference is not None
+    side = Tracer(where, rank, writer, draw, modules=modules, reference=reference, seed=seed)
     with side.listening():
         result = each(step(World(where, rank, side)), side.keep)
         side.finish(result)

@@ -38,10 +38,14 @@ from ..trace.results import results as results_of
 
 
 def draw(
-    name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64, high: int | None = None
+    name: str,
+    shape: Sequence[int],
+    dtype: torch.dtype = torch.float64,
+    high: int | None = None,
+    seed: int = 0,
 ) -> torch.Tensor:
-    """The whole tensor of that name, the same wherever it is drawn."""
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    """The whole tensor of that name, the same wherever it is drawn with this seed."""
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode(), seed))
     if not dtype.is_floating_point:
         return torch.randint(
             0,

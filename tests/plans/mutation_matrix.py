@@ -45,7 +45,15 @@ DEEPSEEK = (
     "--experts 8 --active-experts 2 --expert-hidden 12 --expert-groups 4 --active-groups 2 "
     "--query-rank 12 --kv-rank 8 --nope-dim 4 --rope-dim 2 --value-dim 6 --balance-loss 0.01"
 )
-ARCHITECTURES = {"mlp": "", "llama3": LLAMA, "gpt": GPT, "deepseek-v3": DEEPSEEK}
+SPARSE = f"{LLAMA} --head-dim 4 --experts 4 --active-experts 2 --expert-hidden 6"
+ARCHITECTURES = {
+    "mlp": "",
+    "llama3": LLAMA,
+    "gpt": GPT,
+    "deepseek-v3": DEEPSEEK,
+    "mixtral": SPARSE,
+    "gpt-oss": SPARSE,
+}
 
 # What a combination is for. `*` marks those of every run; the others need SHARDPROOF_SLOW_TESTS=1.
 COMBINATIONS = {
@@ -65,6 +73,8 @@ COMBINATIONS = {
     },
     "llama3": {
         "all*": MANY,
+        "ring*": "--layers 1 --dp 2 --cp 2 --cp-ring",
+        "balanced_ring": f"{MANY} --cp 2 --cp-ring --cp-balanced",
         "sequence_parallel*": (
             f"{MANY} --vocab-parallel --sequence-parallel --zero 1 --schedule 1f1b --recompute"
         ),
@@ -88,6 +98,11 @@ COMBINATIONS = {
         ),
         "no_dropout": f"{MANY} --dropout 0 --recompute --pp 4 --layers 4",
     },
+    "mixtral": {
+        "experts_over_both": f"{MANY} --dp 4 --ep 4",
+        "context*": "--dp 2 --tp 2 --ep 2 --cp 2 --cp-balanced",
+    },
+    "gpt-oss": {"experts_over_tp": f"{MANY} --ep 2"},
     "deepseek-v3": {
         "experts_over_tp*": f"{MANY} --ep 2",
         "experts_over_dp*": "--dp 4 --ep 2 --microbatches 2",

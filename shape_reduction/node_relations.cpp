@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include "ops/collectives.h"
 #include "ops/registry.h"
 #include "shape_reduction/dimension_graph.h"
@@ -85,11 +86,14 @@ class NodeRelations : public ops::Relations {
   // operand's dimension (the rows and columns of a causal mask): two variables.
   std::vector<std::vector<std::vector<std::int32_t>>> variables() {
     std::map<Key, Key> representative;
+    // Paths are compressed: a `cat` of the pieces of hundreds of ranks is one chain.
     const auto find = [&](Key k) {
-      for (auto it = representative.find(k); it != representative.end() && it->second != k;
-           it = representative.find(k))
-        k = it->second;
-      return k;
+      Key root = k;
+      for (auto it = representative.find(root); it != representative.end();
+           it = representative.find(root))
+        root = it->second;
+      while (k != root) k = std::exchange(representative.at(k), root);
+      return root;
     };
     for (const auto& [x, y] : same_) {
       const Key a = find(x), b = find(y);

@@ -81,8 +81,8 @@ struct Count {
 //
 // A representative with a weight stands for as many logarithms in a sum, so that the count is that
 // of the full size. Only a sum with integers for factors has its logarithms written out. In a
-// product the other factors may be a sum of as many units as one likes, and sqrt(x) sqrt(x + 0) and
-// max(x, x + 0) are x.
+// product the other factors may be a sum of as many units as one likes, and sqrt(x) sqrt(x + 0),
+// exp(log(x)/2) exp(log(x + 0)/2) and max(x, x + 0) are x.
 Count logarithmsOf(const TermAlgebra& algebra, Term t, const Known<Count>& known,
                    std::int64_t each) {
   const TermKind kind = algebra.kind(t);
@@ -104,6 +104,7 @@ Count logarithmsOf(const TermAlgebra& algebra, Term t, const Known<Count>& known
     return result;
   }
   const bool mayBeAPart = kind == TermKind::kProduct || kind == TermKind::kSqrt ||
+                          kind == TermKind::kExp ||
                           (kind == TermKind::kFunction && ops::isSymmetric(algebra.function(t)));
   if (mayBeAPart)
     forEachPart(algebra, t, [&](Term part) {
@@ -144,35 +145,56 @@ std::int64_t degree(const TermAlgebra& algebra, Term root, Known<Count>& known) 
   return known.at(root.id).own;
 }
 
-// A reciprocal is an atom as long as its sum is one when it is multiplied out. 1/(1/c + 0) is c,
-// which is a sum to multiply out. What is a single monomial at full size is one on the
-// representatives, too, as they are a special case: so looking there is enough.
-bool opens(TermAlgebra& algebra, Term sum) {
-  const Term r =
-      algebra.expand(algebra.power(sum, -2), kMostOpened, TermAlgebra::Reciprocals::kAtoms);
-  if (algebra.kind(r) == TermKind::kSum) return true;
-  if (algebra.kind(r) != TermKind::kProduct) return false;
-  for (const auto& part : algebra.parts(r)) {
-    const TermKind kind = algebra.kind(part.term);
-    if (part.factor.sign() > 0 && kind != TermKind::kVariable && kind != TermKind::kExp &&
-        kind != TermKind::kIndicator)
-      return true;
-  }
-  return false;
+// Whether the reciprocal of a term may be something to multiply out, and no atom: also that of a
+// function, as 1/max(1/c, 1/c + 0) and 1/log(exp(1/c) + 0) are c.
+bool mayOpen(TermKind kind) {
+  return kind == TermKind::kSum || kind == TermKind::kSqrt || kind == TermKind::kFunction;
 }
 
-// Sums that may be divided by: also those whose logarithm stands in an exponential.
+bool hasLogarithm(const TermAlgebra& algebra, Term root) {
+  Known<bool> known;
+  evaluate(algebra, root, known, [&](Term t) {
+    bool result =
+        algebra.kind(t) == TermKind::kFunction && algebra.function(t) == ops::Function::kLog;
+    forEachPart(algebra, t, [&](Term part) { result = result || known.at(part.id); });
+    return result;
+  });
+  return known.at(root.id);
+}
+
+// An atom that is one in every product, too. exp(log(s)/2) is none: its square is a sum.
+bool staysAtom(const TermAlgebra& algebra, Term t) {
+  const TermKind kind = algebra.kind(t);
+  return kind == TermKind::kVariable || kind == TermKind::kIndicator ||
+         (kind == TermKind::kExp && !hasLogarithm(algebra, t));
+}
+
+// A reciprocal is an atom as long as its base is one when it is multiplied out. 1/(1/c + 0) is c,
+// which is a sum to multiply out. What is a single monomial at full size is one on the
+// representatives, too, as they are a special case: so looking there is enough. A number there may
+// be a product of sums that is one on few positions only.
+bool opens(TermAlgebra& algebra, Term base) {
+  const Term r =
+      algebra.expand(algebra.power(base, -2), kMostOpened, TermAlgebra::Reciprocals::kAtoms);
+  if (algebra.kind(r) != TermKind::kProduct) return !staysAtom(algebra, r);
+  const auto parts = algebra.parts(r);
+  return std::any_of(parts.begin(), parts.end(), [&](const TermAlgebra::Part& part) {
+    return part.factor.sign() > 0 && !staysAtom(algebra, part.term);
+  });
+}
+
+// Terms that may be divided by: also those whose logarithm stands in an exponential.
 bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
   Known<bool> seen, inExponentials;
-  std::vector<Term> reciprocals;
+  std::set<std::uint32_t> reciprocals;
   const auto ofLogarithm = [&](Term t) {
     if (algebra.kind(t) != TermKind::kFunction || algebra.function(t) != ops::Function::kLog)
       return true;
     const Term argument = algebra.arguments(t)[0];
-    if (algebra.kind(argument) == TermKind::kSum) reciprocals.push_back(argument);
+    if (mayOpen(algebra.kind(argument))) reciprocals.insert(argument.id);
     if (algebra.kind(argument) == TermKind::kProduct)
       for (const auto& part : algebra.parts(argument))
-        if (algebra.kind(part.term) == TermKind::kSum) reciprocals.push_back(part.term);
+        if (mayOpen(algebra.kind(part.term))) reciprocals.insert(part.term.id);
     return true;
   };
   for (const Term root : roots) {
@@ -180,13 +202,13 @@ bool anyOpens(TermAlgebra& algebra, const std::vector<Term>& roots) {
       if (algebra.kind(t) == TermKind::kExp) evaluate(algebra, t, inExponentials, ofLogarithm);
       if (algebra.kind(t) == TermKind::kProduct)
         for (const auto& part : algebra.parts(t))
-          if (part.factor.sign() < 0 && algebra.kind(part.term) == TermKind::kSum)
-            reciprocals.push_back(part.term);
+          if (part.factor.sign() < 0 && mayOpen(algebra.kind(part.term)))
+            reciprocals.insert(part.term.id);
       return true;
     });
   }
   return std::any_of(reciprocals.begin(), reciprocals.end(),
-                     [&](Term sum) { return opens(algebra, sum); });
+                     [&](std::uint32_t base) { return opens(algebra, Term{base}); });
 }
 
 // An upper bound on how many summands a monomial of the expansion is made of: one for the factors

@@ -100,7 +100,7 @@ COMBINATIONS = {
     },
     "mixtral": {
         "experts_over_both": f"{MANY} --dp 4 --ep 4",
-        "context*": "--dp 2 --tp 2 --ep 2 --cp 2 --cp-balanced",
+        "context": "--dp 2 --tp 2 --ep 2 --cp 2 --cp-balanced",
     },
     "gpt-oss": {"experts_over_tp": f"{MANY} --ep 2"},
     "deepseek-v3": {

@@ -15,15 +15,21 @@ constexpr int kDraws = 1000;
 
 // Experts, their groups and the ranks that hold them.
 void drawExperts(generate::Options& o, Random& random) {
-  o.size = random.pick({"16B", "236B", "671B"});
   o.hidden = random.pick({4, 8});
   o.denseLayers = random.between(0, o.layers);
   o.experts = random.pick({2, 4});
-  o.expertGroups = random.pick({1, 1, 2});
-  o.activeGroups = random.between(1, o.expertGroups);
   o.activeExperts = random.between(1, 2);
   o.sharedExperts = random.between(0, 1);
   o.expertHidden = random.pick({2, 4});
+  if (!o.isDeepSeek()) {
+    o.headDim = random.pick({2, 4});
+    o.kvHeads = random.pick<std::int64_t>({1, o.heads});
+    o.ep = o.tp * random.pick<std::int64_t>({1, 1, 2});
+    return;
+  }
+  o.size = random.pick({"16B", "236B", "671B"});
+  o.expertGroups = random.pick({1, 1, 2});
+  o.activeGroups = random.between(1, o.expertGroups);
   o.queryRank = random.pick({0, 4});
   o.kvRank = o.noPositionDim = o.valueDim = 2;
   o.rotaryDim = 2;
@@ -35,7 +41,8 @@ void drawExperts(generate::Options& o, Random& random) {
 
 generate::Options randomArchitecture(Random& random) {
   generate::Options o;
-  o.architecture = random.pick({"mlp", "mlp", "gpt", "llama3", "deepseek-v3"});
+  o.architecture = random.pick(
+      {"mlp", "mlp", "gpt", "llama3", "llama3", "deepseek-v3", "mixtral", "qwen3-moe", "gpt-oss"});
   const bool transformer = o.architecture != "mlp";
   o.layers = random.between(1, 2);
   o.dp = random.pick({1, 2, 2, 4});
@@ -58,7 +65,12 @@ generate::Options randomArchitecture(Random& random) {
     o.vocabularyParallel = o.tp > 1 && random.chance(40);
     o.dropout = o.architecture == "gpt" ? random.pick({"0", "0.1"}) : "0";
     o.recompute = random.chance(20);
-    if (o.architecture == "deepseek-v3") drawExperts(o, random);
+    if (o.architecture != "gpt" && o.architecture != "llama3") drawExperts(o, random);
+    if (o.architecture != "gpt" && random.chance(20)) {
+      o.cp = 2;
+      o.cpBalanced = random.chance(50);
+      o.cpRing = !o.sinks() && random.chance(50);
+    }
   }
   if (o.dp > 1 && random.chance(40)) o.zero = static_cast<int>(random.pick({1, 2, 3}));
   o.optimizer = random.pick({"sgd", "adamw"});

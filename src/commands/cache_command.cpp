@@ -6,13 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cache/cache_file.h"
 #include "certificate/reprove.h"
 #include "commands/interrupt.h"
+#include "commands/jobs.h"
 #include "commands/memory_limits.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
@@ -82,9 +82,7 @@ int runPrune(const CacheArguments& arguments) {
 int runReprove(CacheArguments arguments) {
   catchInterrupts();
   arguments.reprove.pool.cancel = whenSet(&interrupted());
-  arguments.reprove.pool.jobs =
-      arguments.jobs > 0 ? arguments.jobs
-                         : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  arguments.reprove.pool.jobs = jobsOrCores(arguments.jobs);
   return onFile(arguments.file, sqlite::Access::kRead, [&](CacheFile& file) {
     const ReproveResult r = reprove(file, arguments.reprove);
     std::string text;

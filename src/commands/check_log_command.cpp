@@ -8,7 +8,6 @@
 #include <sstream>
 #include <string>
 #include <system_error>
-#include <thread>
 
 #include "certificate/check_log.h"
 #include "certificate/log_check_text.h"
@@ -16,6 +15,7 @@
 #include "chain/conditions.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
+#include "commands/jobs.h"
 #include "commands/memory_limits.h"
 #include "commands/progress.h"
 #include "commands/streams.h"
@@ -100,9 +100,7 @@ int runCheckLog(CheckLogArguments arguments) {
   Progress progress(!arguments.quiet);
   CheckLogOptions& options = arguments.options;
   options.pool.cancel = whenSet(&interrupted());
-  options.pool.jobs = arguments.jobs > 0
-                          ? arguments.jobs
-                          : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  options.pool.jobs = jobsOrCores(arguments.jobs);
   options.sample = arguments.noReprove ? std::optional(std::size_t{0}) : arguments.sample;
   if (!arguments.checker.empty())
     options.checker = arguments.checker == "z3" ? Checker::kZ3 : Checker::kAuto;

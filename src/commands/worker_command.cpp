@@ -6,11 +6,11 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "cache/cache_file.h"
 #include "commands/files.h"
 #include "commands/interrupt.h"
+#include "commands/jobs.h"
 #include "commands/memory_limits.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
@@ -45,9 +45,7 @@ int runWorker(WorkerArguments arguments) {
   PoolOptions& pool = arguments.pool;
   pool.cancel = whenSet(&interrupted());
   pool.processorTime = true;
-  pool.jobs = arguments.jobs > 0
-                  ? arguments.jobs
-                  : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  pool.jobs = jobsOrCores(arguments.jobs);
   CacheFileStore store(arguments.cache);
   const ProveOpenResult result = proveOpenStages(open, store, pool);
   for (const std::string& problem : store.problems()) writeDiagnostic(problem);

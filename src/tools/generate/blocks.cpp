@@ -1,21 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generate/blocks.h"
 
-#include <charconv>
-#include <cmath>
 #include <utility>
 
 namespace shardproof::generate {
-namespace {
-
-// The shortest decimal that is this double.
-std::string decimal(double value) {
-  char digits[32];
-  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
-}
-
-}  // namespace
-
 // The first (layers mod chunks) chunks have one more.
 int Blocks::chunkOf(std::int64_t layer) const {
   const std::int64_t each = o_.layers / o_.chunks(), more = o_.layers % o_.chunks();
@@ -139,7 +127,7 @@ ValueId Blocks::attend(ValueId q, ValueId k, ValueId v, const std::vector<ValueI
       b_.apply("matmul", {q, k}, {},
                {name + ".products", {heads[0], heads[1], heads[2], heads[2]}, b_.layout(q)});
   scores = like("mul", {scores}, name + ".scores",
-                {attributeNumber("scalar", decimal(1 / std::sqrt(static_cast<double>(heads[3]))))});
+                {attributeNumber("scalar", attentionScale(heads[3]))});
   for (std::size_t i = 0; i < masks.size(); ++i)
     scores = like("apply_mask", {scores, masks[i]},
                   name + ".masked" + (i == 0 ? "" : "." + std::to_string(i)));

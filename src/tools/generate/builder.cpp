@@ -2,6 +2,8 @@
 #include "generate/builder.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <utility>
 
 namespace shardproof::generate {
@@ -32,6 +34,12 @@ Attribute attributeIntegers(std::string key, const std::vector<std::int64_t>& va
   std::string json = "[";
   for (const std::int64_t v : values) json += (json.size() > 1 ? ", " : "") + std::to_string(v);
   return {.key = std::move(key), .json = json + "]"};
+}
+
+std::string attentionScale(std::int64_t width) {
+  char digits[32];
+  const double scale = 1 / std::sqrt(static_cast<double>(width));
+  return {digits, std::to_chars(digits, digits + sizeof digits, scale).ptr};
 }
 
 std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape& shape) {

@@ -50,6 +50,8 @@ Attribute attributePerTp(std::string key, std::int64_t first, std::int64_t perTp
                          std::int64_t perEp = 0);
 Attribute attributePerCp(std::string key, std::int64_t first, std::int64_t perCp);
 Attribute attributeShape(std::string key);
+// 1 / sqrt(width of a head), as the shortest decimal that is this double.
+std::string attentionScale(std::int64_t width);
 // What a node of a rank, and of the model, has in place of attributes that follow the shape of its
 // result or the rank.
 std::vector<Attribute> withShape(std::vector<Attribute> attributes, const Shape& shape);

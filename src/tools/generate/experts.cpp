@@ -25,7 +25,7 @@ ValueId ExpertBlocks::choice(ValueId tokens, ValueId weight, ValueId scores,
                              const std::string& name) {
   const Result indices{
       name + ".indices", {b_.shape(tokens)[0], o_.activeExperts}, kTokens, "int64"};
-  if (!o_.groupedChoice())
+  if (!o_.isDeepSeek())
     return b_.applyFixed("topk", {scores}, {attribute("topk", o_.activeExperts)}, indices, 1);
   std::vector<ValueId> operands{tokens, weight};
   // An input: it is changed between steps by the experts' load.
@@ -86,6 +86,12 @@ ValueId ExpertBlocks::mixture(ValueId x, const std::string& name) {
   return y;
 }
 
+Layout ExpertBlocks::ofHeldExperts(ValueId x) const {
+  Layout layout = b_.layout(x);
+  layout.gathered = layout.sumTp = layout.sumEp = true;
+  return layout;
+}
+
 // Cut over the ranks of `ep` by number, and where these do not use up tp, along the hidden width.
 ValueId ExpertBlocks::experts(ValueId x, ValueId indices, ValueId weights,
                               const std::string& name) {
@@ -106,13 +112,11 @@ ValueId ExpertBlocks::gatedExperts(ValueId x, ValueId indices, ValueId weights,
                                       weight(".w1", o_.expertHidden, o_.dim, 1),
                                       weight(".w3", o_.expertHidden, o_.dim, 1),
                                       weight(".w2", o_.dim, o_.expertHidden, 2)};
-  Layout partial = b_.layout(x);
-  partial.gathered = partial.sumTp = partial.sumEp = true;
   return b_.apply("moe_experts", operands,
                   {attribute("n_routed_experts", o_.experts),
                    attributePerTp("local_expert_start", 0, perTp(), perEp()),
                    attributePerTp("local_expert_end", held(), perTp(), perEp())},
-                  {name, b_.shape(x), partial});
+                  {name, b_.shape(x), ofHeldExperts(x)});
 }
 
 // GPT-OSS: with g = min(w1 x + b1, 7) and u = w3 x + b3 held within 7, an expert is
@@ -169,10 +173,8 @@ ValueId ExpertBlocks::clampedExperts(ValueId x, ValueId indices, ValueId weights
   const ValueId each =
       b_.apply("einsum", {chosen, weights}, {attributeText("equation", "nke,nk->ne")},
                {name + ".weights", {n, o_.experts}, cut(1)});
-  Layout partial = b_.layout(x);
-  partial.gathered = partial.sumTp = partial.sumEp = true;
   return b_.apply("einsum", {each, results}, {attributeText("equation", "ne,ned->nd")},
-                  {name, b_.shape(x), partial});
+                  {name, b_.shape(x), ofHeldExperts(x)});
 }
 
 // Mean over sequences of sum_i f_i P_i: f_i is the share of tokens that chose expert i, in parts

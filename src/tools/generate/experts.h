@@ -36,6 +36,8 @@ class ExpertBlocks : protected Blocks {
   ValueId experts(ValueId x, ValueId indices, ValueId weights, const std::string& name);
   ValueId gatedExperts(ValueId x, ValueId indices, ValueId weights, const std::string& name);
   ValueId clampedExperts(ValueId x, ValueId indices, ValueId weights, const std::string& name);
+  // Of what the experts that a rank holds make of x: a part of each token's result.
+  Layout ofHeldExperts(ValueId x) const;
   void balance(const Routing& routing, const std::string& own);
 
   // Experts that one coordinate of tp and of ep is further on.

@@ -73,7 +73,6 @@ struct Options {
   bool sinks() const { return architecture == "gpt-oss"; }
   bool routerBias() const { return architecture == "gpt-oss"; }
   bool clampedExperts() const { return architecture == "gpt-oss"; }
-  bool groupedChoice() const { return isDeepSeek(); }
   // The weights of the chosen experts are divided by their sum.
   bool dividedWeights() const { return sigmoidScores || !isDeepSeek(); }
   // Losses besides the cross entropy.

@@ -8,20 +8,12 @@
 // 2 cp - 1 - r of 2 cp: of the keys of an earlier rank all queries attend to the first half, and
 // to those of a later rank only the second half of the queries, to all of them.
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <optional>
 
 #include "generate/builder.h"
 
 namespace shardproof::generate {
 namespace {
-
-std::string scaleOf(std::int64_t width) {
-  char digits[32];
-  const double scale = 1 / std::sqrt(static_cast<double>(width));
-  return {digits, std::to_chars(digits, digits + sizeof digits, scale).ptr};
-}
 
 constexpr int kSequence = 2;  // the dimension of [batch, heads, sequence, width]
 
@@ -281,7 +273,7 @@ ValueId Builder::ringAttention(ValueId q, ValueId k, ValueId v, ValueId mask,
   const Shape logical = shape(q);
   Shape result = logical;
   result.back() = shape(v).back();
-  const std::string scale = scaleOf(logical.back()), lse = name + ".lse";
+  const std::string scale = attentionScale(logical.back()), lse = name + ".lse";
   out_.tensors.add({.name = name, .shape = result});
   out_.tensors.add({.name = lse, .shape = {logical[0], logical[1], logical[2]}});
   const std::vector<Attribute> attributes{attributeNumber("scale", scale)};
@@ -378,7 +370,7 @@ void Builder::backwardRingAttention(const Record& record) {
                                                        .lse = rows(lse),
                                                        .delta = rows(delta),
                                                        .mask = what.diagonal ? masks : "",
-                                                       .scale = scaleOf(q.shape.back())},
+                                                       .scale = attentionScale(q.shape.back())},
                                                       name + what.suffix());
       const auto first = what.firstKeys ? std::optional(false) : std::nullopt;
       ring.added(ofKeys, own.keys, first, name + ".of_k");

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/explain_command.h"
 
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "commands/graphviz.h"
 #include "commands/streams.h"
 #include "commands/usage.h"
+#include "commands/validators.h"
 #include "commands/written_report.h"
+#include "compare/rounding.h"
 #include "report/causes.h"
 #include "report/exit_codes.h"
 #include "report/explain.h"
@@ -21,6 +26,9 @@ namespace {
 struct ExplainArguments {
   std::string report, format = "text";
   std::size_t cause = 0;  // 0: all
+  std::string tensor;
+  std::optional<double> difference;
+  compare::Options options;
 };
 
 struct Explained {
@@ -55,7 +63,23 @@ std::string noCauses(const Explained& report) {
               : "; `verify --diagnose 60` looks for causes longer.\n");
 }
 
+// Of a trace or a comparison: how much of a difference is rounding.
+int explainRounding(const ExplainArguments& arguments, const compare::RoundingOfStep& rounding) {
+  std::ostringstream text;
+  compare::writeRounding(text, rounding, arguments.tensor, arguments.difference);
+  writeStandardOutput(text.str());
+  return 0;
+}
+
 int runExplain(const ExplainArguments& arguments) {
+  if (std::error_code error; std::filesystem::is_directory(arguments.report, error))
+    return explainRounding(arguments, compare::roundingOf(arguments.report, arguments.options));
+  if (const auto comparison = writtenComparison(arguments.report))
+    return explainRounding(arguments, compare::roundingOf(*comparison, arguments.report));
+  if (!arguments.tensor.empty() || arguments.difference)
+    throw WrongUsage("--tensor and --difference are of numbers: " + arguments.report +
+                     " is a report of verify; expected one of compare --json, or a trace with "
+                     "perturbed ones");
   const Explained report = readReport(arguments.report);
   const std::vector<Cause>& causes = report.causes;
   if (arguments.cause > causes.size())
@@ -87,10 +111,25 @@ int runExplain(const ExplainArguments& arguments) {
 void addExplainCommand(CLI::App& app, std::function<int()>& run) {
   const auto arguments = std::make_shared<ExplainArguments>();
   CLI::App* command = app.add_subcommand(
-      "explain", "Say of a report's causes what each tensor of the failing stage was found to be");
-  command->add_option("report", arguments->report, "What verify --json wrote")
+      "explain",
+      "Show what each tensor of a failing stage was found to be; or how much of a difference in "
+      "numbers is rounding");
+  command
+      ->add_option("report", arguments->report,
+                   "What verify --json or compare --json wrote, or a directory that "
+                   "python -m shardproof.torch.trace --perturb wrote")
       ->required()
       ->type_name("REPORT");
+  command
+      ->add_option("--difference", arguments->difference,
+                   "Of numbers: whether so large a difference of the loss is rounding; relative, "
+                   "|a - b| / |a|")
+      ->check(CLI::Range(0.0, 1e300) & isNumber())
+      ->type_name("X");
+  command
+      ->add_option("--tensor", arguments->tensor,
+                   "Of numbers: this tensor in place of the loss, as model.layers.0.weight.grad")
+      ->type_name("NAME");
   command
       ->add_option("--cause", arguments->cause, "One cause, from 1; 0: all (dot, svg: the first)")
       ->capture_default_str()

@@ -2,6 +2,7 @@
 #include "commands/written_report.h"
 
 #include <fstream>
+#include <utility>
 
 #include "shardproof/error.h"
 
@@ -22,6 +23,14 @@ nlohmann::ordered_json writtenReport(const std::string& file) {
   } catch (const nlohmann::ordered_json::exception& error) {
     throw InputError(file, "", std::string("found no report of verify --json: ") + error.what());
   }
+}
+
+std::optional<nlohmann::ordered_json> writtenComparison(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  auto json = nlohmann::ordered_json::parse(in, nullptr, false);
+  const bool isOne =
+      json.is_object() && json.value("format", nlohmann::ordered_json()) == "shardproof-comparison";
+  return isOne ? std::optional(std::move(json)) : std::nullopt;
 }
 
 }  // namespace shardproof

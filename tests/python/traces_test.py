@@ -19,10 +19,14 @@ from forked_ranks import compare, in_precision, on_ranks
 from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.numbers import layout
 from shardproof.torch.numbers.perturbation import PerturbedOperators, moved, moved_cast
+from shardproof.torch.numbers.reference_values import ReferenceValues, UnusableReference
+from shardproof.torch.numbers.sketch import sketch
 from shardproof.torch.numbers.trace_file import TraceWriter
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
 from shardproof.torch.session.numeric import draw
 from shardproof.torch.step.flat_parameters import Stretch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 # step on two ranks, in bf16 autocast, what is wrong: the first tensor and its kind
@@ -198,6 +202,7 @@ class Scripts(unittest.TestCase):
             names = {t["name"]: t for t in report["tensors"]}
             self.assertEqual(names["model.in"]["layout"], "cut over dp in dimension 0")
             self.assertEqual(names["loss"]["layout"], "mean over dp")
+            self.check_explained(folder)
             # A copy on each rank that was not reduced: no "mean over dp", which would fit.
             code, text, report = compare(f"{folder}/reference", f"{folder}/wrong")
             self.assertEqual(code, 10, text)
@@ -217,6 +222,29 @@ class Scripts(unittest.TestCase):
             named = [m["module"] for m in report["modules"]["wrong"]]
             self.assertEqual(named, ["0", "2"], text)
             self.assertEqual(report["modules"]["not_judged"], [], text)
+
+    def check_explained(self, folder):
+        """What `shardproof explain` writes of a reference and of a comparison."""
+
+        def explained(*arguments):
+            done = subprocess.run(
+                [os.environ["SHARDPROOF"], "explain", *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            return done.returncode, done.stdout + done.stderr
+
+        code, text = explained(f"{folder}/reference", "--difference", "3e-3")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, r"loss \(result, F32\): rounding moves it by up to .*e-0[678]")
+        self.assertIn("times that: not rounding", text)
+        code, text = explained(f"{folder}/candidate.json", "--tensor", "0.weight.grad")
+        self.assertEqual(code, 0, text)
+        self.assertIn("is within that: rounding explains it", text)
+        code, text = explained(f"{folder}/reference", "--tensor", "there is none")
+        self.assertEqual(code, 2, text)
+        self.assertIn("is no tensor of the trace, expected one of ", text)
 
     def test_options_that_are_wrong(self):
         for options, message in (
@@ -282,6 +310,133 @@ class Loops(unittest.TestCase):
                     pass
 
         self.assertTrue(on_ranks(1, work))
+
+
+def wide(world, wrong=False):
+    """Large parameters, cut by FSDP2, and one that each rank has."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(96, 96), torch.nn.Linear(96, 64))
+    if world.sizes["dp"] > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (world.sizes["dp"],)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss = model(world.input("x", (64, 96), shard={"dp": 0})).square().mean()
+    (loss * (1.01 if wrong else 1)).backward()
+    optimizer.step()
+    return loss
+
+
+class Sketches(unittest.TestCase):
+    def test_they_are_compared_with_elements_and_with_sketches(self):
+        with tempfile.TemporaryDirectory() as folder:
+
+            def work(rank, out, draws, world, wrong, sketches):
+                for draw in range(draws):
+                    trace_rank(
+                        functools.partial(wide, wrong=wrong),
+                        {"dp": world},
+                        rank,
+                        draw_folder(f"{folder}/{out}", draw),
+                        draw,
+                        sketches=sketches,
+                    )
+
+            for out, draws, world, wrong, sketches in (
+                ("elements", 3, 1, False, False),
+                ("sketches", 3, 1, False, True),
+                ("right", 1, 2, False, True),
+                ("wrong", 1, 2, True, True),
+            ):
+                done = functools.partial(
+                    work, out=out, draws=draws, world=world, wrong=wrong, sketches=sketches
+                )
+                self.assertTrue(on_ranks(world, done))
+            for reference in ("elements", "sketches"):
+                with self.subTest(reference):
+                    code, text, report = compare(f"{folder}/{reference}", f"{folder}/right")
+                    self.assertEqual(code, 0, text)
+                    self.assertIn("were compared by sketches of 1024 sums", text)
+                    code, text, report = compare(f"{folder}/{reference}", f"{folder}/wrong")
+                    self.assertEqual(code, 10, text)
+                    ratios = {t["name"]: t.get("ratio") for t in report["tensors"]}
+                    self.assertAlmostEqual(ratios["0.weight.grad"], 1.01, places=4)
+            sizes = [
+                sum(p.stat().st_size for p in Path(folder, out).glob("*.safetensors"))
+                for out in ("elements", "sketches")
+            ]
+            self.assertLess(sizes[1], sizes[0] / 2)
+            with self.assertRaisesRegex(UnusableReference, "has sketches"):
+                compare(f"{folder}/sketches", f"{folder}/right")
+                ReferenceValues(f"{folder}/right.json", Mesh({"dp": 2}), 0, f"{folder}/isolated")
+
+    def test_of_boxes_and_stretches(self):
+        t = torch.randn(6, 10, 7, dtype=torch.float64)
+        whole = sketch(t, layout.of_shard(t, None, Mesh({"dp": 1}), 0))
+        boxes = [
+            sketch(t[a:b, c:d], layout.box(t.shape, (a, c, 0), (b - a, d - c, 7)))
+            for a, b in ((0, 2), (2, 6))
+            for c, d in ((0, 5), (5, 10))
+        ]
+        torch.testing.assert_close(sum(boxes), whole)
+        stretches = [
+            sketch(
+                t.reshape(-1)[begin:end],
+                layout.of_stretch(Stretch("w", tuple(t.shape), 0, begin, end - begin)),
+            )
+            for begin, end in ((0, 33), (33, 420))
+        ]
+        torch.testing.assert_close(sum(stretches), whole)
+        self.assertAlmostEqual(whole.norm().item() / t.norm().item(), 1, delta=0.1)
+
+
+def low_precision(rank, world, out, draw=0, wrong=False):
+    """Parameters in bf16, whose main copies the optimizer steps. The two norms begin alike."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 16),
+        torch.nn.LayerNorm(16),
+        torch.nn.Linear(16, 16),
+        torch.nn.LayerNorm(16),
+    ).bfloat16()
+    main = [p.detach().float().requires_grad_() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(main, lr=1e-2)
+    x, y = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with sp.tracing(model, out=out, mesh={"dp": world}, draw=draw):
+        made = model(x.chunk(world)[rank]).float()
+        loss = (made - y.chunk(world)[rank]).square().mean()
+        loss.backward()
+        for i, (p, copy) in enumerate(zip(model.parameters(), main)):
+            copy.grad = p.grad.float()
+            if world > 1 and not (wrong and i == 2):
+                torch.distributed.all_reduce(copy.grad)
+                copy.grad /= world
+        optimizer.step()
+        with torch.no_grad():
+            for p, copy in zip(model.parameters(), main):
+                p.copy_(copy)
+
+
+class MainCopies(unittest.TestCase):
+    def test_of_a_loop_in_low_precision(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for draw in range(4):
+                work = functools.partial(
+                    low_precision, world=1, out=f"{folder}/reference", draw=draw
+                )
+                self.assertTrue(on_ranks(1, work))
+            for out, wrong in (("right", False), ("wrong", True)):
+                work = functools.partial(low_precision, world=2, out=f"{folder}/{out}", wrong=wrong)
+                self.assertTrue(on_ranks(2, work))
+            _, text, report = compare(f"{folder}/reference", f"{folder}/right")
+            found = {t["name"]: t for t in report["tensors"]}
+            for name in ("0.weight.main", "0.weight.main.grad", "3.bias.main.new"):
+                self.assertEqual(found[name]["status"], "agrees", text)
+                self.assertEqual(found[name]["dtype"], "F32")
+            self.assertEqual(found["0.weight.main.exp_avg.new"]["kind"], "main copy")
+            code, text, report = compare(f"{folder}/reference", f"{folder}/wrong")
+            self.assertEqual(code, 10, text)
+            found = {t["name"]: t["status"] for t in report["tensors"]}
+            self.assertEqual(found["1.weight.main.grad"], "differs")
+            self.assertNotEqual(found["3.weight.main.grad"], "differs")
 
 
 class Perturbation(unittest.TestCase):

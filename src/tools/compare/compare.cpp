@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "compare/measure.h"
+#include "compare/sketch.h"
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
@@ -23,10 +24,13 @@ constexpr double kRoundings = 4;
 // Of fewer elements a few draws tell little: the median of the tensors of its kind counts as well.
 constexpr std::size_t kFewElements = 64;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
-constexpr std::size_t kKindCount = 13;
-constexpr char kNew[] = ".new";  // ends names of what a step leaves
-constexpr char kUnmeasured[] =
-    "has integers from 2^53 on, or numbers whose squares doubles do not hold";
+constexpr char kNew[] = ".new";                       // ends names of what a step leaves
+
+std::string unmeasuredText(const Merged& merged) {
+  return merged.obstacle.empty()
+             ? "has integers from 2^53 on, or numbers whose squares doubles do not hold"
+             : merged.obstacle;
+}
 
 // One tensor of the reference, in one call or in all of them.
 struct Item {
@@ -154,7 +158,7 @@ class Comparer {
         item.report.call = item.call;
         item.report.module = tensor.module;
         item.report.kind = tensor.kind;
-        item.report.dtype = pieces.front()->stored->dtype;
+        item.report.dtype = pieces.front()->dtype;
         item.report.shape = pieces.front()->shape;
         item.report.order = pieces.front()->order;
         for (const Piece* piece : pieces)
@@ -211,7 +215,8 @@ class Comparer {
                              shapeText(layout.shape));
       if (found.reference.unmeasured() || found.other.unmeasured()) {
         item.report.status = Status::kNotCompared;
-        item.report.message = kUnmeasured;
+        item.report.message =
+            unmeasuredText(found.reference.unmeasured() ? found.reference : found.other);
         return;
       }
       if (found.other.missing != 0) {  // it would make the tolerance large
@@ -439,7 +444,7 @@ class Comparer {
     }
     if (merged.unmeasured()) {
       report.status = Status::kNotCompared;
-      report.message = kUnmeasured;
+      report.message = unmeasuredText(merged);
       return;
     }
     const bool isFinding = merged.missing != 0 || !report.replicas.empty() ||
@@ -491,7 +496,7 @@ class Comparer {
       if (report.status == Status::kMissing) {
         report.decides = !partial && !isActivation(report.kind) &&
                          report.kind != Kind::kUnclipped && report.kind != Kind::kInitial &&
-                         report.kind != Kind::kOptimizer;
+                         report.kind != Kind::kOptimizer && !isOfMainCopy(report.kind);
         if (!partial && !report.decides && isNeeded(item)) unrecorded.push_back(report.name);
       } else if (report.decides && report.status == Status::kAgrees) {
         if (const std::optional<std::int64_t> rank = rankWithout(item)) {
@@ -532,6 +537,7 @@ class Comparer {
         for (const auto& [key, stored] : file->tensors())
           result_.bytes += stored.count * bytesOfElement(stored.dtype);
     }
+    addSketches();
     std::set<std::int64_t> ranks;
     for (const auto& [name, tensor] : candidate_.tensors)
       for (const Piece& piece : tensor.pieces) ranks.insert(piece.rank);
@@ -557,6 +563,23 @@ class Comparer {
                                                : Agreement::kUndecided;
     if (differs) result_.reason.clear();
     grow();
+  }
+
+  // A note of how many tensors were compared by sketches.
+  void addSketches() {
+    const auto isSketch = [](const Tensor* tensor) {
+      return tensor != nullptr && std::any_of(tensor->pieces.begin(), tensor->pieces.end(),
+                                              [](const Piece& piece) { return piece.isSketch; });
+    };
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      count += result_.tensors[i].isCompared() &&
+               (isSketch(items_[i].reference) || isSketch(items_[i].candidate));
+    if (count > 0)
+      result_.notes.push_back(std::to_string(count) +
+                              (count == 1 ? " tensor was" : " tensors were") +
+                              " compared by sketches of " + std::to_string(kBuckets) +
+                              " sums, whose errors are estimates");
   }
 
   // Whether nothing shows, without this tensor, that the candidate begins as the reference does, or
@@ -632,14 +655,14 @@ class Comparer {
     for (const auto& [name, tensor] : candidate_.tensors) {
       if (reference_.tensors.contains(name)) continue;
       if (isActivation(tensor.kind) || tensor.kind == Kind::kUnclipped ||
-          tensor.kind == Kind::kInitial || tensor.kind == Kind::kOptimizer ||
-          (tensor.kind == Kind::kBuffer && !tensor.changed))
+          isOfMainCopy(tensor.kind) || tensor.kind == Kind::kInitial ||
+          tensor.kind == Kind::kOptimizer || (tensor.kind == Kind::kBuffer && !tensor.changed))
         continue;
       TensorReport report;
       report.name = report.base = name;
       report.kind = tensor.kind;
       report.shape = tensor.pieces.front().shape;
-      report.dtype = tensor.pieces.front().stored->dtype;
+      report.dtype = tensor.pieces.front().dtype;
       report.order = std::numeric_limits<std::int64_t>::max();
       report.status = Status::kMissing;
       report.message = "is not in the reference";

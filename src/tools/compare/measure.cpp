@@ -6,62 +6,15 @@
 #include <limits>
 #include <map>
 
+#include "compare/runs.h"
+#include "compare/sketch.h"
+
 namespace shardproof::compare {
 namespace {
 
 constexpr double kLargestSquared = 1e150;  // sums of squares of such numbers do not overflow
 
 constexpr std::size_t kWindow = std::size_t{1} << 16;  // elements that are put together at a time
-
-// The stretches of a box that are contiguous in the whole tensor, in order.
-class Runs {
- public:
-  Runs(const std::vector<std::int64_t>& shape, const Part& part) : part_(part) {
-    strides_.assign(shape.size(), 1);
-    for (std::size_t d = shape.size(); d-- > 1;)
-      strides_[d - 1] = strides_[d] * static_cast<std::size_t>(shape[d]);
-    std::size_t d = shape.size();
-    while (d > 0) {
-      --d;
-      length_ *= static_cast<std::size_t>(part.size[d]);
-      if (part.size[d] != shape[d]) break;
-    }
-    outer_ = d;
-    for (std::size_t e = 0; e < outer_; ++e) count_ *= static_cast<std::size_t>(part.size[e]);
-    for (std::size_t e = 0; e < shape.size(); ++e)
-      low_ += strides_[e] * static_cast<std::size_t>(part.low[e]);
-    if (length_ == 0) count_ = 0;
-  }
-
-  std::size_t count() const { return count_; }
-  std::size_t length() const { return length_; }
-  // Where the run begins in the whole tensor; it increases with `run`.
-  std::size_t begin(std::size_t run) const {
-    std::size_t at = low_;
-    for (std::size_t d = outer_; d-- > 0;) {
-      const auto n = static_cast<std::size_t>(part_.size[d]);
-      at += run % n * strides_[d];
-      run /= n;
-    }
-    return at;
-  }
-  std::size_t local(std::size_t run) const { return part_.at + run * length_; }
-  // The first run that ends behind `position`.
-  std::size_t firstBehind(std::size_t position) const {
-    std::size_t low = 0, high = count_;
-    while (low < high) {
-      const std::size_t middle = low + (high - low) / 2;
-      if (begin(middle) + length_ > position) high = middle;
-      else low = middle + 1;
-    }
-    return low;
-  }
-
- private:
-  const Part& part_;
-  std::vector<std::size_t> strides_;
-  std::size_t outer_ = 0, count_ = 1, length_ = 1, low_ = 0;
-};
 
 // Whether a sum of squares of doubles may have overflowed or lost small ones.
 bool isUnsafe(double squared) { return !(squared > 1e-250 && squared < 1e300); }
@@ -190,9 +143,40 @@ void list(Merged& merged, const Source::Replicas& replicas) {
     merged.replicas.push_back({ranks.first, ranks.second, squared});
 }
 
+Merged mergedOf(const MergedSketch& sketch) {
+  Merged merged;
+  for (const double sum : sketch.sums) {
+    merged.squared += static_cast<long double>(sum) * sum;
+    merged.nonzero |= sum != 0;
+  }
+  merged.missing = sketch.missing;
+  merged.firstMissing = sketch.firstMissing;
+  merged.inexact = sketch.inexact;
+  merged.obstacle = sketch.obstacle;
+  for (const MergedSketch::Replica& replica : sketch.replicas)
+    merged.replicas.push_back({replica.first, replica.rank, replica.squared});
+  return merged;
+}
+
+// By sketches, where one side has them.
+Measured measureSketches(const Layout& reference, const Layout& other, bool parallel) {
+  const MergedSketch left = sketchOf(reference, parallel), right = sketchOf(other, parallel);
+  Measured measured;
+  measured.reference = mergedOf(left);
+  measured.other = mergedOf(right);
+  for (std::size_t b = 0; b < kBuckets; ++b) {
+    measured.difference += squaredDifference(left.sums[b], right.sums[b]);
+    measured.product += static_cast<long double>(left.sums[b]) * right.sums[b];
+  }
+  if (!left.obstacle.empty() || !right.obstacle.empty())
+    measured.difference = std::numeric_limits<long double>::infinity();
+  return measured;
+}
+
 }  // namespace
 
 Measured measure(const Layout& reference, const Layout& other, [[maybe_unused]] bool parallel) {
+  if (hasSketch(reference) || hasSketch(other)) return measureSketches(reference, other, parallel);
   const Source left(reference), right(other);
   const std::size_t elements = reference.elements();
   const auto windows = static_cast<std::int64_t>((elements + kWindow - 1) / kWindow);

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "compare/layout.h"
@@ -28,8 +29,9 @@ struct Merged {
   // Integers from 2^53 on, or numbers whose squares overflow.
   bool inexact = false;
   bool nonzero = false;  // some element is
+  std::string obstacle;  // why sketches cannot be merged, or nothing
   // The norm says nothing: of the elements, or as all their squares underflow.
-  bool unmeasured() const { return inexact || (nonzero && squared == 0); }
+  bool unmeasured() const { return inexact || !obstacle.empty() || (nonzero && squared == 0); }
   std::vector<ReplicaError> replicas;  // those that differ
 };
 
@@ -42,8 +44,9 @@ struct Measured {
 // Of a sum of squares: long double has those of the largest and of the smallest doubles.
 inline double root(long double squared) { return static_cast<double>(std::sqrt(squared)); }
 
-// The layouts have one shape. `parallel`: with all threads. Where both have the same not-a-number
-// or infinity there is no difference.
+// The layouts have one shape. Of what is a sketch on either side, sketches are compared: the sums
+// of squares are estimates then (sketch.h). `parallel`: with all threads. Where both have the same
+// not-a-number or infinity there is no difference.
 Measured measure(const Layout& reference, const Layout& other, bool parallel);
 
 }  // namespace shardproof::compare

@@ -192,6 +192,8 @@ class Modules {
       case Kind::kState:
       case Kind::kParameter:
       case Kind::kOptimizer:
+      case Kind::kMainGradient:
+      case Kind::kMainCopy:
         if (anyOff(Kind::kGradient)) break;  // follows from it
         end(kOptimizer, report);
         break;

@@ -19,15 +19,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kListed = 10;  // of one list, unless all are wanted
 
-std::string number(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return "infinite";
-  std::ostringstream text;
-  text.precision(2);
-  text << std::scientific << value;
-  return text.str();
-}
-
 const char* verdictText(Agreement verdict) {
   return verdict == Agreement::kAgrees    ? "agrees"
          : verdict == Agreement::kDiffers ? "differs"
@@ -52,9 +43,9 @@ std::string errorText(const TensorReport& report) {
   if (report.status == Status::kMissing) return report.message;
   std::string text;
   if (report.error != 0 || report.message.empty()) {
-    text = "error " + number(report.error) + ", tolerance " + number(report.tolerance);
+    text = "error " + shareText(report.error) + ", tolerance " + shareText(report.tolerance);
     if (report.tolerance > 0 && report.error > report.tolerance)
-      text += ", " + number(report.error / report.tolerance) + " times as much";
+      text += ", " + shareText(report.error / report.tolerance) + " times as much";
   }
   if (!report.message.empty()) text += (text.empty() ? "" : "; ") + report.message;
   if (!report.layout.empty())
@@ -71,7 +62,7 @@ void writeReplicas(std::ostream& out, const TensorReport& report, std::size_t mo
     }
     const ReplicaFinding& replica = report.replicas[i];
     out << "      rank " << replica.rank << " has other numbers than rank " << replica.first << ": "
-        << number(replica.error) << " of the norm\n";
+        << shareText(replica.error) << " of the norm\n";
   }
 }
 
@@ -111,8 +102,8 @@ std::string tolerancesText(const Comparison& comparison) {
   if (tolerances.empty()) return "";
   std::sort(tolerances.begin(), tolerances.end());
   std::string text = ", each within its own tolerance: median " +
-                     number(tolerances[tolerances.size() / 2]) + " of the norm, largest " +
-                     number(tolerances.back());
+                     shareText(tolerances[tolerances.size() / 2]) + " of the norm, largest " +
+                     shareText(tolerances.back());
   if (zero > 0)
     text += "; " + counted(zero, "other tensor is", "others are") + " zero but for rounding";
   return text;
@@ -212,7 +203,7 @@ void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyl
   if (comparison.growth.empty()) return;
   out << "\n"
       << label("Growth of the error over layers", Tone::kHead)
-      << "(medians, in machine epsilons of the tensor's dtype; outputs, then gradients of "
+      << " (medians, in machine epsilons of the tensor's dtype; outputs, then gradients of "
          "parameters)\n";
   const auto cell = [](const std::optional<double>& value) {
     if (!value) return alignedRight("-", 11);
@@ -258,6 +249,15 @@ OrderedJson placedJson(const Placed& placed, const std::vector<Axis>& mesh) {
 }
 
 }  // namespace
+
+std::string shareText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return "infinite";
+  std::ostringstream text;
+  text.precision(2);
+  text << std::scientific << value;
+  return text.str();
+}
 
 void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style) {
   writeVerdict(out, comparison);
@@ -308,7 +308,7 @@ void writeText(std::ostream& out, const Comparison& comparison, const TextStyle&
         << " of which ranks have copies that differ, within the tolerance\n";
   for (const std::string& note : comparison.notes)
     out << label("Note:", Tone::kLabel) << " " << printable(note, 500) << "\n";
-  out << label("Tolerance:", Tone::kLabel) << " " << number(comparison.options.factor)
+  out << label("Tolerance:", Tone::kLabel) << " " << shareText(comparison.options.factor)
       << " times the largest error of "
       << counted(comparison.draws, "perturbed reference", "perturbed references")
       << ", each tensor its own\n";

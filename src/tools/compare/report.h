@@ -13,6 +13,9 @@ namespace shardproof::compare {
 // As report/text.h has it for plans: to be given to laidOut(). `style.quiet`: the first line only.
 void writeText(std::ostream& out, const Comparison& comparison, const TextStyle& style);
 
+// An error or a tolerance: 1.25e-03.
+std::string shareText(double value);
+
 // docs/numbers.md, "The JSON report".
 std::string jsonText(const Comparison& comparison, int exitCode);
 

@@ -12,6 +12,7 @@
 
 #include "compare/described_arrays.h"
 #include "compare/safetensors.h"
+#include "compare/sketch.h"
 #include "shardproof/error.h"
 
 namespace shardproof::compare {
@@ -23,11 +24,11 @@ constexpr const char* kFormat = "shardproof-trace 1";
 constexpr std::size_t kMostParts = 1U << 20;
 constexpr std::int64_t kMostWorld = 1 << 20;  // ranks, as in plans
 
-constexpr std::array kKinds = {
+constexpr std::array<const char*, kKindCount> kKinds = {
     "batch",           "initial",        "input",     "output",
     "output gradient", "input gradient", "result",    "unclipped gradient",
     "gradient",        "state",          "optimizer", "parameter",
-    "buffer"};
+    "buffer",          "main gradient",  "main copy"};
 
 constexpr std::string_view kDescription = ".trace.json";
 constexpr std::array kReplaced = {"declared", "numbers", "shape"};
@@ -167,6 +168,8 @@ class FileReader {
         json.contains("shape") ? integers(json["shape"], place + "/shape") : stored->second.shape;
     if (!elementsOf(piece.shape, kMostElements))
       fail(place + "/shape", "expected at most 2^40 elements");
+    piece.dtype = stored->second.dtype;
+    if (json.contains("sketch")) readSketch(json, place, piece);
     readParts(json, place, piece);
     piece.sum = axes(json, "sum", place);
     piece.mean = axes(json, "mean", place);
@@ -202,10 +205,22 @@ class FileReader {
     tensor.pieces.push_back(std::move(piece));
   }
 
+  void readSketch(const nlohmann::json& json, const std::string& place, Piece& piece) const {
+    const std::string name = text(json["sketch"], place + "/sketch");
+    const std::optional<Dtype> dtype = dtypeNamed(name);
+    if (!dtype) fail(place + "/sketch", "found " + name + ", expected a dtype as F32");
+    if (!json.contains("shape"))
+      fail(place + "/shape", "is missing, and the elements are a sketch");
+    if (piece.stored->dtype != Dtype::kF64 || piece.stored->count != kBuckets)
+      fail(place + "/sketch", "expected " + std::to_string(kBuckets) + " sums of dtype F64");
+    piece.dtype = *dtype;
+    piece.isSketch = true;
+  }
+
   void readParts(const nlohmann::json& json, const std::string& place, Piece& piece) const {
-    const std::size_t count = piece.stored->count;
+    const std::size_t count = piece.isSketch ? kMostElements : piece.stored->count;
     if (!json.contains("parts")) {
-      if (elementsOf(piece.shape, kMostElements) != count)
+      if (!piece.isSketch && elementsOf(piece.shape, kMostElements) != count)
         fail(place + "/shape", "has not as many elements as the local tensor: parts are missing");
       piece.parts.push_back({0, std::vector<std::int64_t>(piece.shape.size(), 0), piece.shape});
       return;

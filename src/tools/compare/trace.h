@@ -4,6 +4,7 @@
 // is grouped by the name that a tensor has in the whole model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -29,12 +30,19 @@ enum class Kind : std::uint8_t {
   kOptimizer,       // numbers that optimizers go by in the next step
   kParameter,       // after the step
   kBuffer,          // after the step
+  kMainGradient,    // of the optimizer's own copies of parameters
+  kMainCopy,        // these copies, before and after the step
 };
+constexpr std::size_t kKindCount = 15;
 const char* toString(Kind kind);
 // Whether a tensor exists only during the step: the layout of such is often not known.
 constexpr bool isActivation(Kind kind) {
   return kind == Kind::kBatch || kind == Kind::kInput || kind == Kind::kOutput ||
          kind == Kind::kOutputGradient || kind == Kind::kInputGradient;
+}
+// Optimizers of another kind have no such copies.
+constexpr bool isOfMainCopy(Kind kind) {
+  return kind == Kind::kMainGradient || kind == Kind::kMainCopy;
 }
 // A rank's gradients of activations are of its own loss, so they may have another factor.
 constexpr bool isGradientOfActivation(Kind kind) {
@@ -61,6 +69,8 @@ struct Piece {
   const TensorFile* file = nullptr;
   std::string key;  // in the file
   const Stored* stored = nullptr;
+  Dtype dtype = Dtype::kF32;  // of the local tensor
+  bool isSketch = false;      // the file has a sketch of it (sketch.h)
   std::int64_t rank = 0, call = 0, order = 0;
   std::vector<std::int64_t> shape;  // of the whole tensor, but for axes of unknown layout
   std::vector<Part> parts;

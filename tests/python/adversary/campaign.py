@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs steps of classes and counts: campaign.py [CLASS ...] [--from SEED] [--count N] [--show].
+"""Runs steps of classes and counts: campaign.py [CLASS ...] [--from SEED] [--count N] [--show]
+[--numbers].
 
 The truth by numbers beside the verdict. --show: the text of each step that is counted as wrong or
 as a false alarm.
@@ -17,6 +18,8 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+
+from shardproof.report import Agreement
 
 from .truth import RAISES, Case, Judge, Truth
 from .verdicts import DECIDED, verdicts
@@ -48,6 +51,7 @@ class Result:
     truth: Truth
     verdict: str
     why: str
+    numbers: Agreement | None = None
 
     @property
     def wrong(self) -> bool:
@@ -72,11 +76,31 @@ class Result:
         )
 
 
-def run(cases: Sequence[Case], jobs: int = 2) -> list[Result]:
-    """Truth and verdict of each."""
-    with Judge() as judge, verdicts(cases, jobs) as said:  # these are found meanwhile
+def run(cases: Sequence[Case], jobs: int = 2, numbers: bool = False) -> list[Result]:
+    """Truth and verdict of each. numbers: recordings are compared with runs as well."""
+    with Judge() as judge, verdicts(cases, jobs, numbers) as found:  # these are found meanwhile
         truths = [judge.truth(c) for c in cases]
-        return [Result(c, t, v, why) for c, t, (v, why) in zip(cases, truths, said, strict=True)]
+        return [
+            Result(c, t, v.verdict, v.why, v.numbers)
+            for c, t, v in zip(cases, truths, found, strict=True)
+        ]
+
+
+def agreement(results: Iterable[Result]) -> list[str]:
+    """How many recordings agree with runs, each that differs, and why others were not compared."""
+    agree, tensors, lines = 0, 0, []
+    reasons: collections.Counter[str] = collections.Counter()
+    for r in results:
+        if r.numbers is None:
+            reasons[f"no verdict ({r.verdict})"] += 1
+        elif r.numbers.differs:
+            lines.append(f"THE RECORDING DIFFERS {r.case.name}: {r.numbers.differs}")
+        elif r.numbers.because:
+            reasons[r.numbers.because[:100]] += 1
+        else:
+            agree, tensors = agree + 1, tensors + r.numbers.compared
+    lines.append(f"recordings that agree with runs: {agree} steps, {tensors} tensors")
+    return lines + [f"not compared: {n} ({why})" for why, n in reasons.most_common()]
 
 
 def table(results: Iterable[Result]) -> list[str]:
@@ -112,6 +136,9 @@ def main(write: Callable[[str], None] = print) -> int:
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument(
+        "--numbers", action="store_true", help="compare recordings with runs on gloo processes"
+    )
+    parser.add_argument(
         "--log", help="append what was found to this file, one JSON object for each step"
     )
     given = parser.parse_args()
@@ -119,7 +146,9 @@ def main(write: Callable[[str], None] = print) -> int:
     for kind in given.classes or CLASSES:
         start, used = time.monotonic(), sum(os.times()[:4])
         found = run(
-            [case(kind, s) for s in range(given.first, given.first + given.count)], given.jobs
+            [case(kind, s) for s in range(given.first, given.first + given.count)],
+            given.jobs,
+            given.numbers,
         )
         results += found
         write(
@@ -151,9 +180,9 @@ def main(write: Callable[[str], None] = print) -> int:
                 if given.show:
                     write(r.case.source.split("\n\n", 1)[-1])
         sys.stdout.flush()
-    for line in table(results):
+    for line in [*table(results), *(agreement(results) if given.numbers else ())]:
         write(line)
-    return int(any(r.wrong for r in results))
+    return int(any(r.wrong or (r.numbers is not None and r.numbers.differs != "") for r in results))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import itertools
@@ -16,6 +17,7 @@ from typing import Any
 
 import shardproof.torch as sp
 import torch
+from shardproof.report import Agreement
 
 from .steps import HEAD
 from .truth import Case
@@ -35,26 +37,37 @@ def _overtime(*_: Any) -> None:
     raise _Overtime
 
 
-def verdict(case: Case) -> tuple[str, str]:
-    """The verdict, or the kind of error; and why."""
+@dataclasses.dataclass
+class Verdict:
+    """verdict: or the kind of error. numbers: what the comparison of the recording with a run on
+    gloo processes found, where it was asked for.
+    """
+
+    verdict: str
+    why: str
+    numbers: Agreement | None = None
+
+
+def verdict(case: Case, numbers: bool = False) -> Verdict:
+    """What shardproof finds. numbers: the step also runs, and is compared with its recording."""
     space: dict[str, Any] = {"watch": _Nothing()}
     exec(compile(case.source, f"{case.name}.py", "exec"), space)  # pylint: disable=exec-used
     signal.signal(signal.SIGALRM, _overtime)
     signal.alarm(_SECONDS)
     try:
-        report = sp.verify(space["step"], mesh=case.mesh, arguments=ARGUMENTS)
+        report = sp.verify(space["step"], mesh=case.mesh, arguments=ARGUMENTS, numbers=numbers)
     except sp.CaptureError as e:
-        return "CaptureError", str(e)
+        return Verdict("CaptureError", str(e))
     except _Overtime:
-        return "UNDECIDED", "no time"
+        return Verdict("UNDECIDED", "no time")
     except Exception as e:  # pylint: disable=broad-exception-caught
-        return "Exception", f"{type(e).__name__}: {e}\n{traceback.format_exc(limit=-4)}"
+        return Verdict("Exception", f"{type(e).__name__}: {e}\n{traceback.format_exc(limit=-4)}")
     finally:
         signal.alarm(0)
     why = report.reason or (report.defects[0].text if report.defects else "")
     if DECIDED in report.text:
         why = f"{DECIDED} {why}"
-    return report.verdict, why
+    return Verdict(report.verdict, why, report.numbers)
 
 
 class _Nothing:
@@ -67,21 +80,25 @@ class _Nothing:
         """Nothing is kept."""
 
 
-def _several(cases: Sequence[Case]) -> list[tuple[str, str]]:
+def _several(cases: Sequence[Case], numbers: bool) -> list[Verdict]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     gc.freeze()  # what torch is made of is not looked at again after each rank
     gc.unfreeze = lambda: None
-    return [verdict(case) for case in cases]
+    return [verdict(case, numbers) for case in cases]
 
 
 @contextlib.contextmanager
-def verdicts(cases: Sequence[Case], jobs: int) -> Iterator[Iterator[tuple[str, str]]]:
+def verdicts(
+    cases: Sequence[Case], jobs: int, numbers: bool = False
+) -> Iterator[Iterator[Verdict]]:
     """Of all cases, in their order."""
     batches = [cases[i : i + _BATCH] for i in range(0, len(cases), _BATCH)]
     _warm()
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
-        yield itertools.chain.from_iterable(pool.imap(_several, batches))
+        yield itertools.chain.from_iterable(
+            pool.imap(functools.partial(_several, numbers=numbers), batches)
+        )
 
 
 @functools.cache

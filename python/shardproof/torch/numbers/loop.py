@@ -29,6 +29,7 @@ def tracing(
     only: Sequence[str] = (),
     modules: bool = False,
     isolate: str | os.PathLike[str] | None = None,
+    sketches: bool = False,
 ) -> Iterator[None]:
     """Inside, one step of a loop is recorded, with the numbers that it has.
 
@@ -39,7 +40,7 @@ def tracing(
     models: as the step calls them, wrappers included. out: a folder, for `shardproof compare`.
     mesh: of the ranks of the process group, one axis `rank` by default. draw: the number of a
     perturbed trace, which a reference needs as well; the step has to begin with the same numbers.
-    only, modules, isolate: as of `sp.trace`. Each rank writes its own files.
+    only, modules, isolate, sketches: as of `sp.trace`. Each rank writes its own files.
 
     Raises ValueError for a mesh of another size than the process group, UnusableReference for a
     report to isolate by that cannot be used, and TraceError where the optimizers inside do not make
@@ -54,7 +55,7 @@ def tracing(
     if draw and isolate is not None:
         raise ValueError("isolate is of a candidate, and draw is of a reference")
     reference = None if isolate is None else ReferenceValues(isolate, where, rank, out)
-    writer = TraceWriter(draw_folder(out, draw), where, rank, only)
+    writer = TraceWriter(draw_folder(out, draw), where, rank, only, sketches)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, True, modules, reference)
     steps: collections.Counter[int] = collections.Counter()

@@ -80,6 +80,11 @@ class ReferenceValues:
                 f"{out}: is the reference of {report}; expected another folder for the trace"
             )
         self._pieces = _pieces(folder)
+        if any("sketch" in d for pieces in self._pieces.values() for _, _, d in pieces):
+            raise UnusableReference(
+                f"{folder}: has sketches (--sketches), and modules take elements: record the "
+                "reference without"
+            )
 
     def local(self, name: str, call: int, t: torch.Tensor, layout: Layout) -> Given | None:
         """This rank's part of a tensor, or None where its layout is not known.

@@ -88,6 +88,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         help="the report of shardproof compare --json: what modules take and return becomes the "
         "reference's, so that compare lists the modules that are wrong by themselves",
     )
+    parser.add_argument(
+        "--sketches",
+        action="store_true",
+        help="of each large tensor write 1,024 sums in place of its elements (8 KB), which are "
+        "compared where the tensor's layout is known",
+    )
     parser.add_argument("script", metavar="SCRIPT", help="run as __main__")
     parser.add_argument(
         "arguments",
@@ -145,6 +151,7 @@ def _perturbed(options: argparse.Namespace) -> int:
     }
     shared = ["--out", options.out, "--values", options.values]
     shared += ["--modules"] if options.modules else []
+    shared += ["--sketches"] if options.sketches else []
     shared += [f"--only={pattern}" for pattern in options.only]
     for draw in range(1, options.perturb + 1):
         done = subprocess.run(
@@ -177,7 +184,7 @@ def trace_script(options: argparse.Namespace) -> None:
     reference = None
     if options.isolate:
         reference = ReferenceValues(options.isolate, options.mesh, rank, folder)
-    writer = TraceWriter(folder, options.mesh, rank, options.only)
+    writer = TraceWriter(folder, options.mesh, rank, options.only, options.sketches)
     writer.isolated = reference is not None
     side = Tracer(
         options.mesh,

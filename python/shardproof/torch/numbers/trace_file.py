@@ -17,22 +17,40 @@ import torch
 
 from ..distributed.mesh import Mesh
 from .layout import Layout, local_of
+from .sketch import BUCKETS, sketch
 
 FORMAT = "shardproof-trace 1"
 _MOST_BYTES = 1 << 28  # that wait in memory to be written
+_MOST_ELEMENTS = 4 * BUCKETS  # of a tensor that is no sketch where sketches are wanted
+# as safetensors names them
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
 
 
 class TraceWriter:
     """What one rank held, in files of a folder.
 
-    only: patterns (*, ?, [...]) of the names that are kept; none: all. The folder is made; traces
-    of this rank that it has are removed.
+    only: patterns (*, ?, [...]) of the names that are kept; none: all. sketches: of large tensors
+    (sketch.py) in place of their elements. The folder is made; traces of this rank that it has are
+    removed.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], mesh: Mesh, rank: int, only: Sequence[str] = ()
+        self,
+        folder: str | os.PathLike[str],
+        mesh: Mesh,
+        rank: int,
+        only: Sequence[str] = (),
+        sketches: bool = False,
     ) -> None:
         self.folder, self.mesh, self.rank, self.only = Path(folder), mesh, rank, tuple(only)
+        self.sketches = sketches
         self.isolated = False  # modules take and return a reference's numbers
         self.notes: list[str] = []
         self._tensors: dict[str, torch.Tensor] = {}
@@ -79,9 +97,13 @@ class TraceWriter:
             self.note(f"{name} is not strided and was not recorded")
             return
         key = f"{name}#{call}"
-        copy = local.to("cpu", copy=True).contiguous()
-        self._tensors[key] = copy
         described: dict[str, Any] = {"name": name, "kind": kind, "order": self._order}
+        if self.sketches and local.dtype in _DTYPES and local.numel() > _MOST_ELEMENTS:
+            copy = sketch(local, layout)
+            described["sketch"] = _DTYPES[local.dtype]
+        else:
+            copy = local.to("cpu", copy=True).contiguous()
+        self._tensors[key] = copy
         if call:
             described["call"] = call
         if like:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
+from torch.optim import optimizer as optim
 
 from ..compat import private
 from ..distributed.mesh import Mesh
@@ -30,6 +31,7 @@ from ..trace.results import results as results_of
 from . import layout as layouts
 from .boundaries import Boundaries
 from .layout import Layout, LayoutError, local_of
+from .main_copies import MainCopies
 from .perturbation import PerturbedOperators, moved
 from .reference_values import Given, ReferenceValues
 from .trace_file import TraceWriter
@@ -66,6 +68,7 @@ class Tracer(Numbers):
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._recorded: set[str] = set()
         self._axes = tuple(a for a in mesh.names if mesh.sizes[a] > 1)
+        self._main = MainCopies()
 
     # ---- the numbers in which the step begins ----
     def _moved(self, t: torch.Tensor, name: str) -> torch.Tensor:
@@ -174,8 +177,11 @@ class Tracer(Numbers):
             contextlib.ExitStack() as stack,
             private.changes() as undo,
         ):
-            handle = nn_module.register_module_forward_pre_hook(self._before_module)
-            stack.callback(handle.remove)
+            for handle in (
+                nn_module.register_module_forward_pre_hook(self._before_module),
+                optim.register_optimizer_step_pre_hook(self._before_optimizer),
+            ):
+                stack.callback(handle.remove)
             if self.perturbed:
                 stack.enter_context(PerturbedOperators(self.perturbed))
             clips = [torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_]
@@ -306,6 +312,28 @@ class Tracer(Numbers):
 
         return call
 
+    # ---- main copies of parameters ----
+    def _before_optimizer(self, optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self.binding.priming:
+            return
+        for name, t in self._main.find(optimizer, self.binding.parameters):
+            self._add_as(f"{name}.main", name, ".main", "main copy", t)
+            if t.grad is not None:
+                self._add_as(f"{name}.main.grad", name, ".main", "main gradient", t.grad)
+
+    def _finish_main_copies(self) -> None:
+        for name, (optimizer, t) in self._main.named.items():
+            self._add_as(f"{name}.main.new", name, ".main", "main copy", t)
+            for key, value in optimizer.state.get(t, {}).items():
+                if isinstance(value, torch.Tensor):
+                    suffix = f".main.{key}"
+                    self._add_as(f"{name}{suffix}.new", name, suffix, "main copy", value)
+        if self._main.unknown:
+            self.writer.note(
+                f"{self._main.unknown} tensors that optimizers step are neither parameters nor "
+                "copies of parameters of their shape, and were not recorded"
+            )
+
     def _with_loss(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """A script's loss is what it calls backward() of."""
 
@@ -371,6 +399,7 @@ class Tracer(Numbers):
         for (name, key), value in self._states().items():
             if isinstance(value, torch.Tensor):
                 self._add_parameter(name, key, "state", value)
+        self._finish_main_copies()
         for name, b in self.saved_buffers().items():
             before = self.buffers_before.get(name)
             changed = before is None or not torch.equal(before, local_of(b))

@@ -40,6 +40,7 @@ def trace(
     modules: bool = False,
     isolate: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    sketches: bool = False,
 ) -> Path:
     """Runs the step with numbers, as each rank of the mesh, and writes a trace of each rank.
 
@@ -50,7 +51,8 @@ def trace(
     (*, ?, [...]) of names that are recorded. modules: what each module takes is recorded as well,
     with its gradient. isolate: the JSON report of a comparison of such traces; what modules take
     and return becomes the reference's, so that each is wrong by itself or not. seed: other numbers
-    are drawn. Returns the folder.
+    are drawn. sketches: of each large tensor 1,024 sums are written in place of its elements.
+    Returns the folder.
 
     Raises ValueError for a wrong mesh and for both perturb and isolate, TypeError for a step that
     another process cannot import, and TraceError for what the step raises.
@@ -79,6 +81,7 @@ def trace(
                     modules,
                     None if isolate is None else os.fspath(isolate),
                     seed,
+                    sketches,
                 ),
                 folder,
             )
@@ -97,9 +100,11 @@ def _traced(
     modules: bool,
     isolate: str | None,
     seed: int,
+    sketches: bool,
 ) -> None:
     for draw in range(perturb + 1):
-        trace_rank(step, mesh, rank, draw_folder(out, draw), draw, only, modules, isolate, seed)
+        where = draw_folder(out, draw)
+        trace_rank(step, mesh, rank, where, draw, only, modules, isolate, seed, sketches)
 
 
 def trace_rank(
@@ -112,6 +117,7 @@ def trace_rank(
     modules: bool = False,
     isolate: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    sketches: bool = False,
 ) -> None:
     """Writes the trace of this rank. The process group must exist.
 
@@ -119,7 +125,7 @@ def trace_rank(
     """
     where = Mesh(mesh)
     reference = None if isolate is None else ReferenceValues(isolate, where, rank, folder)
-    writer = TraceWriter(folder, where, rank, only)
+    writer = TraceWriter(folder, where, rank, only, sketches)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, modules=modules, reference=reference, seed=seed)
     with side.listening():

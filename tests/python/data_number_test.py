@@ -140,6 +140,13 @@ class Reads(RecorderTest):
 
         self.refuse(change, "depends on data")
 
+    def test_a_number_that_is_read_from_its_text(self):
+        def change(world, model):
+            if float(f"{model.up.weight.grad.sum().item():.4f}") > 1:
+                model.up.weight.grad.zero_()
+
+        self.refuse(change, "the program reads a number from the text of one")
+
     def test_a_number_that_depends_on_data_is_printed(self):
         def change(world, model):
             loss = model.up.weight.grad.sum().item()

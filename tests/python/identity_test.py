@@ -497,6 +497,20 @@ class Results(Verdicts):
         self.assertEqual("CONDITIONAL", text.verdict)
         self.assertIn("the step's result 'text'", text.not_compared[0])
 
+    def test_tensors_of_one_integer(self):
+        for number, verdict in (
+            (lambda world, x: x.shape[1], "EQUIVALENT"),
+            (lambda world, x: x.shape[0], "NOT EQUIVALENT"),
+            (lambda world, x: 3 + world.rank, "NOT EQUIVALENT"),
+        ):
+            report = self.returned(
+                lambda world, x, number=number: {
+                    "loss": x.mean(),
+                    "n": torch.tensor(number(world, x)),
+                }
+            )
+            self.assertEqual(verdict, report.verdict, str(report))
+
     def test_what_nothing_is_known_of(self):
         for wrap in (
             iter,

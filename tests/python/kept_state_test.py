@@ -85,6 +85,18 @@ class Kept(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(self.averaged))
         self.assertEqual("NOT EQUIVALENT", self.verdict(self.local))
 
+    def test_a_cache_that_the_step_changes(self):
+        def changed(single, ranks):
+            def track(world, model, mean):
+                model.cache.mul_(0).add_(single if world.single else ranks)
+
+            return self.verdict(track)
+
+        self.assertEqual("EQUIVALENT", changed(3.0, 3.0))
+        self.assertEqual("CONDITIONAL", changed(3.0, 4.0))
+        self.assertEqual("CONDITIONAL", changed(0.0, 4.0))
+        self.assertEqual("CONDITIONAL", changed(4.0, 0.0))
+
     def test_optimizers_of_which_one_rank_has_another(self):
         """What is not compared then is reported, though the other rank has the right value."""
 

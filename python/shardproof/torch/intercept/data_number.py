@@ -68,6 +68,9 @@ class Follower(Protocol):
     def printed(self, value: Any) -> None: ...
 
 
+UNKNOWN = "<depends on data>"  # the text of a number that is not known
+
+
 class Text(str):
     """The text of such a number. It is no number's text and refuses to be compared."""
 
@@ -75,7 +78,7 @@ class Text(str):
 
     def __new__(cls, loc: str = "", number: float = math.nan) -> Text:
         self = super().__new__(
-            cls, "<depends on data>" if number != number else float.__format__(number, ".9g")
+            cls, UNKNOWN if number != number else float.__format__(number, ".9g")
         )
         self.loc = loc
         return self

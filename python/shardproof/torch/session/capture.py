@@ -50,7 +50,7 @@ from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
 from ..terms.labels import Met, Names, may_be_ignored
 from ..trace.batches import rows_of
-from ..trace.end_of_step import AS_IT_WAS
+from ..trace.end_of_step import AS_IT_WAS, same
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
@@ -879,7 +879,7 @@ def _begun(
         or ("--steps asks for no more" if single.exact_steps else "")
         or ("no optimizer steps with these answers about data" if initial_state.no_step else ""),
     )
-    not_compared += _other_results(single, sides, model)
+    not_compared += _other_results(single, sides, model) + _other_caches(single, sides)
     for a, stretches in rank_classes.items():
         within = (
             ""
@@ -968,6 +968,29 @@ def _left_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Assump
             sides, lambda side: [n for n in side.no_gradient if f"{n}.grad" in model.outputs]
         ).items()
     ]
+
+
+def _other_caches(single: Recording, sides: Sequence[Recording]) -> list[basis.NotCompared]:
+    """Buffers that are not saved, and that a step leaves with other constants on a rank.
+
+    Nothing that is compared depends on them, but the next step may.
+    """
+    found: dict[str, str] = {}
+    for side in sides:
+        for name in (*single.caches, *side.caches):
+            here, there = single.caches.get(name), side.caches.get(name)
+            made = name.removesuffix(".new") in (single if here is None else side).made_buffers
+            if here is None or there is None:
+                other = made  # the buffer is there, and the step leaves it as it was
+            else:
+                other = here.shape == there.shape and not same(here, there)
+            if other:
+                found.setdefault(
+                    name,
+                    f"the step changes this buffer, which is not saved (persistent=False), and "
+                    f"rank {side.rank} has other numbers in it than the single device",
+                )
+    return [basis.NotCompared(name, why) for name, why in found.items()]
 
 
 def _other_results(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ... import progress
+from ..intercept.data_number import UNKNOWN
 from ..step.world import World
 from ..trace.recording import Step
 
@@ -49,7 +50,7 @@ class Shown:
         self.written += len(text)
         if self.stream is not None:
             progress.clear()
-            for line in _NO_NUMBER.sub("<depends on data>", new).splitlines(keepends=True):
+            for line in _NO_NUMBER.sub(UNKNOWN, new).splitlines(keepends=True):
                 self.stream.write(f"{self.label}{line}" if self.begins else line)
                 self.begins = line.endswith("\n")
         return len(text)

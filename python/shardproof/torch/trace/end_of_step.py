@@ -52,10 +52,25 @@ def same(a: Value, b: Value) -> bool:
         return a.fill == b.fill and a.shape == b.shape
     if isinstance(a, Named) and isinstance(b, Named):
         return a.name == b.name and a.shape == b.shape
+    if isinstance(a, Known) and isinstance(b, Filled):
+        a, b = b, a
+    if isinstance(a, Filled) and isinstance(b, Known):
+        with private.outside():
+            return a.shape == b.shape and bool((b.data == a.fill).all())
     if a is b or not (isinstance(a, Known) and isinstance(b, Known) and a.shape == b.shape):
         return a is b
     with private.outside():
         return bool(torch.equal(a.data.double(), b.data.double()))
+
+
+def _as_real(v: Value) -> Value:
+    """A constant of integers as real numbers; others as they are."""
+    if isinstance(v, Filled) and v.kind != "real":
+        return Filled(v.fill, v.shape, "real", v.host)
+    if isinstance(v, Known) and v.kind != "real":
+        with private.outside():
+            return Known(v.data.double(), v.host)
+    return v
 
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, float]:
@@ -87,7 +102,8 @@ class Given:
 class EndOfStep:
     """Tracks what a step leaves behind.
 
-    plain: numbers and texts that it returned. changed: buffers that it changes. beside: what
+    plain: numbers and texts that it returned. changed: buffers that it changes. caches: those that
+    are not saved, and that it leaves with other constants than they began with. beside: what
     optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
     parameters without a gradient. printed: numbers that a script prints and that are compared.
     spread: mesh axes of DistributedDataParallel. settings: numbers of optimizers at the end;
@@ -101,6 +117,7 @@ class EndOfStep:
         self.yielded: list[TrackedTensor] = []  # results of the steps
         self.plain: dict[str, str] = {}
         self.changed: set[str] = set()
+        self.caches: dict[str, Value] = {}
         self.beside: dict[str, Shape] = {}
         self.no_gradient: list[str] = []
         self.printed: list[str] = []
@@ -350,6 +367,10 @@ class EndOfStep:
             if found.dtype.is_complex and found.numel():
                 self.recorder.g.leave_out(what, "it is complex")
             self.tracker.track("output", self.tracker.claim(label, "output"), found, kind=kind)
+            if found.shape == () and not found.dtype.is_complex:
+                # the model's may be the mean of what ranks have, which is no integer
+                last = self.tracker.tracked[-1]
+                self.tracker.tracked[-1] = dataclasses.replace(last, value=_as_real(last.value))
         elif isinstance(found, str) and self.recorder.g.gave_numbers:
             self.recorder.g.leave_out(
                 what, "it is a text, which may have been made of numbers that depend on data"
@@ -649,6 +670,13 @@ class EndOfStep:
         )
         if 0 in local.shape:
             return
+        if (
+            not saved
+            and isinstance(now, (Filled, Known))
+            and before is not None
+            and not same(before, now)
+        ):
+            self.caches[f"{name}.new"] = now
         if (saved or not isinstance(now, (Filled, Known))) and not any(
             v is not None and same(v, now) for v in (before, output)
         ):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +23,7 @@ from ..distributed.exchange import Groups
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
 from ..intercept.data_array import data_arrays
-from ..intercept.data_number import data_numbers
+from ..intercept.data_number import UNKNOWN, data_numbers
 from ..intercept.devices import as_cpu
 from ..intercept.hooks import Hooks
 from ..intercept.object_collectives import objects_exchanged
@@ -73,6 +75,13 @@ def _result(step: Step, world: World, side: Side) -> Any:
                 raise _as_raised(notes.refused, side, notes.refused is not e) from None
             if isinstance(e, (*private.DEPENDS_ON_DATA, Poisoned, Unsupported)):
                 raise _as_raised(e, side) from None
+            if isinstance(e, ValueError) and UNKNOWN in str(e):
+                *_, last = traceback.extract_tb(e.__traceback__)
+                raise CaptureError(
+                    f"{os.path.basename(last.filename)}:{last.lineno}: the program reads a number "
+                    "from the text of one that depends on data, as in "
+                    "float(f'{loss.item():.4f}'): read the number itself"
+                ) from None
             raise
     if notes.refused is not None:
         raise _as_raised(notes.refused, side, caught=True) from None
@@ -325,6 +334,7 @@ def _recorded(
         shared_constants=recorder.groups.constants.used,
         groups_made=tuple(groups_made),
         changed=frozenset(side.end.changed),
+        caches=side.end.caches,
         initial_state=initial_state,
         any_buffers=side.given.any_buffers,
         made_buffers=frozenset(side.given.buffers_before),

@@ -16,7 +16,7 @@ from ..step.tracked_tensors import TrackedTensor
 from ..step.world import World
 from ..terms.assumptions import Assumption, NotCompared
 from ..terms.graph import Graph
-from ..terms.values import Shape
+from ..terms.values import Shape, Value
 from .batches import Key, Read
 from .clues import Clues
 from .initial_parameters import Initial, Origin
@@ -130,6 +130,8 @@ class Recording:
     # their ranks, in the order in which process groups were made
     groups_made: tuple[tuple[int, ...], ...] = ()
     changed: frozenset[str] = frozenset()  # buffers that the step changes
+    # those that are not saved, and the constants with which the step replaced theirs
+    caches: dict[str, Value] = dataclasses.field(default_factory=dict)
     initial_state: InitialState = InitialState()
     # those that begin with any value, and the number that each was made with
     any_buffers: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -135,6 +135,18 @@ class NotCompared(unittest.TestCase):
         self.assertIn(text, report.numbers.because)
         self.assertIn(f"not compared with PyTorch's: {report.numbers.because}", str(report))
 
+    def test_ways_that_data_chooses(self):
+        """What was recorded is one of them, and the run may go the other one."""
+
+        def step(world):
+            loss = world.input("x", (8, 4), shard={"dp": 0}).mean()
+            wide = bool(loss > 1e6)
+            return loss * (world.rank + 1 if wide else 1)
+
+        report = sp.verify(step, mesh=MESH, numbers=True)
+        self.assertEqual(report.verdict, "NOT EQUIVALENT", report)
+        self.assertEqual(report.numbers.because, "the code decides by numbers of data")
+
     def test_random_numbers(self):
         def step(world):
             x = world.input("x", (8, 4), shard={"dp": 0})

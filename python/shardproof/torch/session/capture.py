@@ -920,7 +920,9 @@ def _begun(
         bool(initial_state.more_steps),
         likely_mistake(single, sides, model, initial_state.loaders or {}),
         reads_apart(sides, model, initial_state.loaders or {}),
-        any(side.facts.gave_numbers or side.decisions for side in (single, *sides)),
+        any(
+            side.facts.gave_numbers or side.decisions or side.answered for side in (single, *sides)
+        ),
         initial_state.batches_as_read,
         {**single.graph.integers.ranges, **single.graph.integers.chosen_from},
     )

@@ -18,6 +18,7 @@ from shardproof.torch.distributed.mesh import Mesh
 from shardproof.torch.numbers.traces import draw_folder, trace_rank
 from shardproof.torch.session.isolated_processes import fork
 from shardproof.torch.session.numeric import in_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def on_ranks(world, work):
@@ -74,8 +75,35 @@ def _input_in_bf16(given, name, shape, dtype=torch.bfloat16, **more):
     return given(name, shape, torch.bfloat16 if dtype == torch.float32 else dtype, **more)
 
 
+class Float8Products(TorchDispatchMode):
+    """Inside, matrix products have operands that are rounded to float8 (E4M3), in the forward and
+    the backward pass. Each tensor has one scale, from its largest element.
+    """
+
+    _PRODUCTS = frozenset(
+        (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm, torch.ops.aten.baddbmm)
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in self._PRODUCTS:
+            args = (*args[:-2], *map(_in_float8, args[-2:]))
+        return func(*args, **(kwargs or {}))
+
+
+def _in_float8(t):
+    if not t.is_floating_point() or not t.numel():
+        return t
+    dtype = torch.float8_e4m3fn
+    scale = torch.finfo(dtype).max / t.detach().abs().amax().float().clamp(min=1e-12)
+    # .to() is no operator of its own where a mode handles another one
+    rounded = torch.ops.aten._to_copy(t * scale, dtype=dtype)
+    return (rounded.to(torch.float32) / scale).to(t.dtype)
+
+
 def in_precision(step, precision):
-    """precision: fp32, autocast (to bf16), or bf16 (parameters, inputs and states, too)."""
+    """precision: fp32, autocast (to bf16), bf16 (parameters, inputs and states, too), or fp8 (of
+    matrix products, the rest in fp32).
+    """
 
     @functools.wraps(step)
     def wrapped(world):
@@ -87,6 +115,8 @@ def in_precision(step, precision):
             with (
                 torch.autocast("cpu", torch.bfloat16)
                 if precision == "autocast"
+                else Float8Products()
+                if precision == "fp8"
                 else contextlib.nullcontext()
             ):
                 return step(world)

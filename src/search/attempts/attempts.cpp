@@ -33,6 +33,9 @@ constexpr std::size_t kMostOfFewNodes = 60;
 // for at once: what is one is taken for the box itself otherwise, and the report calls it wrong.
 constexpr std::size_t kMostForMultiples = 5000;
 constexpr double kSecondsForWrongLineage = 5;
+// Where numbers contradict more than this share of the cut points, the others are of little use:
+// they are few, or wrong where a small image does not show it.
+constexpr double kFewContradicted = 0.25;
 
 // When an attempt is made: what holds of the plan, and of the attempts before.
 enum class When : std::uint8_t {
@@ -241,6 +244,7 @@ class Attempts {
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas);
     if (needsDoubt && made_ > 0 && !contradicted()) return false;
+    if (needsDoubt && attempt.lemmas == Lemmas::kInferred && mostContradicted()) return false;
     if (found_->lemmas > before || made_ == 0) return true;
     if (onlyNew_) return false;
     switch (attempt.lemmas) {
@@ -257,6 +261,11 @@ class Attempts {
 
   // What no number contradicts is as good as what would be inferred: it needs more time.
   bool contradicted() const { return !replaced_.empty() || !doubtful_.empty(); }
+
+  bool mostContradicted() const {
+    return static_cast<double>(replaced_.size()) >
+           kFewContradicted * static_cast<double>(cutPoints_.size());
+  }
 
   void look(Lemmas lemmas) {
     const InferParts parts = lemmas == Lemmas::kInferred ? InferParts::kNone : InferParts::kAll;

@@ -88,6 +88,9 @@ class Verification {
   void prove();
   // Some cut point of the plan was refuted in the first round.
   bool lineageIsRefuted() const;
+  // Numbers contradict some of the plan's cut points, and with the others a stage was refuted: few
+  // that are left hide how tensors hang together, and others may be wrong as well.
+  bool hidesRelations() const;
   // Once all outputs are proved without them: which cut points hold that the attempt leaves out.
   void judgeLeftOut();
   // Everything but the doubtful outputs is proved as far as it can be, then these are evaluated.

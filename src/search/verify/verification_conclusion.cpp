@@ -66,8 +66,9 @@ void Verification::conclude() {
     StageReport& report = report_.stages[state.stage];
     const ClassState* cls = classOf(e);
     if (!cls) {
-      report.reason =
-          state.cutFailure.empty() ? "not decided before the run ended" : state.cutFailure;
+      report.reason = !state.cutFailure.empty() ? state.cutFailure
+                      : all && leftOut_[e]      ? "no proof needs it, so it was not looked at"
+                                                : "not decided before the run ended";
       continue;
     }
     const StageOutcome* outcome = &cls->outcome;

@@ -43,6 +43,8 @@ constexpr int kMostDepth = 4;
 
 // For a cut point that no proof needs: whether it holds is for the report alone.
 constexpr double kSecondsForLeftOut = 0.5;
+// And of so many, the earliest.
+constexpr std::size_t kMostLeftOutJudged = 20;
 
 }  // namespace
 
@@ -95,7 +97,7 @@ void Verification::prove() {
         differs_ = true;
         // It counts only where the arguments of functions of which nothing is known are the same.
         if (argumentsProved()) break;
-      } else if (attempt_.stopAtFirstFailure && lineageIsRefuted()) {
+      } else if (attempt_.stopAtFirstFailure && (lineageIsRefuted() || hidesRelations())) {
         gaveUp_ = true;
         break;
       }
@@ -131,7 +133,7 @@ void Verification::prove() {
 void Verification::judgeLeftOut() {
   std::vector<EntryId> todo;
   for (const EntryId e : topological())
-    if (leftOut_[e]) todo.push_back(e);
+    if (leftOut_[e] && todo.size() < kMostLeftOutJudged) todo.push_back(e);
   if (todo.empty()) return;
   const double seconds =
       std::exchange(proofSeconds_, std::min(options_.stageSeconds, kSecondsForLeftOut));
@@ -147,6 +149,12 @@ bool Verification::lineageIsRefuted() const {
     const LineageEntry& entry = plan_.lineage[f.entry];
     return entry.role == Role::kCutPoint && !entry.inferred && isRefuted(f);
   });
+}
+
+bool Verification::hidesRelations() const {
+  return attempt_.lemmas == Lemmas::kInferred &&
+         std::any_of(leftOut_.begin(), leftOut_.end(), [](char left) { return left != 0; }) &&
+         std::any_of(firstOutcomes_.begin(), firstOutcomes_.end(), isRefuted);
 }
 
 bool Verification::onlyGuessesFailed() const {

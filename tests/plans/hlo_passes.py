@@ -195,7 +195,38 @@ EXCHANGE_AFTER = program(
 """
 )
 
+# Layouts move elements in memory, and a bitcast reads them in that order.
+TRANSPOSED = program(
+    f"""ENTRY %main (a: f32[2,3,4]) -> f32[8,3] {{
+  %a = f32[2,3,4]{{2,1,0}} parameter(0)
+  %sum = f32[2,3,4]{{2,1,0}} all-reduce(%a), {EVERY.format(1)}
+  %t = f32[4,2,3]{{2,1,0}} transpose(%sum), dimensions={{2,0,1}}
+  ROOT %r = f32[8,3]{{1,0}} reshape(%t)
+}}
+"""
+)
+BITCAST = program(
+    f"""%moved (p: f32[2,3,4]) -> f32[3,8] {{
+  %p = f32[2,3,4]{{2,1,0}} parameter(0)
+  %c = f32[2,3,4]{{1,0,2}} copy(%p)
+  ROOT %b = f32[3,8]{{0,1:S(1)}} bitcast(%c)
+}}
+ENTRY %main (a: f32[2,3,4]) -> f32[8,3] {{
+  %a = f32[2,3,4]{{2,1,0}} parameter(0)
+  %sum = f32[2,3,4]{{2,1,0}} all-reduce(%a), {EVERY.format(1)}
+  %f = f32[3,8]{{0,1}} fusion(%sum), kind=kLoop, calls=%moved
+  ROOT %r = f32[8,3]{{1,0}} bitcast(%f)
+}}
+"""
+)
+
+OTHER_LAYOUT = BITCAST.replace("bitcast(%f)", "transpose(%f), dimensions={1,0}")
+
 RIGHT = {
+    "bitcast_and_transpose": (TRANSPOSED, OTHER_LAYOUT),
+    "bitcast_through_another_layout": (TRANSPOSED, BITCAST.replace("{0,1", "{1,0")),
+    "bitcast": (TRANSPOSED, BITCAST),
+    "bitcast_back": (BITCAST, TRANSPOSED),
     "reduce_scatter": (SUMS, SUMS_AFTER),
     "and_back": (SUMS_AFTER, SUMS),
     "combined": (SUMS, COMBINED),
@@ -209,6 +240,8 @@ RIGHT = {
     "exchange_back": (EXCHANGE_AFTER, EXCHANGE),
 }
 WRONG = {
+    "bitcast_of_another_layout": (TRANSPOSED, BITCAST.replace("{1,0,2}", "{0,1,2}")),
+    "bitcast_to_another_layout": (TRANSPOSED, OTHER_LAYOUT.replace("{0,1", "{1,0")),
     "groups_in_another_order": (
         SUMS,
         SUMS_AFTER.replace("{{0,1,2,3}}", "{{1,0,2,3}}", 1),
@@ -322,6 +355,8 @@ def usage(runner):
         [runner.program, "verify", "--before", "a.hlo"], capture_output=True, text=True, check=False
     )
     expect(done, USAGE, "--after")
+    tiles = BITCAST.replace("{1,0,2}", "{1,0,2:T(2,128)}")
+    expect(verify(runner, BITCAST, tiles), INPUT_ERROR, "layouts are not written, or are in tiles")
     expect(verify(runner, "{}", "{}"), INPUT_ERROR, "found no HLO program")
 
 

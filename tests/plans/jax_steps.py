@@ -250,27 +250,9 @@ def broken(folder, step=""):
     return count, others
 
 
-def miscompiled(w, ids, targets):
-    """XLA slices the sum of the rows' gradients before it is complete (openxla/xla 42481)."""
-
-    def loss(w):
-        table = jax.sharding.reshard(w, P("dp", None, reduced={"tp"}))
-        rows = table.at[ids].get(out_sharding=P("dp", "tp", None))
-        return jnp.mean((jnp.tanh(rows) - targets) ** 2)
-
-    value, grad = jax.value_and_grad(loss)(w)
-    return value, w - 0.1 * jax.sharding.reshard(grad, P("dp", "tp"))
-
-
 def refuted_steps():
-    """(name, report) of steps that XLA partitions wrongly, or that are wrong themselves."""
+    """(name, report) of steps that are wrong."""
     yield "shard_map without psum", verify(None, mapped(AUTO, False), TWO, {"single": columns})
-    arguments = (
-        shape((16, 8), on(EXPLICIT, "dp", "tp")),
-        jax.ShapeDtypeStruct((4, 8), "int32", sharding=on(EXPLICIT, "dp", "tp")),
-        shape((4, 8, 8), on(EXPLICIT, "dp", "tp", None)),
-    )
-    yield "openxla/xla 42481", verify(EXPLICIT, miscompiled, arguments, {})
 
 
 def write_files(folder):

@@ -404,6 +404,7 @@ class Lowering {
   Value broadcastValue(const Value& x, const Shape& shape, const Sizes& dimensions);
   Value reshapeValue(const Value& x, const Shape& shape);
   Value transposeValue(const Value& x, const Shape& shape, const Sizes& permutation);
+  Value bitcastValue(const Frame& frame, const Instruction& i);
   Value sliceValue(const Value& x, const Shape& shape, const Sizes& start, const Sizes& limit,
                    const Sizes& stride);
   Value concatenateValues(const std::vector<Value>& x, const Shape& shape, std::size_t dim);

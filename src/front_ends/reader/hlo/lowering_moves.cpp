@@ -48,6 +48,33 @@ std::vector<Sizes> Lowering::paddingOfPad(const Frame& frame, const Instruction&
   return padding;
 }
 
+// The elements in the order in which they lie in memory, from the operand's layout to the result's.
+Value Lowering::bitcastValue(const Frame& frame, const Instruction& i) {
+  const Value& x = operand(frame, i, 0);
+  const Shape& shape = i.shape;
+  if (x.shape.type != shape.type) unsupported(i, "a bitcast to another type");
+  if (onesOnly(x.shape.sizes, shape.sizes)) return reshapeValue(x, shape);
+  const auto& byName = frame.computation->byName;
+  const auto made = byName.find(i.operands[0].name);
+  const auto& from = made == byName.end()
+                         ? std::nullopt
+                         : frame.computation->instructions[made->second].shape.minorToMajor;
+  const auto& to = shape.minorToMajor;
+  if (!from || !to || from->size() != x.shape.sizes.size())
+    unsupported(i, "a bitcast whose layouts are not written, or are in tiles");
+  const Sizes major(from->rbegin(), from->rend());
+  Shape inMemory = x.shape;
+  for (std::size_t k = 0; k < major.size(); ++k) inMemory.sizes[k] = x.shape.sizes[at(major[k])];
+  Shape wanted = shape;
+  Sizes back(to->size());
+  for (std::size_t k = 0; k < to->size(); ++k) {
+    const std::int64_t d = (*to)[to->size() - 1 - k];
+    wanted.sizes[k] = shape.sizes[at(d)];
+    back[at(d)] = static_cast<std::int64_t>(k);
+  }
+  return transposeValue(reshapeValue(transposeValue(x, inMemory, major), wanted), shape, back);
+}
+
 std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction& i) {
   const std::string& op = i.opcode;
   const Shape& shape = i.shape;
@@ -64,10 +91,9 @@ std::optional<Value> Lowering::lowerLayout(const Frame& frame, const Instruction
   }
   if (op == "reshape" || op == "bitcast") {
     const Value& x = operand(frame, i, 0);
-    if (elementsOf(x.shape, file_, i.place) != elementsOf(shape, file_, i.place) ||
-        (op == "bitcast" && (x.shape.type != shape.type || !onesOnly(x.shape.sizes, shape.sizes))))
-      unsupported(i, "another number of elements, or a bitcast that depends on layouts");
-    return reshapeValue(x, shape);
+    if (elementsOf(x.shape, file_, i.place) != elementsOf(shape, file_, i.place))
+      unsupported(i, "another number of elements");
+    return op == "reshape" ? reshapeValue(x, shape) : bitcastValue(frame, i);
   }
   if (op == "transpose") {
     const Sizes permutation = dims(i, "dimensions");

@@ -44,8 +44,27 @@ void skipBracketed(Cursor& c) {
   } while (!closing.empty());
 }
 
-void skipLayout(Cursor& c) {
-  if (c.peek() == '{') skipBracketed(c);
+// "{1,0}", also with properties: "{1,0:T(8,128)S(1)}".
+std::optional<std::vector<std::int64_t>> layoutAt(Cursor& c, std::size_t dimensions) {
+  if (c.peek() != '{') return std::nullopt;
+  Cursor inside = c;
+  skipBracketed(c);
+  std::vector<std::int64_t> order;
+  std::vector<bool> seen(dimensions, false);
+  inside.take("{");
+  inside.skipSpace();
+  while (inside.peek() >= '0' && inside.peek() <= '9') {
+    const std::int64_t d = inside.integer("a dimension");
+    if (d >= static_cast<std::int64_t>(dimensions) || seen[static_cast<std::size_t>(d)])
+      return std::nullopt;
+    seen[static_cast<std::size_t>(d)] = true;
+    order.push_back(d);
+    inside.tryTake(",");
+    inside.skipSpace();
+  }
+  const bool isPlain = inside.peek() == '}' || inside.looksAt(":S(") || inside.looksAt(":E(");
+  if (order.size() != dimensions || !isPlain) return std::nullopt;
+  return order;
 }
 
 Shape shapeAt(Cursor& c, int depth) {
@@ -76,7 +95,7 @@ Shape shapeAt(Cursor& c, int depth) {
     } while (c.tryTake(","));
     c.take("]");
   }
-  skipLayout(c);
+  shape.minorToMajor = layoutAt(c, shape.sizes.size());
   elementsOf(shape, c.file(), place);
   return shape;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HLO text as a plain syntax tree: what is written, with its places, and nothing that it means.
-// Names are without `%`; layouts and comments are gone.
+// Names are without `%`; comments are gone.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,13 @@ struct Shape {
   std::vector<std::int64_t> sizes;
   std::vector<Shape> elements;
   bool tuple = false;
-  friend bool operator==(const Shape&, const Shape&) = default;
+  // How the array lies in memory: its dimensions, from the one whose elements are side by side on.
+  // Nothing where none is written, or one in tiles. It matters to bitcasts alone.
+  std::optional<std::vector<std::int64_t>> minorToMajor = std::nullopt;
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return a.type == b.type && a.sizes == b.sizes && a.elements == b.elements && a.tuple == b.tuple;
+  }
 };
 std::string toText(const Shape& shape);
 

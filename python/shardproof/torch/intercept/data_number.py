@@ -114,14 +114,6 @@ def _standing_for(value: Any) -> float:
     )
 
 
-def _whole(x: float) -> int:
-    """What int() gives of a number, or of a stand-in: programs count up to it, so it is small."""
-    return 1 if x != x else 2 if abs(x) >= _LARGEST_COUNT else int(x)
-
-
-_LARGEST_COUNT = 1e12  # of what data counts
-
-
 class DataNumber(float):
     """The result of `.item()`. loc: where it was called; value: its value, None where it is not
     known. drawn: its number in this run, where it depends on nothing but draws.
@@ -203,20 +195,6 @@ class DataNumber(float):
             self.follower.printed(self.value)
         return Text(self.loc, float.__add__(self, 0.0))
 
-    def plain(self) -> float:
-        """An ordinary number for code that is not followed: what was drawn, or a stand-in. That it
-        decides nothing is seen where the program is recorded with another one.
-        """
-        if self.drawn is not None and self.follower is not None:
-            self.follower.decided_by_drawn(self.loc)
-            return self.drawn
-        return float.__add__(self, 0.0)
-
-    __float__ = plain
-
-    def __int__(self) -> int:
-        return _whole(self.plain())
-
     __array_ufunc__ = None  # numpy
     __array__ = __complex__ = __divmod__ = __rdivmod__ = refuse
     as_integer_ratio = is_integer = hex = refuse
@@ -225,7 +203,7 @@ class DataNumber(float):
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __rpow__ = __round__ = __abs__ = computed
 
     def __index__(self) -> int:
-        return int(self) if self.drawn is not None else self.refuse()
+        return int(self)
 
     def __pos__(self) -> DataNumber:
         return self
@@ -267,7 +245,7 @@ def _decision(name: str) -> Callable[..., Any]:
     return decide
 
 
-for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "trunc", "floor", "ceil"):
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "trunc", "floor", "ceil"):
     setattr(DataNumber, f"__{_name}__", _decision(f"__{_name}__"))
 
 
@@ -519,9 +497,10 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
     stand_in: their number where nothing of this follows them. Where another number makes another
     program, something is decided by what depends on data.
     """
-    item, to_float, to_complex, to_list = (
+    item, to_float, to_int, to_complex, to_list = (
         torch.Tensor.item,
         torch.Tensor.__float__,
+        torch.Tensor.__int__,
         torch.Tensor.__complex__,
         torch.Tensor.tolist,
     )
@@ -535,14 +514,17 @@ def data_numbers(follower: Follower, stand_in: float = math.nan) -> Iterator[Non
         )
 
     def as_float(self: torch.Tensor) -> float:
-        return float(as_number(self))
+        x: float = to_float(self)
+        return DataNumber(follower.where()).refuse() if math.isnan(x) else x
 
     def as_complex(self: torch.Tensor) -> complex:
         x: complex = to_complex(self)
         return DataNumber(follower.where()).refuse() if x != x else x
 
     def as_int(self: torch.Tensor) -> int:
-        return int(as_number(self))
+        if self.dtype.is_floating_point and math.isnan(to_float(self)):
+            DataNumber(follower.where()).refuse()
+        return int(to_int(self))
 
     def as_list(self: torch.Tensor) -> Any:
         def each(x: Any) -> Any:

@@ -55,7 +55,7 @@ from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
 from .each_way import Answers, check_questions, each_way
-from .isolated_processes import SINGLE, Failed, IsolatedRecorder, Overrun, Request
+from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
 from .output_files import OutputFiles
 from .ranks import LARGE, ORDINARY, check_answers, decided, recorded_ranks
@@ -321,19 +321,13 @@ def _check_ordinary_numbers(
     isolated: IsolatedRecorder,
     start: float,
 ) -> None:
-    """The same for ordinary numbers, with which the single device has to have a program, unless its
-    own code raises an error with some of them (math.log(float(x)) does): real devices stop there,
-    too.
+    """The same for ordinary numbers, with which the single device has to have a program.
 
     Raises CaptureError.
     """
-    raised = 0
     for stand_in in ORDINARY:
         isolated.submit([dataclasses.replace(request, stand_in=stand_in)])
         other = isolated.take_single(time.monotonic() - start)
-        raised += isinstance(other, Failed) and other.own
-        if isinstance(other, Failed) and other.own and raised < len(ORDINARY):
-            continue
         if not isinstance(other, Recording):
             raise decided("the single device", side)
         _check_numbers(side, model, other, name)
@@ -747,7 +741,7 @@ def _begun(
             )
         progress.phase("comparing recordings with other numbers")
         _check_numbers(single, model, recorded.beside, name)
-        if single.gave_in_step:
+        if isinstance(recorded.beside, Recording) and single.gave_in_step:
             _check_ordinary_numbers(single, model, request, name, isolated, start)
         not_raised += _decisions(single, model, request, name, isolated, start)
         for side in sides:
@@ -885,8 +879,7 @@ def _begun(
         or ("--steps asks for no more" if single.exact_steps else "")
         or ("no optimizer steps with these answers about data" if initial_state.no_step else ""),
     )
-    not_compared += _other_results(single, sides, model, recorded.beside)
-    not_compared += _other_caches(single, sides)
+    not_compared += _other_results(single, sides, model) + _other_caches(single, sides)
     for a, stretches in rank_classes.items():
         within = (
             ""
@@ -1002,32 +995,11 @@ def _other_caches(single: Recording, sides: Sequence[Recording]) -> list[basis.N
     return [basis.NotCompared(name, why) for name, why in found.items()]
 
 
-def _of_data(single: Recording, other: Recording | Exception | None) -> list[str]:
-    """Numbers and texts that the single device returns and that are made of numbers of data.
-
-    other: recorded with another number in the place of those.
-    """
-    if not single.facts.gave_numbers:
-        return []
-    if isinstance(other, Recording):
-        return [label for label, text in single.plain.items() if other.plain.get(label) != text]
-    return list(single.plain)
-
-
 def _other_results(
-    single: Recording,
-    sides: Sequence[Recording],
-    model: Model,
-    other: Recording | Exception | None,
+    single: Recording, sides: Sequence[Recording], model: Model
 ) -> list[basis.NotCompared]:
-    """Numbers and texts that the step returns, and None, where they are not the same everywhere, or
-    are made of numbers that depend on data.
-    """
-    of_data = (
-        "float(), int() or other code that is not followed made it of a number that depends on "
-        "data (what .item() gives is followed)"
-    )
-    found = dict.fromkeys(_of_data(single, other), of_data)
+    """Numbers and texts that the step returns, and None, where they are not the same everywhere."""
+    found: dict[str, str] = {}
     for side in sides:
         for label, text in side.plain.items():
             if label in model.outputs and text == "None":

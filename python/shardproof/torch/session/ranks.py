@@ -557,17 +557,12 @@ class RankRecorder:
         """Raises CaptureError where ordinary numbers in place of those that depend on data change a
         program.
 
-        That includes a rank that has no program then, but for one whose own code raises an error
-        with some of them, as a division by int() of the number does: real devices stop there, too.
+        That includes a rank that has no program then.
         """
         texts = {r: self._text(s) for r, s in sides.items()}
-        raised = dict.fromkeys(texts, 0)
         for stand_in in ORDINARY if texts else ():
             for r, other in self._taken(list(texts), stand_in).items():
                 if isinstance(other, MissingMetadata):
-                    continue
-                raised[r] += isinstance(other, Failed) and other.own
-                if isinstance(other, Failed) and other.own and raised[r] < len(ORDINARY):
                     continue
                 if not isinstance(other, Recording) or self._text(other) != texts[r]:
                     raise decided(f"rank {r}", sides[r])
@@ -641,8 +636,8 @@ def decided(who: str, side: Recording) -> CaptureError:
     return DecidedByData(
         f"{who}: what the program does depends on data: it is another one where Tensor.item() "
         f"gives another number at {side.facts.gave_numbers} "
-        "(its text, float() or int() of it, or what other code than Python's operators and `math` "
-        "reads of it decides something; what .item() gives is followed)"
+        "(the number's text, or what other code than Python's operators and `math` reads of it, "
+        "decides something)"
     )
 
 

@@ -220,11 +220,28 @@ ENTRY %main (a: f32[2,3,4]) -> f32[8,3] {{
 """
 )
 
+# Of a square matrix, the sizes stay.
+SQUARE = program(
+    """ENTRY %main (a: f32[4,4]) -> f32[4,4] {
+  %a = f32[4,4]{1,0} parameter(0)
+  ROOT %t = f32[4,4]{1,0} transpose(%a), dimensions={1,0}
+}
+"""
+)
+SQUARE_BITCAST = program(
+    """ENTRY %main (a: f32[4,4]) -> f32[4,4] {
+  %a = f32[4,4]{1,0} parameter(0)
+  %c = f32[4,4]{0,1} copy(%a)
+  ROOT %r = f32[4,4]{1,0} bitcast(%c)
+}
+"""
+)
 OTHER_LAYOUT = BITCAST.replace("bitcast(%f)", "transpose(%f), dimensions={1,0}")
 
 RIGHT = {
     "bitcast_and_transpose": (TRANSPOSED, OTHER_LAYOUT),
     "bitcast_through_another_layout": (TRANSPOSED, BITCAST.replace("{0,1", "{1,0")),
+    "bitcast_of_a_square": (SQUARE, SQUARE_BITCAST),
     "bitcast": (TRANSPOSED, BITCAST),
     "bitcast_back": (BITCAST, TRANSPOSED),
     "reduce_scatter": (SUMS, SUMS_AFTER),
@@ -241,6 +258,7 @@ RIGHT = {
 }
 WRONG = {
     "bitcast_of_another_layout": (TRANSPOSED, BITCAST.replace("{1,0,2}", "{0,1,2}")),
+    "bitcast_of_a_square_that_is_not_moved": (SQUARE, SQUARE_BITCAST.replace("{0,1}", "{1,0}")),
     "bitcast_to_another_layout": (TRANSPOSED, OTHER_LAYOUT.replace("{0,1", "{1,0")),
     "groups_in_another_order": (
         SUMS,
@@ -355,8 +373,9 @@ def usage(runner):
         [runner.program, "verify", "--before", "a.hlo"], capture_output=True, text=True, check=False
     )
     expect(done, USAGE, "--after")
-    tiles = BITCAST.replace("{1,0,2}", "{1,0,2:T(2,128)}")
-    expect(verify(runner, BITCAST, tiles), INPUT_ERROR, "layouts are not written, or are in tiles")
+    for layout in ("{1,0,2:T(2,128)}", "{1,0,2:S(1)T(2,128)}", "{1 0 2}", "{1,0}", ""):
+        other = BITCAST.replace("{1,0,2}", layout)
+        expect(verify(runner, BITCAST, other), INPUT_ERROR, "not written, or are in tiles")
     expect(verify(runner, "{}", "{}"), INPUT_ERROR, "found no HLO program")
 
 

@@ -140,6 +140,47 @@ class Reads(RecorderTest):
 
         self.refuse(change, "depends on data")
 
+    def test_float_and_int_are_followed(self):
+        logged = []
+
+        def change(world, model):
+            gradient = model.up.weight.grad
+            logged.append(float(gradient.sum()) + float(gradient.sum().item()))
+            logged.append(int((gradient > 0).sum()) / 8)
+            gradient.mul_(float(gradient.abs().sum()) / float(gradient.abs().sum() + 1))
+
+        def halved(world, model):
+            scale = float(model.up.weight.grad.abs().sum())
+            model.up.weight.grad.mul_(scale if world.rank == 0 else scale / 2)
+
+        sp.assert_equivalent(lambda world: train(world, change), mesh=MESH)
+        report = sp.verify(lambda world: train(world, halved), mesh=MESH)
+        self.assertEqual("NOT EQUIVALENT", report.verdict, str(report))
+        self.assertIn("float", change.__code__.co_names)  # it is as it was
+
+    def test_float_and_int_that_are_returned(self):
+        def report(number):
+            def step(world):
+                x = world.input("x", (8, 4), shard={"dp": 0})
+                return {"loss": x.mean(), "number": number(x)}
+
+            return sp.verify(step, mesh={"dp": 2})
+
+        self.assertEqual("EQUIVALENT", report(lambda x: float(x.mean())).verdict)
+        self.assertEqual("NOT EQUIVALENT", report(lambda x: float(x.sum())).verdict)
+        self.assertEqual("NOT EQUIVALENT", report(lambda x: int((x > 0).sum())).verdict)
+
+    def test_int_that_decides(self):
+        """Also by thresholds far from any number that could stand in."""
+
+        def change(world, model):
+            count = int((model.up.weight.grad.abs() < 1e9).sum())
+            if count > 1000:
+                model.up.weight.grad.mul_(2 + world.rank)
+
+        report = sp.verify(lambda world: train(world, change), mesh=MESH)
+        self.assertNotEqual("EQUIVALENT", report.verdict, str(report))
+
     def test_a_number_that_is_read_from_its_text(self):
         def change(world, model):
             if float(f"{model.up.weight.grad.sum().item():.4f}") > 1:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`float(x)` and `int(x)` in the user's own files.
 
-Python makes these plain numbers, whatever `__float__` and `__int__` return. So in files of a script
-such a call becomes one of a function here: of a tensor, an array or a number that depends on data
-it gives such a number, as `.item()` does (data_number.py). Nothing else of the file changes, and no
-bytecode is written.
+Python makes these plain numbers, whatever `__float__` and `__int__` return. So in files of a
+script, and in functions of a step while it is recorded, such a call becomes one of a function here:
+of a tensor, an array or a number that depends on data it gives such a number, as `.item()` does
+(data_number.py). Nothing else changes, and no bytecode is written.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import importlib.machinery
+import linecache
 import runpy
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,13 +76,112 @@ class _Calls(ast.NodeTransformer):
         return node
 
 
-def _code(path: str, source: bytes) -> Any:
+def _code(path: str, source: bytes | str) -> types.CodeType:
     tree = ast.parse(source, path)
     own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     own |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     own |= {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
     own |= {a.asname or a.name for a in ast.walk(tree) if isinstance(a, ast.alias)}
-    return compile(_Calls(own).visit(tree), path, "exec", dont_inherit=True)
+    made: types.CodeType = compile(_Calls(own).visit(tree), path, "exec", dont_inherit=True)
+    return made
+
+
+def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code itself, and that of the functions that it defines, in order."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _inside(constant)
+
+
+def _converts(code: types.CodeType) -> bool:
+    return any(not _FUNCTIONS.keys().isdisjoint(c.co_names) for c in _inside(code))
+
+
+@functools.lru_cache(maxsize=256)
+def _converted_file(path: str, source: str) -> dict[str, list[tuple[types.CodeType, ...]]]:
+    """Of each function's name: (its code, the same with conversions)."""
+    found: dict[str, list[tuple[types.CodeType, ...]]] = {}
+    try:
+        plain = compile(source, path, "exec", dont_inherit=True)
+        both = zip(_inside(plain), _inside(_code(path, source)), strict=True)
+    except (SyntaxError, ValueError):
+        return found
+    for code, other in both:
+        found.setdefault(code.co_name, []).append((code, other))
+    return found
+
+
+def _converted(code: types.CodeType) -> types.CodeType | None:
+    """None where it converts nothing, or is not what its file has now."""
+    if not _converts(code):
+        return None
+    source = "".join(linecache.getlines(code.co_filename))
+    known = _converted_file(code.co_filename, source).get(code.co_name, ()) if source else ()
+    return next((other for plain, other in known if plain == code and other != code), None)
+
+
+def _functions_of(step: Any) -> Iterator[types.FunctionType]:
+    """A step's own functions: what it is made of, and those of the user's modules."""
+    seen: set[int] = set()
+    todo = [step]
+    todo += [
+        x
+        for m in list(sys.modules.values())
+        if is_own(getattr(m, "__file__", None) or "")
+        for x in list(vars(m).values())
+        if getattr(x, "__module__", None) == m.__name__
+    ]
+    while todo:
+        x = todo.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        if isinstance(x, types.FunctionType):
+            todo += [c.cell_contents for c in x.__closure__ or () if _is_filled(c)]
+            todo += [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+            todo += list(vars(x).values())  # __wrapped__
+            if is_own(x.__code__.co_filename):
+                yield x
+        elif isinstance(x, (types.MethodType, staticmethod, classmethod)):
+            todo.append(x.__func__)
+        elif isinstance(x, functools.partial):
+            todo += [x.func, *x.args, *x.keywords.values()]
+        elif isinstance(x, property):
+            todo += [x.fget, x.fset]
+        elif isinstance(x, type) and is_own(
+            getattr(sys.modules.get(x.__module__), "__file__", None) or ""
+        ):
+            todo += list(vars(x).values())
+        elif isinstance(x, (list, tuple)):
+            todo += x
+        elif type(x) is dict:
+            todo += x.values()
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def conversions_of(step: Any) -> Iterator[None]:
+    """Inside, functions that a step may call have these functions."""
+    before: list[tuple[types.FunctionType, types.CodeType]] = []
+    for name, function in _FUNCTIONS.items():
+        setattr(builtins, _NAME.format(name), function)
+    try:
+        for f in _functions_of(step):
+            code = _converted(f.__code__)
+            if code is not None:
+                before.append((f, f.__code__))
+                f.__code__ = code
+        yield
+    finally:
+        for f, plain in before:
+            f.__code__ = plain
 
 
 @contextlib.contextmanager
@@ -114,4 +216,4 @@ def own_conversions() -> Iterator[None]:
         sys.dont_write_bytecode = before
 
 
-__all__ = ["as_float", "as_int", "own_conversions"]
+__all__ = ["as_float", "as_int", "conversions_of", "own_conversions"]

@@ -63,16 +63,6 @@ def same(a: Value, b: Value) -> bool:
         return bool(torch.equal(a.data.double(), b.data.double()))
 
 
-def _as_real(v: Value) -> Value:
-    """A constant of integers as real numbers; others as they are."""
-    if isinstance(v, Filled) and v.kind != "real":
-        return Filled(v.fill, v.shape, "real", v.host)
-    if isinstance(v, Known) and v.kind != "real":
-        with private.outside():
-            return Known(v.data.double(), v.host)
-    return v
-
-
 def _numbers(settings: Mapping[str, Any]) -> dict[str, float]:
     """Numbers among what optimizers have, by the names under which they are compared."""
     return {f"{n}.new": float(v) for n, v in settings.items() if type(v) in (int, float)}
@@ -103,8 +93,8 @@ class EndOfStep:
     """Tracks what a step leaves behind.
 
     plain: numbers and texts that it returned. changed: buffers that it changes. caches: those that
-    are not saved, and that it leaves with other constants than they began with. beside: what
-    optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
+    are not saved, and that it makes, or leaves with other constants than they began with. beside:
+    what optimizers and the step keep beside parameters of modules, and its shape. no_gradient:
     parameters without a gradient. printed: numbers that a script prints and that are compared.
     spread: mesh axes of DistributedDataParallel. settings: numbers of optimizers at the end;
     settings_in_step: before what follows a script's step.
@@ -366,11 +356,10 @@ class EndOfStep:
         if isinstance(found, torch.Tensor):
             if found.dtype.is_complex and found.numel():
                 self.recorder.g.leave_out(what, "it is complex")
-            self.tracker.track("output", self.tracker.claim(label, "output"), found, kind=kind)
-            if found.shape == () and not found.dtype.is_complex:
+            if found.shape == () and not (found.is_floating_point() or found.is_complex()):
                 # the model's may be the mean of what ranks have, which is no integer
-                last = self.tracker.tracked[-1]
-                self.tracker.tracked[-1] = dataclasses.replace(last, value=_as_real(last.value))
+                found = found.double()
+            self.tracker.track("output", self.tracker.claim(label, "output"), found, kind=kind)
         elif isinstance(found, str) and self.recorder.g.gave_numbers:
             self.recorder.g.leave_out(
                 what, "it is a text, which may have been made of numbers that depend on data"
@@ -673,8 +662,7 @@ class EndOfStep:
         if (
             not saved
             and isinstance(now, (Filled, Known))
-            and before is not None
-            and not same(before, now)
+            and (before is None or not same(before, now))
         ):
             self.caches[f"{name}.new"] = now
         if (saved or not isinstance(now, (Filled, Known))) and not any(

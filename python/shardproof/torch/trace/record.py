@@ -22,6 +22,7 @@ from ..distributed import collectives
 from ..distributed.exchange import Groups
 from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh
+from ..intercept.conversions import conversions_of
 from ..intercept.data_array import data_arrays
 from ..intercept.data_number import UNKNOWN, data_numbers
 from ..intercept.devices import as_cpu
@@ -67,7 +68,7 @@ def _result(step: Step, world: World, side: Side) -> Any:
     Whatever it does about errors of the recorder, the first of them ends the recording
     (refusals.py). Raises CaptureError, MissingMetadata, and what the step raises of its own.
     """
-    with noted(side.recorder.where) as notes:
+    with conversions_of(step), noted(side.recorder.where) as notes:
         try:
             result = each(step(world), side.end.keep)
         except BaseException as e:

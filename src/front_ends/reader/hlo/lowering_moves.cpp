@@ -53,7 +53,12 @@ Value Lowering::bitcastValue(const Frame& frame, const Instruction& i) {
   const Value& x = operand(frame, i, 0);
   const Shape& shape = i.shape;
   if (x.shape.type != shape.type) unsupported(i, "a bitcast to another type");
-  if (onesOnly(x.shape.sizes, shape.sizes)) return reshapeValue(x, shape);
+  const auto isLarge = [](std::int64_t n) { return n != 1; };
+  const auto large = [&](const Sizes& sizes) {
+    return std::count_if(sizes.begin(), sizes.end(), isLarge);
+  };
+  // A row of elements lies in one way.
+  if (large(x.shape.sizes) <= 1 && large(shape.sizes) <= 1) return reshapeValue(x, shape);
   const auto& byName = frame.computation->byName;
   const auto made = byName.find(i.operands[0].name);
   const auto& from = made == byName.end()
@@ -62,15 +67,19 @@ Value Lowering::bitcastValue(const Frame& frame, const Instruction& i) {
   const auto& to = shape.minorToMajor;
   if (!from || !to || from->size() != x.shape.sizes.size())
     unsupported(i, "a bitcast whose layouts are not written, or are in tiles");
-  const Sizes major(from->rbegin(), from->rend());
-  Shape inMemory = x.shape;
+  const Sizes major(from->rbegin(), from->rend()), wantedMajor(to->rbegin(), to->rend());
+  const auto isRowMajor = [&](const Sizes& sizes, Sizes order) {
+    std::erase_if(order, [&](std::int64_t d) { return sizes[at(d)] == 1; });
+    return std::is_sorted(order.begin(), order.end());
+  };
+  if (isRowMajor(x.shape.sizes, major) && isRowMajor(shape.sizes, wantedMajor))
+    return reshapeValue(x, shape);
+  Shape inMemory = x.shape, wanted = shape;
   for (std::size_t k = 0; k < major.size(); ++k) inMemory.sizes[k] = x.shape.sizes[at(major[k])];
-  Shape wanted = shape;
-  Sizes back(to->size());
-  for (std::size_t k = 0; k < to->size(); ++k) {
-    const std::int64_t d = (*to)[to->size() - 1 - k];
-    wanted.sizes[k] = shape.sizes[at(d)];
-    back[at(d)] = static_cast<std::int64_t>(k);
+  Sizes back(wantedMajor.size());
+  for (std::size_t k = 0; k < wantedMajor.size(); ++k) {
+    wanted.sizes[k] = shape.sizes[at(wantedMajor[k])];
+    back[at(wantedMajor[k])] = static_cast<std::int64_t>(k);
   }
   return transposeValue(reshapeValue(transposeValue(x, inMemory, major), wanted), shape, back);
 }

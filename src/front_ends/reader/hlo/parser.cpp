@@ -44,7 +44,8 @@ void skipBracketed(Cursor& c) {
   } while (!closing.empty());
 }
 
-// "{1,0}", also with properties: "{1,0:T(8,128)S(1)}".
+// "{1,0}", also with properties that move nothing: "{1,0:S(1)}". Nothing for tiles,
+// "{1,0:T(8,128)}", and for what is no layout.
 std::optional<std::vector<std::int64_t>> layoutAt(Cursor& c, std::size_t dimensions) {
   if (c.peek() != '{') return std::nullopt;
   Cursor inside = c;
@@ -52,19 +53,18 @@ std::optional<std::vector<std::int64_t>> layoutAt(Cursor& c, std::size_t dimensi
   std::vector<std::int64_t> order;
   std::vector<bool> seen(dimensions, false);
   inside.take("{");
-  inside.skipSpace();
-  while (inside.peek() >= '0' && inside.peek() <= '9') {
+  while (order.size() < dimensions) {
+    inside.skipSpace();
+    if ((!order.empty() && !inside.tryTake(",")) || inside.peek() < '0' || inside.peek() > '9')
+      return std::nullopt;
     const std::int64_t d = inside.integer("a dimension");
     if (d >= static_cast<std::int64_t>(dimensions) || seen[static_cast<std::size_t>(d)])
       return std::nullopt;
     seen[static_cast<std::size_t>(d)] = true;
     order.push_back(d);
-    inside.tryTake(",");
-    inside.skipSpace();
   }
-  const bool isPlain = inside.peek() == '}' || inside.looksAt(":S(") || inside.looksAt(":E(");
-  if (order.size() != dimensions || !isPlain) return std::nullopt;
-  return order;
+  const bool isPlain = inside.tryTake("}") || inside.tryTake(":S(1)}") || inside.tryTake(":S(2)}");
+  return isPlain ? std::optional(std::move(order)) : std::nullopt;
 }
 
 Shape shapeAt(Cursor& c, int depth) {

@@ -112,10 +112,19 @@ def _converted_file(path: str, source: str) -> dict[str, list[tuple[types.CodeTy
     return found
 
 
+# by id: the code of a function, and the same with conversions, or None
+_known: dict[int, tuple[types.CodeType, types.CodeType | None]] = {}
+
+
 def _converted(code: types.CodeType) -> types.CodeType | None:
     """None where it converts nothing, or is not what its file has now."""
-    if not _converts(code):
-        return None
+    known = _known.get(id(code))
+    if known is None or known[0] is not code:
+        known = _known[id(code)] = code, _from_file(code) if _converts(code) else None
+    return known[1]
+
+
+def _from_file(code: types.CodeType) -> types.CodeType | None:
     source = "".join(linecache.getlines(code.co_filename))
     known = _converted_file(code.co_filename, source).get(code.co_name, ()) if source else ()
     return next((other for plain, other in known if plain == code and other != code), None)
@@ -164,6 +173,12 @@ def _is_filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not None
     except ValueError:
         return False
+
+
+def prepare(step: Any) -> None:
+    """Reads the files of a step's functions, so that forked processes need not."""
+    for f in _functions_of(step):
+        _converted(f.__code__)
 
 
 @contextlib.contextmanager
@@ -216,4 +231,4 @@ def own_conversions() -> Iterator[None]:
         sys.dont_write_bytecode = before
 
 
-__all__ = ["as_float", "as_int", "conversions_of", "own_conversions"]
+__all__ = ["as_float", "as_int", "conversions_of", "own_conversions", "prepare"]

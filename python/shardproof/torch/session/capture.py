@@ -45,6 +45,7 @@ from ..export.gradient_scale import gradient_scale
 from ..export.model_file import Model, model_of
 from ..export.plan_file import OnNoRank, Uneven, plan_of
 from ..export.rank_program import PermutedParts
+from ..intercept.conversions import prepare
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
@@ -406,6 +407,8 @@ def _captured_with(
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
         functions = [first_of(f, steps) for f in functions]
+    for function in functions:
+        prepare(function)
     with no_collection(), one_thread(), progress.showing():
         return _capture(
             functions,

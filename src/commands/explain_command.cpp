@@ -124,7 +124,7 @@ void addExplainCommand(CLI::App& app, std::function<int()>& run) {
       ->add_option("--difference", arguments->difference,
                    "Of numbers: whether so large a difference of the loss is rounding; relative, "
                    "|a - b| / |a|")
-      ->check(CLI::Range(0.0, 1e300) & isNumber())
+      ->check(CLI::NonNegativeNumber & isNumber())
       ->type_name("X");
   command
       ->add_option("--tensor", arguments->tensor,

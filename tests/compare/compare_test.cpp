@@ -67,6 +67,61 @@ std::string textOf(const Comparison& comparison) {
   return laidOut(text.str(), {});
 }
 
+// Three draws of one number say less than three of a hundred.
+TEST(Compare, OneNumberHasALargerTolerance) {
+  const Folder folder;
+  Reference reference(folder);
+  reference.add("loss", {2.0F}, 1e-4F, {{"kind", "result"}});
+  reference.add("many", counted(6400), 1e-4F, {{"kind", "result"}});
+  for (const auto& [factor, differs] : {std::pair(1.0008F, false), std::pair(1.002F, true)}) {
+    writeRank(folder.path("c"), 0, {},
+              {floats("loss", {1}, {2.0F * factor}, {{"kind", "result"}}),
+               floats("many", {6400}, counted(6400), {{"kind", "result"}})});
+    const Comparison found = compareTraces(reference.written(), folder.path("c"), {});
+    EXPECT_EQ(found.verdict, differs ? Agreement::kDiffers : Agreement::kAgrees) << factor;
+  }
+  writeRank(folder.path("c"), 0, {},
+            {floats("loss", {1}, {2.0F}, {{"kind", "result"}}),
+             floats("many", {6400}, times(counted(6400), 1.0008F), {{"kind", "result"}})});
+  EXPECT_EQ(compareTraces(reference.written(), folder.path("c"), {}).verdict, Agreement::kDiffers);
+}
+
+// A perturbed reference of another precision is one of another run.
+TEST(Compare, APerturbedReferenceOfAnotherDtypeIsNotUsed) {
+  const Folder folder;
+  writeRank(folder.path("r"), 0, {}, {floats("w", {64}, counted(64), {{"kind", "parameter"}})});
+  Local other = floats("w", {64}, counted(64), {{"kind", "parameter"}});
+  other.dtype = "BF16";
+  other.bytes.resize(128);
+  writeRank(folder.path("r/draw1"), 0, {}, {other});
+  const Comparison found = compareTraces(folder.path("r"), folder.path("r"), {});
+  EXPECT_EQ(found.verdict, Agreement::kUndecided);
+  EXPECT_EQ(reportOf(found, "w").status, Status::kNotCompared);
+}
+
+// A loss that comes of bf16 has no digits that a small perturbation moves, and another rounding
+// moves it by a step.
+TEST(Compare, ANumberOfACoarsePrecision) {
+  for (const bool coarse : {false, true}) {
+    const Folder folder;
+    for (int draw = 0; draw < 3; ++draw) {
+      Local logits = floats("logits", {64}, counted(64), {{"kind", "output"}});
+      if (coarse) {
+        logits.dtype = "BF16";
+        logits.bytes.resize(128);
+      }
+      writeRank(folder.path("r") + (draw > 0 ? "/draw" + std::to_string(draw) : ""), 0, {},
+                {logits, floats("loss", {1}, {2.0F}, {{"kind", "result"}})});
+    }
+    writeRank(folder.path("c"), 0, {}, {floats("loss", {1}, {2.01F}, {{"kind", "result"}})});
+    const Comparison found = compareTraces(folder.path("r"), folder.path("c"), {});
+    EXPECT_EQ(reportOf(found, "loss").status, coarse ? Status::kAgrees : Status::kDiffers);
+    writeRank(folder.path("c"), 0, {}, {floats("loss", {1}, {2.03F}, {{"kind", "result"}})});
+    const Comparison far = compareTraces(folder.path("r"), folder.path("c"), {});
+    EXPECT_EQ(reportOf(far, "loss").status, Status::kDiffers);
+  }
+}
+
 TEST(Compare, EachTensorHasItsOwnTolerance) {
   const Folder folder;
   Reference reference(folder);

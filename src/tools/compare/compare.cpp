@@ -23,6 +23,10 @@ namespace {
 constexpr double kRoundings = 4;
 // Of fewer elements a few draws tell little: the median of the tensors of its kind counts as well.
 constexpr std::size_t kFewElements = 64;
+// The largest of k draws of n numbers is a rough estimate of how far they move. With this a number
+// of three draws may be 2.7 times as far away as one of many. If it moves as a normal one does,
+// that makes a false alarm of about one in a thousand, and not of one in seventy.
+constexpr double kRoughness = 3;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
 constexpr char kNew[] = ".new";                       // ends names of what a step leaves
 
@@ -204,6 +208,12 @@ class Comparer {
                               draw.directory + ", the perturbed reference";
         return;
       }
+      if (moved.front()->dtype != item.report.dtype) {
+        item.report.status = Status::kNotCompared;
+        item.report.message = std::string("is ") + toString(moved.front()->dtype) + " in " +
+                              draw.directory + ", the perturbed reference";
+        return;
+      }
       const Measured found = measure(layout, layoutOf(draw, moved, 1, {}), parallel);
       item.norm = root(found.reference.squared);
       item.perturbed = std::max(item.perturbed, root(found.difference));
@@ -246,12 +256,21 @@ class Comparer {
       usual[k] = median(relative[k]);
       usualSize_[k] = median(sizes[k]);
     }
+    const double coarsest = coarsestEpsilon();
     for (Item& item : items_) {
       double moved = item.perturbed;
-      if (isFloat(item.report.dtype) && item.elements < kFewElements)
+      const bool isFew = isFloat(item.report.dtype) && item.elements < kFewElements;
+      if (isFew) {
         moved = std::max(moved, usual[static_cast<std::size_t>(item.report.kind)] * item.norm);
-      item.tolerance =
-          std::max(options_.factor * moved, kRoundings * epsilon(item.report.dtype) * item.norm);
+        moved *= 1 + kRoughness / std::sqrt(static_cast<double>(
+                                      std::max<std::size_t>(1, item.elements) * draws_.size()));
+      }
+      const double least = kRoundings * epsilon(item.report.dtype) * item.norm;
+      item.tolerance = std::max(options_.factor * moved, least);
+      // A number that was rounded to a coarser precision on its way moves by a step of that, or
+      // not.
+      if (isFew && item.perturbed <= least && isComputed(item.report.kind))
+        item.tolerance = std::max(item.tolerance, coarsest * item.norm);
       const double unit = item.norm > 0 ? item.norm : 1;
       item.report.perturbed = item.perturbed / unit;
       item.report.tolerance = item.tolerance / unit;
@@ -260,6 +279,19 @@ class Comparer {
         item.report.message = "ranks of the reference have copies that differ";
       }
     }
+  }
+
+  static bool isComputed(Kind kind) {
+    return kind != Kind::kBatch && kind != Kind::kInitial && kind != Kind::kOptimizer;
+  }
+
+  // Of the dtypes in which the reference computes, but for float8, of which there are scales.
+  double coarsestEpsilon() const {
+    double coarsest = 0;
+    for (const Item& item : items_)
+      if (bytesOfElement(item.report.dtype) > 1)
+        coarsest = std::max(coarsest, epsilon(item.report.dtype));
+    return coarsest;
   }
 
   // Whether agreement within the tolerance would show nothing. A tensor that is zero but for

@@ -58,6 +58,7 @@ std::string movedText(const RoundingOfStep& rounding, const ExpectedRounding& te
 
 std::string answer(const RoundingOfStep& rounding, const ExpectedRounding& tensor,
                    double difference) {
+  const bool isCompared = !rounding.candidate.empty();
   const std::string it = "a difference of " + shareText(difference) + " is ";
   if (!tensor.tolerance || *tensor.tolerance > rounding.bound)
     return it +
@@ -66,8 +67,10 @@ std::string answer(const RoundingOfStep& rounding, const ExpectedRounding& tenso
   if (difference > *tensor.tolerance) {
     const double factor = difference / *tensor.tolerance;
     return it + (std::isfinite(factor) ? shareText(factor) + " times that: " : "more than that: ") +
-           "not rounding. It is a mistake, or the two runs begin with other numbers. Record the "
-           "other run, and `shardproof compare` names the first tensor that differs";
+           "more than rounding. " +
+           (isCompared ? "It is a mistake, or follows from an earlier difference"
+                       : "It is a mistake, or the two runs begin with other numbers. Record the "
+                         "other run, and `shardproof compare` names the first tensor that differs");
   }
   return it + "within that: rounding explains it";
 }
@@ -76,7 +79,7 @@ std::string answer(const RoundingOfStep& rounding, const ExpectedRounding& tenso
 
 RoundingOfStep roundingOf(const std::string& reference, const Options& options) {
   const Comparison itself = compareTraces(reference, reference, options);
-  RoundingOfStep rounding{reference, "", itself.draws, options.bound, {}};
+  RoundingOfStep rounding{reference, "", "", "", itself.draws, options.bound, {}};
   for (const TensorReport& report : itself.tensors)
     if (report.isCompared())
       rounding.tensors.push_back({report.name,
@@ -93,6 +96,8 @@ RoundingOfStep roundingOf(const nlohmann::ordered_json& report, const std::strin
   try {
     rounding.reference = report.at("reference").get<std::string>();
     rounding.candidate = report.at("candidate").get<std::string>();
+    rounding.verdict = report.at("verdict").get<std::string>();
+    rounding.first = report.value("first", "");
     rounding.draws = report.at("draws").get<std::size_t>();
     rounding.bound = report.at("bound").get<double>();
     for (const auto& tensor : report.at("tensors")) {
@@ -118,6 +123,10 @@ RoundingOfStep roundingOf(const nlohmann::ordered_json& report, const std::strin
 void writeRounding(std::ostream& out, const RoundingOfStep& rounding, const std::string& tensor,
                    const std::optional<double>& difference) {
   const bool isAsked = !tensor.empty() || difference;
+  if (!rounding.candidate.empty())
+    out << "The comparison of " << printable(rounding.candidate, 200) << " with "
+        << printable(rounding.reference, 200) << " is: " << printable(rounding.verdict, 40)
+        << (rounding.first.empty() ? "" : "; first " + printable(rounding.first, 200)) << ".\n\n";
   std::vector<std::pair<const ExpectedRounding*, std::optional<double>>> shown;
   if (isAsked || rounding.candidate.empty()) {
     const ExpectedRounding& found =

@@ -23,6 +23,7 @@ struct ExpectedRounding {
 
 struct RoundingOfStep {
   std::string reference, candidate;  // none: nobody was compared
+  std::string verdict, first;        // of the comparison; the first tensor that decided it
   std::size_t draws = 0;
   double bound = 0;  // a tolerance above it shows nothing
   std::vector<ExpectedRounding> tensors;

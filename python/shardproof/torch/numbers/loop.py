@@ -17,7 +17,7 @@ from ..distributed.mesh import Mesh
 from .reference_values import ReferenceValues
 from .trace_file import TraceWriter
 from .tracer import Tracer
-from .traces import TraceError, draw_folder
+from .traces import TraceError, draw_folder, forget_draws
 
 
 @contextlib.contextmanager
@@ -55,6 +55,8 @@ def tracing(
     if draw and isolate is not None:
         raise ValueError("isolate is of a candidate, and draw is of a reference")
     reference = None if isolate is None else ReferenceValues(isolate, where, rank, out)
+    if not draw:
+        forget_draws(out, where, rank)
     writer = TraceWriter(draw_folder(out, draw), where, rank, only, sketches)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, True, modules, reference)

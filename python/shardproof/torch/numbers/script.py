@@ -29,7 +29,7 @@ from .layout import LayoutError
 from .reference_values import ReferenceValues, UnusableReference
 from .trace_file import TraceWriter
 from .tracer import Tracer
-from .traces import draw_folder
+from .traces import draw_folder, forget_draws
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -121,6 +121,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
             f"--mesh has {options.mesh.world} ranks, and WORLD_SIZE is {world}: "
             + ("run it under torchrun" if world == 1 else "state the mesh of all ranks")
         )
+    if not os.path.isfile(options.script):
+        parser.error(f"{options.script}: there is no such file")
     return options
 
 
@@ -184,6 +186,8 @@ def trace_script(options: argparse.Namespace) -> None:
     reference = None
     if options.isolate:
         reference = ReferenceValues(options.isolate, options.mesh, rank, folder)
+    if not options.draw:
+        forget_draws(options.out, options.mesh, rank)
     writer = TraceWriter(folder, options.mesh, rank, options.only, options.sketches)
     writer.isolated = reference is not None
     side = Tracer(

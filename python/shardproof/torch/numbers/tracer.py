@@ -404,7 +404,10 @@ class Tracer(Numbers):
             before = self.buffers_before.get(name)
             changed = before is None or not torch.equal(before, local_of(b))
             self._add_parameter(name, "", "buffer", b, changed=changed)
+        main = {id(t) for _, t in self._main.named.values()}
         for name, kept in binding.of_optimizers().items():
+            if id(kept) in main:
+                continue
             t = kept if isinstance(kept, torch.Tensor) else torch.tensor(float(kept)).double()
             self.writer.add(f"{name}.new", "optimizer", t, self._layout(t, declared=True))
             if t.requires_grad and t.grad is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import tempfile
@@ -28,6 +29,18 @@ class TraceError(RuntimeError):
 def draw_folder(out: str | os.PathLike[str], draw: int) -> Path:
     """Where the trace of a draw is: 0 is the trace itself, others are perturbed."""
     return Path(out) / f"draw{draw}" if draw else Path(out)
+
+
+def forget_draws(out: str | os.PathLike[str], mesh: Mesh, rank: int) -> None:
+    """Removes a rank's perturbed traces of an earlier run, and as rank 0 those of ranks that the
+    mesh does not have.
+    """
+    for file in Path(out).glob("draw*/rank*.safetensors"):
+        number = file.name[4:].partition(".")[0]
+        if number.isdigit() and (int(number) == rank or (rank == 0 and int(number) >= mesh.world)):
+            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others are in it
+                file.parent.rmdir()
 
 
 def trace(
@@ -125,6 +138,8 @@ def trace_rank(
     """
     where = Mesh(mesh)
     reference = None if isolate is None else ReferenceValues(isolate, where, rank, folder)
+    if not draw:
+        forget_draws(folder, where, rank)
     writer = TraceWriter(folder, where, rank, only, sketches)
     writer.isolated = reference is not None
     side = Tracer(where, rank, writer, draw, modules=modules, reference=reference, seed=seed)

@@ -23,9 +23,11 @@ namespace {
 constexpr double kRoundings = 4;
 // Of fewer elements a few draws tell little: the median of the tensors of its kind counts as well.
 constexpr std::size_t kFewElements = 64;
-// The largest of k draws of n numbers is a rough estimate of how far they move. With this a number
-// of three draws may be 2.7 times as far away as one of many. If it moves as a normal one does,
-// that makes a false alarm of about one in a thousand, and not of one in seventy.
+// The largest of k draws of one number is a rough estimate of how far it moves; of more numbers
+// their norm is a better one. With this a number of three draws may be 2.7 times as far away. If it
+// moves as a normal one does, that makes a false alarm of about one in a thousand, and not of one
+// in seventy.
+constexpr std::size_t kVeryFewElements = 4;
 constexpr double kRoughness = 3;
 constexpr std::size_t kLarge = std::size_t{1} << 26;  // elements; measured by all threads
 constexpr char kNew[] = ".new";                       // ends names of what a step leaves
@@ -262,8 +264,9 @@ class Comparer {
       const bool isFew = isFloat(item.report.dtype) && item.elements < kFewElements;
       if (isFew) {
         moved = std::max(moved, usual[static_cast<std::size_t>(item.report.kind)] * item.norm);
-        moved *= 1 + kRoughness / std::sqrt(static_cast<double>(
-                                      std::max<std::size_t>(1, item.elements) * draws_.size()));
+        if (item.elements < kVeryFewElements)
+          moved *= 1 + kRoughness / std::sqrt(static_cast<double>(
+                                        std::max<std::size_t>(1, item.elements) * draws_.size()));
       }
       const double least = kRoundings * epsilon(item.report.dtype) * item.norm;
       item.tolerance = std::max(options_.factor * moved, least);

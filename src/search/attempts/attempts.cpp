@@ -33,9 +33,10 @@ constexpr std::size_t kMostOfFewNodes = 60;
 // for at once: what is one is taken for the box itself otherwise, and the report calls it wrong.
 constexpr std::size_t kMostForMultiples = 5000;
 constexpr double kSecondsForWrongLineage = 5;
-// Where numbers contradict more than this share of the cut points, the others are of little use:
-// they are few, or wrong where a small image does not show it.
+// Where numbers contradict more than this share of the cut points, and not just a few, the others
+// are of little use: they are few, or wrong where a small image does not show it.
 constexpr double kFewContradicted = 0.25;
+constexpr std::size_t kJustAFew = 8;
 
 // When an attempt is made: what holds of the plan, and of the attempts before.
 enum class When : std::uint8_t {
@@ -263,8 +264,9 @@ class Attempts {
   bool contradicted() const { return !replaced_.empty() || !doubtful_.empty(); }
 
   bool mostContradicted() const {
-    return static_cast<double>(replaced_.size()) >
-           kFewContradicted * static_cast<double>(cutPoints_.size());
+    return replaced_.size() > kJustAFew &&
+           static_cast<double>(replaced_.size()) >
+               kFewContradicted * static_cast<double>(cutPoints_.size());
   }
 
   void look(Lemmas lemmas) {

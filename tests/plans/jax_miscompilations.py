@@ -9,29 +9,22 @@ jax_miscompilations.py PROGRAM: shardproof's path; skipped (77) without jax, as 
 
 import glob
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 
-from jax_package import ROOT, with_jax
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from jax_devices import AUTO, EXPLICIT, PROGRAM  # noqa: I001, after it jax has its devices
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-with_jax()
+import jax
+import jax.numpy as jnp
+import numpy as np
+import shardproof.jax as sp
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-
-sys.path.insert(0, os.path.join(ROOT, "python"))
-import shardproof.jax as sp  # noqa: E402
-
-PROGRAM = os.path.abspath(sys.argv[1])
-AUTO = jax.make_mesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-EXPLICIT = jax.make_mesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Explicit,) * 2)
 COLUMNS = P(None, "tp")
 
 

@@ -8,32 +8,24 @@ jax_steps.py PROGRAM: shardproof's path; skipped (77) without jax, as jax_packag
 
 import gzip
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 
-from jax_package import ROOT, with_jax
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+from jax_devices import AUTO, AXES, EXPLICIT, PROGRAM, ROOT, SIZES  # noqa: I001, before jax
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-with_jax()
+import jax
+import jax.numpy as jnp
+import numpy as np
+import shardproof.jax as sp
+from hlo import edits
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from plan_edit import NO_CAUSES
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from hlo import edits  # noqa: E402
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-from plan_edit import NO_CAUSES  # noqa: E402
-
-sys.path.insert(0, os.path.join(ROOT, "python"))
-import shardproof.jax as sp  # noqa: E402
-
-PROGRAM = os.path.abspath(sys.argv[1])
-SIZES, AXES = (2, 4), ("dp", "tp")
-AUTO = jax.make_mesh(SIZES, AXES, axis_types=(AxisType.Auto,) * 2)
-EXPLICIT = jax.make_mesh(SIZES, AXES, axis_types=(AxisType.Explicit,) * 2)
 ABSTRACT = AbstractMesh(SIZES, AXES)
 ONE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), AXES)
 W = (32, 64)

@@ -91,7 +91,8 @@ class Layout:
 
 # ---- safetensors
 
-_SAFETENSORS = {
+# a dtype as the format names it: (as PyTorch does, bytes)
+SAFETENSORS = {
     "BOOL": ("bool", 1),
     "U8": ("uint8", 1),
     "I8": ("int8", 1),
@@ -108,7 +109,7 @@ _SAFETENSORS = {
     "U64": ("uint64", 8),
     "F64": ("float64", 8),
 }
-_BYTES = dict(_SAFETENSORS.values())
+_BYTES = dict(SAFETENSORS.values())
 _HEADER = 100_000_000  # bytes, the format's own limit
 
 
@@ -153,9 +154,9 @@ def _header(path: pathlib.Path, problems: list[tuple[str, str]]) -> dict[str, Te
         if name == "__metadata__":
             continue
         place = f"{path}: tensor {name}"
-        if not isinstance(entry, dict) or entry.get("dtype") not in _SAFETENSORS:
+        if not isinstance(entry, dict) or entry.get("dtype") not in SAFETENSORS:
             raise LayoutError(f"{place} has no known dtype")
-        dtype, width = _SAFETENSORS[entry["dtype"]]
+        dtype, width = SAFETENSORS[entry["dtype"]]
         shape = _sizes(entry.get("shape"), f"{place}: shape")
         span = _sizes(entry.get("data_offsets"), f"{place}: data_offsets")
         if len(span) != 2 or span[1] - span[0] != math.prod(shape) * width:

@@ -143,32 +143,17 @@ void list(Merged& merged, const Source::Replicas& replicas) {
     merged.replicas.push_back({ranks.first, ranks.second, squared});
 }
 
-Merged mergedOf(const MergedSketch& sketch) {
-  Merged merged;
-  for (const double sum : sketch.sums) {
-    merged.squared += static_cast<long double>(sum) * sum;
-    merged.nonzero |= sum != 0;
-  }
-  merged.missing = sketch.missing;
-  merged.firstMissing = sketch.firstMissing;
-  merged.inexact = sketch.inexact;
-  merged.obstacle = sketch.obstacle;
-  for (const MergedSketch::Replica& replica : sketch.replicas)
-    merged.replicas.push_back({replica.first, replica.rank, replica.squared});
-  return merged;
-}
-
 // By sketches, where one side has them.
 Measured measureSketches(const Layout& reference, const Layout& other, bool parallel) {
   const MergedSketch left = sketchOf(reference, parallel), right = sketchOf(other, parallel);
   Measured measured;
-  measured.reference = mergedOf(left);
-  measured.other = mergedOf(right);
+  measured.reference = left.merged;
+  measured.other = right.merged;
   for (std::size_t b = 0; b < kBuckets; ++b) {
     measured.difference += squaredDifference(left.sums[b], right.sums[b]);
     measured.product += static_cast<long double>(left.sums[b]) * right.sums[b];
   }
-  if (!left.obstacle.empty() || !right.obstacle.empty())
+  if (!left.merged.obstacle.empty() || !right.merged.obstacle.empty())
     measured.difference = std::numeric_limits<long double>::infinity();
   return measured;
 }

@@ -158,8 +158,8 @@ bool hasSketch(const Layout& layout) {
 }
 
 MergedSketch sketchOf(const Layout& layout, bool parallel) {
-  MergedSketch merged;
-  merged.sums.assign(kBuckets, 0.0);
+  MergedSketch whole{Sketch(kBuckets, 0.0), {}};
+  Merged& merged = whole.merged;
   for (std::size_t summand = 0; summand < layout.summands; ++summand) {
     std::vector<const PlacedPiece*> distinct;
     std::vector<Sketch> sketches;
@@ -169,14 +169,14 @@ MergedSketch sketchOf(const Layout& layout, bool parallel) {
       if (piece.isSketch &&
           (layout.shape != piece.shape || !sameBoxes(placed.parts, piece.parts))) {
         merged.obstacle = "was recorded as a sketch, and where its parts are was not declared";
-        return merged;
+        return whole;
       }
       Sketch sums(kBuckets, 0.0);
       if (piece.isSketch) widen(piece.stored->dtype, piece.stored->data, kBuckets, sums.data());
       else sums = sketchOfElements(placed, layout.shape, parallel, merged.inexact);
       if (!std::all_of(sums.begin(), sums.end(), [](double sum) { return std::isfinite(sum); })) {
         merged.obstacle = "has elements that are not finite, and was recorded as a sketch";
-        return merged;
+        return whole;
       }
       const auto same = std::find_if(
           distinct.begin(), distinct.end(),
@@ -194,17 +194,21 @@ MergedSketch sketchOf(const Layout& layout, bool parallel) {
     const Coverage coverage(layout.shape, distinct);
     if (coverage.isTooFine() || coverage.overlaps()) {
       merged.obstacle = "was recorded as sketches of parts that overlap or are too many";
-      return merged;
+      return whole;
     }
     if (coverage.missing() != 0 &&
         (merged.missing == 0 || coverage.firstMissing() < merged.firstMissing))
       merged.firstMissing = coverage.firstMissing();
     merged.missing += coverage.missing();
     for (const Sketch& sketch : sketches)
-      for (std::size_t b = 0; b < kBuckets; ++b) merged.sums[b] += sketch[b];
+      for (std::size_t b = 0; b < kBuckets; ++b) whole.sums[b] += sketch[b];
   }
-  for (double& sum : merged.sums) sum *= layout.scale;
-  return merged;
+  for (double& sum : whole.sums) {
+    sum *= layout.scale;
+    merged.squared += static_cast<long double>(sum) * sum;
+    merged.nonzero |= sum != 0;
+  }
+  return whole;
 }
 
 }  // namespace shardproof::compare

@@ -13,11 +13,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "compare/layout.h"
+#include "compare/measure.h"
 
 namespace shardproof::compare {
 
@@ -29,17 +28,11 @@ std::uint64_t hashOfPlace(std::uint64_t place);
 // Adds `count` elements of a whole tensor from `place` on.
 void addToSketch(Sketch& sketch, std::size_t place, const double* values, std::size_t count);
 
-// The sketch of a whole tensor that ranks have as sketches or as elements.
+// The sketch of a whole tensor that ranks have as sketches or as elements, and what merging found:
+// its sums of squares are of sketches.
 struct MergedSketch {
   Sketch sums;
-  std::size_t missing = 0, firstMissing = 0;  // elements that no rank has
-  bool inexact = false;                       // integers from 2^53 on
-  std::string obstacle;                       // why it cannot be merged, or nothing
-  struct Replica {
-    std::int64_t first = 0, rank = 0;
-    double squared = 0;  // of the difference of their sketches
-  };
-  std::vector<Replica> replicas;  // that differ
+  Merged merged;
 };
 MergedSketch sketchOf(const Layout& layout, bool parallel);
 

@@ -30,6 +30,12 @@ from .data_number import DataNumber
 from .row_count import RowCount
 
 
+def _provide() -> None:
+    """Converted code finds the functions of this module under their names."""
+    for name, function in _FUNCTIONS.items():
+        setattr(builtins, _NAME.format(name), function)
+
+
 def _one_number(x: Any) -> Any:
     """The only element, where it may depend on data; else x."""
     if isinstance(x, FakeTensor) and x.numel() == 1:
@@ -137,7 +143,7 @@ def _functions_of(step: Any) -> Iterator[types.FunctionType]:
     todo += [
         x
         for m in list(sys.modules.values())
-        if is_own(getattr(m, "__file__", None) or "")
+        if _is_users(m)
         for x in list(vars(m).values())
         if getattr(x, "__module__", None) == m.__name__
     ]
@@ -158,14 +164,16 @@ def _functions_of(step: Any) -> Iterator[types.FunctionType]:
             todo += [x.func, *x.args, *x.keywords.values()]
         elif isinstance(x, property):
             todo += [x.fget, x.fset]
-        elif isinstance(x, type) and is_own(
-            getattr(sys.modules.get(x.__module__), "__file__", None) or ""
-        ):
+        elif isinstance(x, type) and _is_users(sys.modules.get(x.__module__)):
             todo += list(vars(x).values())
         elif isinstance(x, (list, tuple)):
             todo += x
         elif type(x) is dict:
             todo += x.values()
+
+
+def _is_users(module: Any) -> bool:
+    return is_own(getattr(module, "__file__", None) or "")
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -185,8 +193,7 @@ def prepare(step: Any) -> None:
 def conversions_of(step: Any) -> Iterator[None]:
     """Inside, functions that a step may call have these functions."""
     before: list[tuple[types.FunctionType, types.CodeType]] = []
-    for name, function in _FUNCTIONS.items():
-        setattr(builtins, _NAME.format(name), function)
+    _provide()
     try:
         for f in _functions_of(step):
             code = _converted(f.__code__)
@@ -202,8 +209,7 @@ def conversions_of(step: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def own_conversions() -> Iterator[None]:
     """Inside, files of the user's that are run or imported have these functions."""
-    for name, function in _FUNCTIONS.items():
-        setattr(builtins, _NAME.format(name), function)
+    _provide()
     loader = importlib.machinery.SourceFileLoader
     get_code, of_file = loader.get_code, runpy._get_code_from_file  # type: ignore[attr-defined]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...layout.layouts import SAFETENSORS
 from ..distributed.mesh import Mesh
 from .layout import Layout, local_of
 from .sketch import BUCKETS, sketch
@@ -22,15 +23,7 @@ from .sketch import BUCKETS, sketch
 FORMAT = "shardproof-trace 1"
 _MOST_BYTES = 1 << 28  # that wait in memory to be written
 _MOST_ELEMENTS = 4 * BUCKETS  # of a tensor that is no sketch where sketches are wanted
-# as safetensors names them
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
+_DTYPES = {getattr(torch, dtype): name for name, (dtype, _) in SAFETENSORS.items()}
 
 
 class TraceWriter:
@@ -98,7 +91,12 @@ class TraceWriter:
             return
         key = f"{name}#{call}"
         described: dict[str, Any] = {"name": name, "kind": kind, "order": self._order}
-        if self.sketches and local.dtype in _DTYPES and local.numel() > _MOST_ELEMENTS:
+        if (
+            self.sketches
+            and local.is_floating_point()
+            and local.dtype in _DTYPES
+            and local.numel() > _MOST_ELEMENTS
+        ):
             copy = sketch(local, layout)
             described["sketch"] = _DTYPES[local.dtype]
         else:

@@ -63,6 +63,11 @@ struct Inferred {
 // Never throws what execution throws: that is a reason.
 Inferred inferLineage(const Problem& problem, const InferOptions& options = {});
 
+// Cut points of the file that are wrong: a small image of the plan, executed on one draw, has all
+// outputs but not these. None where that is not known within `seconds`.
+std::vector<EntryId> contradictedCutPoints(const Problem& problem, double seconds,
+                                           std::size_t memoryMegabytes);
+
 // What an inferred entry says, for people: "local `g` holds w.grad[0:4, 0:8], summed over dp".
 std::string describeFound(const Problem& problem, EntryId entry);
 

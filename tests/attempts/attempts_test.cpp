@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "shardproof/infer.h"
 #include "shardproof/verify.h"
 #include "support/columns.h"
 #include "support/problems.h"
@@ -69,6 +70,27 @@ TEST(Attempts, AWrongCutPointDoesNotChangeTheVerdict) {
         }
     }
   }
+}
+
+// Numbers are asked beside the first proofs; with one job before them.
+TEST(Attempts, ACutPointThatNumbersContradictEndsTheFirstAttempt) {
+  for (const auto& [op, verdict] :
+       {std::pair("relu", Verdict::kEquivalent), std::pair("sigmoid", Verdict::kNotEquivalent)}) {
+    Draft d = columns(op, true);
+    d.plan["lineage"].back()["shards"][0].update(
+        test::Json::parse(R"({"box": [[0, 4], [4, 8]], "step": {"tp": [0, -4]}})"));
+    const auto problem = test::read(d);
+    const EntryId cutPoint(problem->plan.lineage.size() - 1);
+    // Of a wrong plan the outputs differ, and nothing is said of cut points.
+    const bool right = verdict == Verdict::kEquivalent;
+    EXPECT_EQ(contradictedCutPoints(*problem, 10, 1024),
+              right ? std::vector{cutPoint} : std::vector<EntryId>());
+    const Report report = verified(d, Infer::kAuto);
+    EXPECT_EQ(report.verdict, verdict);
+    EXPECT_EQ(report.attempts.size() > 1, right);
+    EXPECT_EQ(report.attempts[0].outputsProved, 0u);
+  }
+  EXPECT_TRUE(contradictedCutPoints(*test::read(columns("relu", true)), 10, 1024).empty());
 }
 
 // Without the plan's cut points: what holds is proved for the report, what does not is named.

@@ -94,6 +94,7 @@ class EndToEndCheck {
   const Plan& plan_;
   std::vector<EntryId> outputs_;  // that are not proved
   CutOptions cut_;
+  bool late_ = false;      // an evaluation was not done in its time: larger ones are not begun
   bool decisive_ = false;  // what was evaluated settles all outputs
   // By inputs of one kind: whether a stage was evaluated, and one with axes taken together.
   bool evaluated_ = false, collapsed_ = false;
@@ -117,7 +118,7 @@ EndToEndResult EndToEndCheck::run() {
     // Where no axis was taken together, inputs differed along all of them already.
     if (evaluated_ && !collapsed_ && !inputs.sameInMicrobatches) cut_.apart = CollapsedAxis::kApart;
     if (outcome) take(*outcome);
-    if (result_.differs || cut_.apart == CollapsedAxis::kApart) break;
+    if (result_.differs || late_ || cut_.apart == CollapsedAxis::kApart) break;
   }
   return result_;
 }
@@ -153,16 +154,21 @@ std::optional<StageOutcome> EndToEndCheck::evaluateOutputs() {
   decisive_ = outcome && violates(*outcome, {nearest}) && counts(*outcome);
   if (decisive_) return outcome;
   // What it shows with another mask than the causal one only, another output may show with the
-  // whole one: the one that takes the least to compute of all that the lemma reaches.
-  if (outcome && violates(*outcome, {nearest})) {
+  // whole one: the one that takes the least to compute of all that the lemma reaches, or of the
+  // smallest.
+  if (outcome && (late_ || violates(*outcome, {nearest}))) {
     reached.resize(std::min(reached.size(), kMostReached));
-    const EntryId least = leastOutput(reached);
-    if (least >= 0 && least != nearest) {
-      const auto alone = evaluate({least}, Masks::kWhole);
+    EntryId before = nearest;
+    for (const auto& outputs : {reached, smallest(outputs_)}) {
+      const EntryId least = leastOutput(outputs);
+      if (least < 0 || least == before || least == nearest) continue;
+      auto alone = evaluate({least}, Masks::kWhole);
       decisive_ = alone && violates(*alone, {least}) && !alone->shortenedMask;
       if (decisive_) return alone;
+      before = least;
     }
   }
+  if (late_) return outcome;  // all of them take longer
   auto whole = evaluateAndConfirm(all);
   decisive_ = whole.has_value();
   if (!whole || whole->reason == kNoDifferenceFound) {
@@ -308,6 +314,7 @@ StageOutcome EndToEndCheck::evaluateStage(const Stage& stage, Masks masks) {
       [&](std::size_t, const TaskResult& result) {
         if (result.outcome == TaskOutcome::kDone) outcome = deserialize(result.payload);
         else outcome.reason = result.reason;
+        late_ = late_ || (masks == Masks::kReduced && result.outcome == TaskOutcome::kTimedOut);
       },
       q_.pool);
   result_.peakWorkerBytes = std::max(result_.peakWorkerBytes, statistics.peakWorkerBytes);

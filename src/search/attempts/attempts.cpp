@@ -58,6 +58,13 @@ struct PlannedAttempt {
 constexpr double kFirstGlance = 5, kGlance = 3;
 constexpr std::size_t kGlanceMegabytes = 2048;
 
+// What executing an image may take that is only asked whether cut points hold.
+constexpr double kSecondsForCutPoints = 1;
+
+std::vector<EntryId> contradictedInNumbers(const Problem& problem) {
+  return contradictedCutPoints(problem, kSecondsForCutPoints, kGlanceMegabytes);
+}
+
 // In order. An attempt with limits on a stage's time is left out where that time is all there is.
 constexpr PlannedAttempt kAttempts[] = {
     {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = kFirstGlance}},
@@ -65,7 +72,8 @@ constexpr PlannedAttempt kAttempts[] = {
      {.name = "as given, 5 s a stage",
       .stageSeconds = kFirstGlance,
       .megabytes = kGlanceMegabytes,
-      .stopAtFirstFailure = true}},
+      .stopAtFirstFailure = true,
+      .contradicted = &contradictedInNumbers}},
     {When::kGuessed,
      {.name = "with inferred lemmas, 3 s a stage",
       .lemmas = Lemmas::kInferred,

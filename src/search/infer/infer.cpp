@@ -36,6 +36,10 @@ constexpr std::int64_t kLookedUp = 32;
 // Of the plain executor in long doubles on one processor, about. Within an operator it looks at no
 // clock, so that what takes too long must not begin.
 constexpr double kOperationsPerSecond = 4e8;
+// Whether cut points hold is asked of one draw.
+constexpr std::uint64_t kSeedForCutPoints = 0xc07;
+// Larger than what rounding explains.
+constexpr double kDifferingCutPoint = 1e-6;
 
 // The image that is executed; without a problem the plan itself.
 Shrunk imageOf(const Problem& problem, double seconds) {
@@ -99,6 +103,47 @@ std::vector<Inferred::Replaced> replacedBy(const Problem& problem, const std::se
 
 }  // namespace
 
+namespace {
+
+executor::Limits limitsOf(double seconds, std::size_t memoryMegabytes,
+                          const std::atomic<bool>* cancel) {
+  executor::Limits limits;
+  limits.maxBytes = static_cast<std::int64_t>(memoryMegabytes) << 20;
+  const auto most =
+      std::chrono::duration_cast<ProcessorClock::duration>(std::chrono::duration<double>(seconds));
+  limits.end = latest(most);
+  limits.processorEnd = ProcessorClock::now() + most;
+  limits.cancel = cancel;
+  return limits;
+}
+
+}  // namespace
+
+std::vector<EntryId> contradictedCutPoints(const Problem& given, double seconds,
+                                           std::size_t memoryMegabytes) {
+  std::vector<EntryId> wrong;
+  try {
+    const ir::FixedAttributes fixed(given);
+    const Shrunk image = imageOf(fixed.problem(), seconds / 2);
+    const Problem& executed = image.problem ? *image.problem : fixed.problem();
+    if (executor::cost(executed).flops > seconds * kOperationsPerSecond) return {};
+    executor::Draw draw;
+    draw.seed = kSeedForCutPoints;
+    const auto result =
+        executor::run<long double>(executor::Setup(executed, executor::Options()), draw,
+                                   kDifferingCutPoint, limitsOf(seconds, memoryMegabytes, nullptr));
+    for (const auto& [index, comparison] : result.entries) {
+      if (!comparison.first) continue;
+      const EntryId entry(index);
+      if (executed.plan.lineage[entry].role == Role::kOutput) return {};
+      wrong.push_back(image.problem ? image.entryOf[entry] : entry);
+    }
+  } catch (const std::runtime_error&) {  // too large, too long, or it cannot be executed
+    return {};
+  }
+  return wrong;
+}
+
 double lineageDensity(const Problem& problem) {
   const std::set<NameId> cutPoints = mentioned(problem, true), ends = mentioned(problem, false);
   std::size_t all = 0, known = 0;
@@ -121,13 +166,8 @@ Inferred inferLineage(const Problem& given, const InferOptions& options) {
     const ir::FixedAttributes fixed(given);
     const Problem& problem = fixed.problem();
     const Shrunk image = imageOf(problem, options.seconds / 2);
-    executor::Limits limits;
-    limits.maxBytes = static_cast<std::int64_t>(options.memoryMegabytes) << 20;
-    const auto most = std::chrono::duration_cast<ProcessorClock::duration>(
-        std::chrono::duration<double>(options.seconds));
-    limits.end = latest(most);
-    limits.processorEnd = ProcessorClock::now() + most;
-    limits.cancel = options.cancel;
+    const executor::Limits limits =
+        limitsOf(options.seconds, options.memoryMegabytes, options.cancel);
     const Problem& executed = image.problem ? *image.problem : problem;
     const double operations = executor::cost(executed).flops;
     if (operations > options.seconds * kOperationsPerSecond) {

@@ -41,6 +41,9 @@ struct Attempt {
   // many times as large as the plan, or cut points are refuted while the outputs agree in numbers.
   // Another attempt then has other lemmas.
   bool stopAtFirstFailure = false;
+  // Cut points that numbers contradict while they agree with the outputs. Asked beside the first
+  // proofs, in a process of its own; where there are any, the attempt ends. Null: not asked.
+  std::vector<EntryId> (*contradicted)(const Problem& problem) = nullptr;
 };
 
 // Never throws for a wrong plan: that is a verdict. Throws InputError where only the index of the

@@ -178,6 +178,11 @@ class Verification {
 
   void runClasses();
 
+  // Attempt::contradicted, in the first round.
+  bool asksNumbersOfCutPoints() const;
+  // Lineage entries, as text; empty: none.
+  std::string contradictedText() const;
+
   void writeObligationFiles();
 
   // Nothing for an entry whose stage could not be cut, or not before the run ended: every use of a
@@ -264,6 +269,7 @@ class Verification {
   std::vector<Failure> firstOutcomes_;
   bool differs_ = false;
   bool gaveUp_ = false;
+  bool cutPointsContradicted_ = false;  // in numbers, which agree with the outputs
   bool outOfTime_ = false;  // some proof was not done in its time, or had no memory left
   // Proofs may take `proofSeconds_`. Beside doubtful outputs what takes longer stays undecided for
   // now; as a last resort it ends the run.

@@ -93,7 +93,7 @@ double secondsOf(const StageOutcome& outcome) {
 
 void Verification::runClasses() {
   const auto start = Clock::now();
-  const PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
+  PoolOptions pool = poolOptions(options_.jobs, proofSeconds_);
   std::vector<std::size_t> order;
   for (std::size_t c = 0; c < classes_.size(); ++c) {
     if (!classes_[c].decided && !recall(static_cast<std::int32_t>(c), pool)) order.push_back(c);
@@ -102,11 +102,30 @@ void Verification::runClasses() {
     return classes_[a].size > classes_[b].size;
   });
   const CheckOptions check = checkOptions();
-  std::size_t done = 0;
+  const std::size_t tasks = order.size();
+  std::size_t done = 0, proved = 0;
+  // Beside the proofs: what numbers say of the cut points. They are waited for where a proof fails,
+  // as each cut point that is wrong costs several proofs, and following it to the outputs more.
+  const std::size_t numbers = classes_.size();
+  if (asksNumbersOfCutPoints() && tasks > 0) {
+    order.insert(order.begin(), numbers);
+    pool.cancel = [this, &proved, tasks] {
+      tellAgain();
+      return cancelled() || proved == tasks;
+    };
+  }
   const auto statistics = runPool(
       order,
-      [&](std::size_t c) { return serialize(checkStage(*classes_[c].representative, check)); },
+      [&](std::size_t c) {
+        return c == numbers ? contradictedText()
+                            : serialize(checkStage(*classes_[c].representative, check));
+      },
       [&](std::size_t c, const TaskResult& result) {
+        if (c == numbers) {
+          cutPointsContradicted_ = result.outcome == TaskOutcome::kDone && !result.payload.empty();
+          gaveUp_ = gaveUp_ || cutPointsContradicted_;
+          return;
+        }
         ClassState& state = classes_[c];
         state.decided = true;
         if (result.outcome == TaskOutcome::kDone) {
@@ -133,15 +152,26 @@ void Verification::runClasses() {
           if (hurry_ == Hurry::kBesideDoubtful) state.decided = false;
         }
         ++done;
-        tell(done, order.size(), "proving");
+        proved += state.outcome.proof ? 1 : 0;
+        tell(done, tasks, "proving");
       },
       pool);
   for (const std::size_t c : order)
-    if (classes_[c].decided) release(classes_[c]);
+    if (c != numbers && classes_[c].decided) release(classes_[c]);
   if (proofs()) proofs()->flush();
   report_.statistics.workersLost += statistics.workersLost;
   peakWorkerBytes_ = std::max(peakWorkerBytes_, statistics.peakWorkerBytes);
   report_.statistics.secondsByPhase["prove"] += secondsSince(start);
+}
+
+bool Verification::asksNumbersOfCutPoints() const {
+  return attempt_.contradicted && !options_.inProcess && !merging_ && hurry_ == Hurry::kNone;
+}
+
+std::string Verification::contradictedText() const {
+  std::string text;
+  for (const EntryId e : attempt_.contradicted(problem_)) text += std::to_string(e) + " ";
+  return text;
 }
 
 void Verification::writeObligationFiles() {

@@ -78,6 +78,7 @@ void Verification::prove() {
     cutSize_ = 0;
     cutAndProve(todo);
     if (exhausted() || !report_.defects.empty()) break;
+    if (cutPointsContradicted_) break;
     if (gaveUp()) {
       todo = withoutCutPoints();
       if (todo.empty()) break;

@@ -273,6 +273,9 @@ class Pool {
         other->tasks.reset();
         other->results.reset();
       }
+#ifdef _OPENMP
+      omp_set_num_threads(1);  // the parent's threads are not there
+#endif
       runWorker(tasks.readEnd.get(), results.writeEnd.get(), parent, options_.memoryMegabytes,
                 work_);
     }
@@ -512,13 +515,7 @@ PoolStatistics runPool(const std::vector<std::size_t>& order,
 TaskResult runAlone(const std::function<std::string()>& work, const PoolOptions& options) {
   TaskResult only;
   runPool(
-      {0},
-      [&](std::size_t) {
-#ifdef _OPENMP
-        omp_set_num_threads(1);
-#endif
-        return work();
-      },
+      {0}, [&](std::size_t) { return work(); },
       [&](std::size_t, const TaskResult& result) { only = result; }, options);
   return only;
 }

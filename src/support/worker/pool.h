@@ -51,15 +51,15 @@ struct PoolStatistics {
 };
 
 // Runs work(task) for each task of `order` (listed largest first) in forked processes, and calls
-// done(task, result) in this process as results arrive. Workers inherit all memory; `work` must not
-// touch threads of the parent. A std::bad_alloc in `work` is kOutOfMemory. If fork fails for good
-// the remaining tasks get kCrashed with the reason. Never throws for a failing task.
+// done(task, result) in this process as results arrive. Workers inherit all memory, but no threads
+// of the parent; OpenMP has one thread there. A std::bad_alloc in `work` is kOutOfMemory. If fork
+// fails for good the remaining tasks get kCrashed with the reason. Never throws for a failing task.
 PoolStatistics runPool(const std::vector<std::size_t>& order,
                        const std::function<std::string(std::size_t)>& work,
                        const std::function<void(std::size_t, const TaskResult&)>& done,
                        const PoolOptions& options);
 
-// One task in a process of its own, in which OpenMP has one thread: the parent's are not there.
+// One task in a process of its own.
 TaskResult runAlone(const std::function<std::string()>& work, const PoolOptions& options);
 
 }  // namespace shardproof

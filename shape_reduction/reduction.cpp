@@ -210,9 +210,13 @@ class Reducer {
     for (std::size_t i = 0; i + 1 < starts_[l].size(); ++i) {
       const std::int64_t lo = starts_[l][i], size = starts_[l][i + 1] - lo;
       std::int64_t weight = 1;
-      if (!blocks_.retained(l, lo, weight)) continue;
+      if (!blocks_.retained(l, lo, weight)) {
+        pieces_.emplace_back(size, 1);
+        continue;
+      }
       const std::int32_t c = classes_.find(firstPiece_[l] + static_cast<std::int32_t>(i));
       const std::int64_t count = std::min(size, needed(c));
+      pieces_.emplace_back(size, count);
       if (count < size) {
         mostVariables_ = std::max(mostVariables_, std::max(1, variables_[c]));
         if (absolute_[c]) reducesAbsolute_ = true;
@@ -345,6 +349,7 @@ class Reducer {
     if (!options_.numbersOnly) findOrbits(perLine, reduced);
     reduced.mostVariables = mostVariables_;
     reduced.reducesAbsolute = reducesAbsolute_;
+    reduced.pieces = std::move(pieces_);
     reduced.standsForSummands = standsForSummands_ || !stage_.collapsedAxes.empty();
     return reduced;
   }
@@ -411,6 +416,7 @@ class Reducer {
   std::vector<int> variables_;
   std::vector<std::vector<std::int32_t>> classesOfLine_;
   int mostVariables_ = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces_;
   bool reducesAbsolute_ = false;
   bool standsForSummands_ = false;
 };

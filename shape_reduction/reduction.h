@@ -58,6 +58,8 @@ struct ReducedStage {
   // How many combinations of index variables the largest operator runs through, roughly: what
   // evaluating it costs.
   double largestIteration = 0;
+  // Of all lines: the size of each piece, and how many positions of it there are at least.
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces;
   // For a proof only: which positions of each claim's logical tensor (row-major; of other tensors
   // it is empty) come first among those that permutations of positions within pieces turn into one
   // another: as its indices are read in order, the positions of each class that is reduced appear

@@ -18,6 +18,7 @@
 #include "commands/completion_command.h"
 #include "commands/convert_command.h"
 #include "commands/explain_command.h"
+#include "commands/family_command.h"
 #include "commands/generate_command.h"
 #include "commands/help_command.h"
 #include "commands/infer_command.h"
@@ -65,6 +66,7 @@ int runCommandLine(int argc, char** argv) {
   addShrinkCommand(app, run);
   addCacheCommand(app, run);
   addSweepCommand(app, run);
+  addFamilyCommand(app, run);
   addWorkerCommand(app, run);
   addCheckLogCommand(app, run);
   addLintCommand(app, run);

@@ -128,7 +128,8 @@ std::int64_t degree(const TermAlgebra& algebra, Term root, Known<Count>& known) 
   evaluate(algebra, root, known, [&](Term t) {
     const TermKind kind = algebra.kind(t);
     Count result = logarithmsOf(algebra, t, known, 0);
-    result.own = kind == TermKind::kSum || kind == TermKind::kConstant ? 0 : 1;
+    // The size is a number, at no position.
+    result.own = kind == TermKind::kSum || kind == TermKind::kConstant || algebra.isSize(t) ? 0 : 1;
     if (kind == TermKind::kProduct) {
       result.own = 0;
       for (const auto& part : algebra.parts(t))
@@ -230,7 +231,7 @@ std::int64_t summands(const TermAlgebra& algebra, Term root, Known<Count>& known
   evaluate(algebra, root, known, [&](Term t) {
     const TermKind kind = algebra.kind(t);
     Count result = logarithmsOf(algebra, t, known, 1);
-    result.own = kind == TermKind::kConstant ? 0 : 1;
+    result.own = kind == TermKind::kConstant || algebra.isSize(t) ? 0 : 1;
     if (kind == TermKind::kProduct) {
       std::int64_t sums = 0;
       for (const auto& part : algebra.parts(t)) {

@@ -340,6 +340,13 @@ class StageInterpreter {
     }
   }
 
+  // Whether the part that is the difference should be one without a weight: a weight that depends
+  // on a size is nothing to divide by.
+  bool avoidsWeights() const {
+    if constexpr (kConditions) return algebra_.readsNumbers();
+    return false;
+  }
+
   // logical == sum of parts: all parts but one are free, that one is the difference. The one must
   // not be determined otherwise: an equation without such a part is dropped, which only weakens
   // what is assumed.
@@ -361,7 +368,8 @@ class StageInterpreter {
       }
       for (std::size_t i = 0; i < logicalIndex.size(); ++i) {
         std::size_t chosen = e.parts.size();
-        for (std::size_t k = e.parts.size(); k-- > 0 && chosen == e.parts.size();) {
+        for (std::size_t k = e.parts.size(); k-- > 0;) {
+          if (chosen < e.parts.size() && !(avoidsWeights() && e.parts[k].second == 1)) continue;
           const std::int64_t root = slots[k][i];
           bool unique = !known_[root];
           for (std::size_t j = 0; unique && j < e.parts.size(); ++j)

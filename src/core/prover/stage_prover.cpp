@@ -36,6 +36,17 @@ void StageProver::expectReduced() const {
   if (!isReduced_) throw std::logic_error("a stage that is not reduced");
 }
 
+void StageProver::expectNoSize() const {
+  if (size_ != nullptr) throw std::logic_error("this method knows of no size that is a symbol");
+}
+
+std::vector<std::string> StageProver::freeNames() const {
+  std::vector<std::string> names;
+  for (const FreeElement& e : free_)
+    names.push_back(e.tensor.valid() ? elementName(e.tensor, e.index) : "size");
+  return names;
+}
+
 void StageProver::forgetNormalForm() {
   algebra_.reset();
   unequal_.clear();
@@ -59,6 +70,10 @@ void StageProver::reduceTo(const ReductionOptions& options) {
 void StageProver::execute(Terms& terms, TermAlgebra& algebra) {
   Stopwatch watch(seconds_["execute"]);
   free_.clear();
+  if (size_ != nullptr) {
+    algebra.readNumbersBy(*size_);
+    free_.push_back({StageTensorId(), 0});
+  }
   terms.run([&](StageTensorId tensor, std::int64_t index) {
     free_.push_back({tensor, index});
     return algebra.variable(isInteger(tensor), stage_.tensors[tensor].facts);
@@ -141,8 +156,7 @@ std::string StageProver::describe(const Condition& c, const Terms& terms,
     const auto [tensor, index] = terms.definedElement(c.subject);
     return "uses " + elementName(tensor, index);
   }
-  std::vector<std::string> names;
-  for (const FreeElement& e : free_) names.push_back(elementName(e.tensor, e.index));
+  const std::vector<std::string> names = freeNames();
   return (c.kind == Condition::Kind::kNonZero ? "divides by (or takes the logarithm of) "
                                               : "takes a root (or the logarithm) of ") +
          algebra.toString(Term{c.subject}, names, 120);
@@ -221,6 +235,7 @@ bool StageProver::expandedEqual(TermAlgebra& algebra, const Pairs& unequal,
 
 std::optional<Proof> StageProver::byFractions() {
   expectReduced();
+  expectNoSize();
   forgetNormalForm();
   const ReductionOptions before = reduction_;
   try {
@@ -291,6 +306,7 @@ std::optional<StageProver::Solved> StageProver::bySolverWithAllPositions(bool al
 // enough for a proof that may expand them.
 StageProver::Solved StageProver::solve(const ReductionOptions& atLeast, bool all) {
   expectReduced();
+  expectNoSize();
   forgetNormalForm();
   if (!definedEverywhere_)
     throw std::logic_error(

@@ -59,6 +59,11 @@ class StageProver {
   StageProver(const Stage& stage, const Limits& limits, ValueWitness& witness)
       : stage_(stage), limits_(limits), witness_(witness) {}
 
+  // Numbers of the stage are read by `size`, which must outlive this: what is proved then holds for
+  // all sizes of which the stage is the same up to these numbers (family/). Before reduce();
+  // byFractions and bySolver then throw std::logic_error.
+  void readNumbersBy(SizeSymbol& size) { size_ = &size; }
+
   // As the normal form needs it; before all methods. Throws Unsupported, NeedsRefinement.
   void reduce();
   bool isReduced() const { return isReduced_; }
@@ -102,6 +107,8 @@ class StageProver {
   Proof proved(Method method) const;
   // Throws std::logic_error before reduce().
   void expectReduced() const;
+  void expectNoSize() const;
+  std::vector<std::string> freeNames() const;
   void forgetNormalForm();
   void reduceTo(const ReductionOptions& options);
   void execute(Terms& terms, TermAlgebra& algebra);
@@ -138,6 +145,7 @@ class StageProver {
   ValueWitness& witness_;
   ReducedStage reduced_;
   ReductionOptions reduction_;
+  SizeSymbol* size_ = nullptr;
   bool isReduced_ = false;
   // Of byNormalForm: what byExpansion goes on with, on the same reduction.
   std::unique_ptr<TermAlgebra> algebra_;

@@ -77,7 +77,9 @@ TermAlgebra::TermAlgebra(TermAlgebra&& other) noexcept
     : store_(std::move(other.store_)),
       conditions_(std::move(other.conditions_)),
       fractions_(std::move(other.fractions_)),
-      selected_(std::move(other.selected_)) {
+      selected_(std::move(other.selected_)),
+      size_(other.size_),
+      sizeTerm_(other.sizeTerm_) {
   other.domain_.reset();
 }
 TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
@@ -85,6 +87,8 @@ TermAlgebra& TermAlgebra::operator=(TermAlgebra&& other) noexcept {
   conditions_ = std::move(other.conditions_);
   fractions_ = std::move(other.fractions_);
   selected_ = std::move(other.selected_);
+  size_ = other.size_;
+  sizeTerm_ = other.sizeTerm_;
   domain_.reset();
   other.domain_.reset();
   return *this;
@@ -104,8 +108,145 @@ bool TermAlgebra::variableIsInteger(std::uint32_t variable) const {
   return store_->integerVariable.at(variable);
 }
 
-Term TermAlgebra::constant(const Rational& value) {
+void TermAlgebra::readNumbersBy(SizeSymbol& size) {
+  if (store_->mode != Mode::kNormalized || size_ != nullptr)
+    throw std::logic_error("numbers are read by a size in the normal form only, and by one");
+  sizeTerm_ = variable(false, {.sign = Sign::kPositive});
+  size_ = &size;
+}
+
+Term TermAlgebra::ofConstant(const Rational& value) {
   return {store_->internConstant(store_->rationals.encode(value))};
+}
+
+Term TermAlgebra::constant(const Rational& value) {
+  if (size_ == nullptr) return ofConstant(value);
+  const SizedNumber number = size_->note(value);
+  return number.dependsOnSize() ? timesSized(number, ofConstant(Rational(1)))
+                                : ofConstant(number.constant);
+}
+
+Term TermAlgebra::timesPowerOfSize(const Rational& factor, int power, Term a) {
+  if (power == 0) return scaleByConstant(factor, a);
+  constexpr int kMostPower = 1 << 10;
+  if (std::abs(power) > kMostPower) throw Unsupported("a high power of the size");
+  const Term sized = {store_->power(sizeTerm_.id, 2 * power)};
+  if (kind(a) != TermKind::kSum) return scaleByConstant(factor, mul(sized, a));
+  std::vector<Term> summands{scaleByConstant(constantValue(a), sized)};
+  for (const Part& part : parts(a))
+    summands.push_back(scaleByConstant(part.factor, mul(sized, part.term)));
+  Term result = scaleByConstant(factor, {store_->sum(summands, {})});
+  result.condition = a.condition;
+  return result;
+}
+
+std::optional<TermAlgebra::SizedSummands> TermAlgebra::sizedSummands(Term a) {
+  SizedSummands summands;
+  const auto place = [&](const Rational& factor, Term t) {
+    int power = 0;
+    Term rest = t;
+    if (isSize(t)) {
+      power = 1;
+      rest = ofConstant(Rational(1));
+    } else if (kind(t) == TermKind::kProduct) {
+      for (const Part& part : parts(t)) {
+        if (!isSize(part.term)) continue;
+        if (!part.factor.isInteger()) return false;
+        power = static_cast<int>(part.factor.toInt64());
+        rest = {store_->multiply(t.id, store_->power(sizeTerm_.id, -2 * power))};
+      }
+    }
+    SizedSummand& summand = summands[rest.id];
+    summand.rest = rest;
+    summand.powers[power] += factor;
+    return true;
+  };
+  if (!constantValue(a).isZero() && !place(constantValue(a), ofConstant(Rational(1))))
+    return std::nullopt;
+  for (const Part& part : parts(a))
+    if (!place(part.factor, part.term)) return std::nullopt;
+  return summands;
+}
+
+std::optional<TermAlgebra::SizedSummand> TermAlgebra::withoutPolynomial(Term sum) {
+  const auto summands = sizedSummands(sum);
+  if (!summands || summands->empty()) return std::nullopt;
+  SizedSummand result{sum, summands->begin()->second.powers};
+  if (result.powers.size() == 1 && result.powers.begin()->first == 0) return std::nullopt;
+  // So that it does not matter which summand is first.
+  const Rational leading = result.powers.rbegin()->second;
+  for (auto& [power, factor] : result.powers) factor = factor / leading;
+  std::vector<Term> rests;
+  for (const auto& [id, summand] : *summands) {
+    const Rational multiple = summand.powers.rbegin()->second;
+    bool same = summand.powers.size() == result.powers.size();
+    for (const auto& [power, factor] : result.powers) {
+      const auto it = summand.powers.find(power);
+      same = same && it != summand.powers.end() && it->second == multiple * factor;
+    }
+    if (!same) return std::nullopt;
+    rests.push_back(scaleByConstant(multiple, summand.rest));
+  }
+  result.rest = {store_->sum(rests, {}), sum.condition};
+  return result;
+}
+
+std::optional<Term> TermAlgebra::quotientOfSum(const LinearNumber& divisor, Term a) {
+  auto summands = sizedSummands(a);
+  if (!summands) return std::nullopt;
+  std::vector<Term> quotient;
+  for (auto& [id, summand] : *summands) {
+    auto& powers = summand.powers;
+    const int lowest = powers.begin()->first;
+    for (int k = powers.rbegin()->first; k > lowest; --k) {
+      const Rational c = powers[k] / divisor.slope;
+      if (c.isZero()) continue;
+      powers[k - 1] += -(c * divisor.constant);
+      quotient.push_back(timesPowerOfSize(c, k - 1, summand.rest));
+    }
+    if (powers[lowest].isZero()) continue;
+    // What does not have the size may have the divisor in one of its factors.
+    if (powers.size() > 1) return std::nullopt;
+    const auto factor = dividedBy(divisor, summand.rest);
+    if (!factor) return std::nullopt;
+    quotient.push_back(timesPowerOfSize(powers[lowest], lowest, *factor));
+  }
+  return Term{store_->sum(quotient, {})};
+}
+
+std::optional<Term> TermAlgebra::dividedBy(const LinearNumber& divisor, Term a) {
+  std::optional<Term> result;
+  if (a.id == Store::kZeroTerm) return a;
+  if (kind(a) == TermKind::kSum) {
+    result = quotientOfSum(divisor, a);
+  } else if (kind(a) == TermKind::kProduct) {
+    for (const Part& part : parts(a)) {
+      if (!part.factor.isOne() || kind(part.term) != TermKind::kSum) continue;
+      const auto quotient = quotientOfSum(divisor, part.term);
+      if (!quotient) continue;
+      result = Term{
+          store_->multiply(store_->multiply(a.id, store_->power(part.term.id, -2)), quotient->id)};
+      break;
+    }
+  }
+  if (result) result->condition = a.condition;
+  return result;
+}
+
+Term TermAlgebra::timesSized(const SizedNumber& number, Term a) {
+  if (!number.divisor.slope.isZero()) {
+    SizedNumber whole = number;
+    whole.divisor = {Rational(1), Rational(0)};
+    const auto quotient = dividedBy(number.divisor, a);
+    if (!quotient)
+      throw Unsupported("a division by " + number.divisor.constant.toString() + " + " +
+                        number.divisor.slope.toString() + " m, m being the size");
+    return timesSized(whole, *quotient);
+  }
+  if (number.slope.isZero()) return timesPowerOfSize(number.constant, number.power, a);
+  const Term linear = timesPowerOfSize(number.slope, number.power + 1, a);
+  if (number.constant.isZero()) return linear;
+  return add(timesPowerOfSize(number.constant, number.power, a), linear);
 }
 Term TermAlgebra::negativeInfinity() { return {Store::kInfinityTerm}; }
 
@@ -116,6 +257,18 @@ Term TermAlgebra::add(Term a, Term b) {
 
 Term TermAlgebra::mul(Term a, Term b) {
   const ConditionSet condition = conditions_->unite(a.condition, b.condition);
+  if (size_ != nullptr) {
+    for (const auto& [sum, other] : {std::pair(a, b), std::pair(b, a)}) {
+      if (kind(sum) != TermKind::kSum) continue;
+      const auto factored = withoutPolynomial(sum);
+      if (!factored) continue;
+      const Term product = mul(factored->rest, other);
+      std::vector<Term> summands;
+      for (const auto& [power, factor] : factored->powers)
+        summands.push_back(timesPowerOfSize(factor, power, product));
+      return {store_->sum(summands, {}), condition};
+    }
+  }
   if (store_->mode != Mode::kRaw) {
     // x step(x) = x for x >= 0: what is a magnitude is that of itself.
     if (kind(b) == TermKind::kFunction && function(b) == ops::Function::kStep &&
@@ -137,6 +290,12 @@ Term TermAlgebra::mul(Term a, Term b) {
 }
 
 Term TermAlgebra::scale(const Rational& factor, Term a) {
+  if (size_ == nullptr) return scaleByConstant(factor, a);
+  const SizedNumber number = size_->note(factor);
+  return number.dependsOnSize() ? timesSized(number, a) : scaleByConstant(number.constant, a);
+}
+
+Term TermAlgebra::scaleByConstant(const Rational& factor, Term a) {
   // inf - inf and 0 * inf have no value, so a masked entry must not cancel or vanish.
   if (factor.sign() <= 0 && store_->mode != Mode::kRaw && store_->mayBeInfinite(a.id)) {
     throw Unsupported("minus infinity (the entry of a mask) times a number that is not positive");
@@ -147,6 +306,12 @@ Term TermAlgebra::scale(const Rational& factor, Term a) {
 }
 
 Term TermAlgebra::sum(std::span<const Term> terms, std::span<const std::int64_t> weights) {
+  if (size_ != nullptr && !weights.empty()) {
+    std::vector<Term> weighted;
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      weighted.push_back(scale(Rational(weights[i]), terms[i]));
+    return sum(weighted, {});
+  }
   TermId id =
       store_->mode != Mode::kRaw ? store_->sum(terms, weights) : store_->rawSum(terms, weights);
   if (fractions_) id = fractions_->ofSum(id);
@@ -179,6 +344,11 @@ void TermAlgebra::refuseInfinite(Term t, const char* where) const {
     throw Unsupported(std::string("minus infinity (the entry of a mask) ") + where);
 }
 
+void TermAlgebra::expectSmall(std::span<const std::int64_t> numbers) const {
+  if (size_ != nullptr && !std::all_of(numbers.begin(), numbers.end(), &SizeSymbol::isSmall))
+    throw Unsupported("a position or an index that may depend on the size");
+}
+
 Term TermAlgebra::power(Term base, int halves) {
   if (halves != 2) refuseInfinite(base, "to a power");
   const TermId id = store_->mode != Mode::kRaw ? store_->power(base.id, halves)
@@ -192,6 +362,7 @@ Term TermAlgebra::exp(Term a) {
 
 Term TermAlgebra::apply(ops::Function f, std::span<const std::int64_t> params,
                         std::span<const Term> arguments) {
+  expectSmall(params);
   // Sums, exp, extrema and positive factors are defined on it, and nothing else: sin(x) - sin(x)
   // is 0 for numbers only.
   if (!ops::isSymmetric(f))
@@ -255,6 +426,7 @@ Term TermAlgebra::logarithmOfFactors(Term x) {
 
 Term TermAlgebra::indicator(Term index, std::int64_t value) {
   refuseInfinite(index, "as an index");
+  expectSmall({&value, 1});
   if (store_->mode == Mode::kRaw) return {store_->rawIndicator(index.id, value), index.condition};
   // Of what is 0 or 1 by its form: itself, or 1 minus it.
   if (value == 1 && isChoice(index)) return index;

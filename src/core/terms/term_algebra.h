@@ -9,7 +9,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "terms/conditions.h"
 #include "terms/facts.h"
 #include "terms/functions.h"
+#include "terms/size_symbol.h"
 
 namespace shardproof {
 
@@ -63,6 +66,12 @@ class TermAlgebra {
   Sign variableSign(std::uint32_t variable) const;
   std::size_t variableCount() const;
   bool variableIsInteger(std::uint32_t variable) const;
+
+  // From now on numbers are read by `size`, and the variable that is made here stands for it: a
+  // positive number. Only in mode kNormalized.
+  void readNumbersBy(SizeSymbol& size);
+  bool readsNumbers() const { return size_ != nullptr; }
+  bool isSize(Term t) const { return size_ != nullptr && t.id == sizeTerm_.id; }
 
   Term constant(const Rational& value);
   Term negativeInfinity();
@@ -143,6 +152,28 @@ class TermAlgebra {
   ConditionSet partial(Term base, int halves);
   Domain& domain();
   void refuseInfinite(Term t, const char* where) const;  // throws Unsupported
+  // Numbers that are no factors or summands may not depend on the size. Throws Unsupported.
+  void expectSmall(std::span<const std::int64_t> numbers) const;
+  // (number.constant + number.slope m) m^number.power times a, for the size m.
+  Term timesSized(const SizedNumber& number, Term a);
+  // factor m^power times a, each summand of it by itself.
+  Term timesPowerOfSize(const Rational& factor, int power, Term a);
+  // A sum as what each of its summands is multiplied with, polynomials in the size (by power), and
+  // the rest, by the rest's id. Nothing where the size stands in a root.
+  struct SizedSummand {
+    Term rest;
+    std::map<int, Rational> powers;
+  };
+  using SizedSummands = std::map<std::uint32_t, SizedSummand>;
+  std::optional<SizedSummands> sizedSummands(Term sum);
+  // The same, where all polynomials are multiples of one: that one, which is not 1, and the sum of
+  // the rests. A product has the polynomial outside of its factors.
+  std::optional<SizedSummand> withoutPolynomial(Term sum);
+  // The exact quotient by divisor.constant + divisor.slope m, if a has that as a factor.
+  std::optional<Term> dividedBy(const LinearNumber& divisor, Term a);
+  std::optional<Term> quotientOfSum(const LinearNumber& divisor, Term a);
+  Term scaleByConstant(const Rational& factor, Term a);
+  Term ofConstant(const Rational& value);
   ConditionSet conditionsOf(std::span<const Term> terms);
 
   std::unique_ptr<Store> store_;
@@ -150,6 +181,8 @@ class TermAlgebra {
   std::unique_ptr<Domain> domain_;        // made when first needed: domain()
   std::unique_ptr<Fractions> fractions_;  // with Mode::kFractions
   std::vector<Term> selected_;
+  SizeSymbol* size_ = nullptr;
+  Term sizeTerm_;
 };
 
 }  // namespace shardproof

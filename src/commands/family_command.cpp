@@ -40,6 +40,7 @@ constexpr double kFamilySeconds = 120;
 constexpr std::size_t kMostOneByOne = 64;
 
 struct FamilyArguments {
+  CLI::App* command = nullptr;
   std::string any, also, json;
   std::vector<std::string> plans;
   generate::Options generated;
@@ -192,6 +193,9 @@ class Family {
       compareOthers(*chain);
       if (plans_.everySize())
         lookAt(run_.report.unit, run_.report.least - run_.report.unit, run_.report.unit, false);
+      else
+        for (const std::int64_t size : run_.members)
+          if (size < run_.report.least) lookAt(size, size, 1, false);
     } else if (plans_.everySize()) {
       lookAt(run_.report.unit, run_.members.back(), run_.report.unit, true);
     } else {
@@ -214,7 +218,7 @@ class Family {
   void compareOthers(const FamilyChain& chain) {
     for (const std::int64_t size : sizesOf(arguments_.also, "--also")) {
       progress_.update(0, 1, "comparing other sizes");
-      const std::string differs = chain.differs({size, planOf(size)});
+      const std::string differs = chain.differs({size, planOf(size)}, options_);
       if (differs.empty() && size >= run_.report.least) run_.ofTheFamily.push_back(size);
       else run_.others.emplace_back(size, differs.empty() ? "it is below the least size" : differs);
     }
@@ -268,6 +272,8 @@ std::string textOf(const FamilyRun& run, const Plans& plans, const FamilyArgumen
   if (arguments.quiet) return text.str();
   text << "\n";
   if (wrong != nullptr) text << "  " << wrong->cause << "\n\n";
+  for (const std::string& tensor : r.approved)
+    text << "Approved:   the plan's " << tensor << " is taken as given (lineage of role assumed)\n";
   for (const UnmetCondition& condition : r.conditions)
     text << "  condition: " << condition.text << "\n";
   text << "Read off:   " << plans.name() << " of " << run.parameter << " " << listed(run.members)
@@ -337,6 +343,7 @@ std::string jsonOf(const FamilyRun& run) {
     json["open"].push_back({{"tensor", open.tensor}, {"reason", open.reason}});
   json["conditions"] = nlohmann::ordered_json::array();
   for (const auto& condition : r.conditions) json["conditions"].push_back(condition.text);
+  json["approved"] = r.approved;
   json["compared"] = run.ofTheFamily;
   json["not_of_the_family"] = nlohmann::ordered_json::array();
   for (const auto& [size, why] : run.others)
@@ -393,8 +400,16 @@ int runFamily(FamilyArguments arguments) {
       for (const std::int64_t size : own->sizes())
         if (std::find(others.begin(), others.end(), size) == others.end()) sizes.push_back(size);
     std::sort(sizes.begin(), sizes.end());
+    for (const auto& all = own->sizes(); const std::int64_t size : all)
+      if (std::count(all.begin(), all.end(), size) > 1)
+        throw WrongUsage("--plan: found two plans of the size " + std::to_string(size) +
+                         ", expected one for each size");
     plans = std::move(own);
   } else {
+    if (const CLI::Option* option = arguments.command->get_option_no_throw("--" + parameter);
+        option != nullptr && option->count() > 0)
+      throw WrongUsage("found --" + parameter + " beside --any " + parameter +
+                       ", expected one of them");
     plans = std::make_unique<GeneratedPlans>(arguments.generated, parameter);
   }
   if (sizes.size() < StageFamily::kLeastMembers)
@@ -437,6 +452,7 @@ void addFamilyCommand(CLI::App& app, std::function<int()>& run) {
       ->type_name("A,B,...");
   command->add_option("--json", arguments->json, "Write the report as JSON")->type_name("FILE");
   command->add_flag("-q,--quiet", arguments->quiet, "The first line only");
+  arguments->command = command;
   VerifyOptions& options = arguments->options;
   command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
       ->check(CLI::Range(0, 1024))

@@ -75,12 +75,12 @@ TEST(Family, IsProvedForAllSizesAndHasThePlansOfOthers) {
   EXPECT_EQ(report.least, 4);
   EXPECT_EQ(report.withSize, 1u);
   for (const std::int64_t n : {4, 6, 8, 9, 10, 16, 31, 64, 100, 1000, 4096}) {
-    EXPECT_EQ(chain.differs(member(mean, n)), "") << n;
+    EXPECT_EQ(chain.differs(member(mean, n), {}), "") << n;
     VerifyOptions options;
     options.inProcess = true;
     EXPECT_EQ(verify(*member(mean, n).problem, options).verdict, Verdict::kEquivalent) << n;
   }
-  EXPECT_NE(chain.differs(member(mean, 3)), "");  // three ranks are not taken together
+  EXPECT_NE(chain.differs(member(mean, 3), {}), "");  // three ranks are not taken together
 }
 
 // The divisor is what it has to be at one size, or at those that are read.
@@ -105,7 +105,7 @@ TEST(Family, IsNotProvedWhereItIsRightAtSomeSizesOnly) {
     const bool rightWhereRead = k >= 4;
     EXPECT_EQ(report.verdict, rightWhereRead ? Verdict::kEquivalent : Verdict::kUndecided) << k;
     if (rightWhereRead) {
-      EXPECT_NE(chain.differs(member(make, 8)), "") << k;
+      EXPECT_NE(chain.differs(member(make, 8), {}), "") << k;
     }
     VerifyOptions options;
     options.inProcess = true;

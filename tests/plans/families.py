@@ -195,6 +195,98 @@ def other_order_of_rows(runner):
     expect(report["verdict"] != "equivalent", text)
 
 
+X = {"shape": [2, 3], "kind": "input"}
+SAME = {"shape": [2, 3]}
+
+
+def node(op, operands, results, **attrs):
+    return {"op": op, "in": operands, "out": results, **({"attrs": attrs} if attrs else {})}
+
+
+def one_rank(inputs, results, model, plan, cuts=()):
+    """A model and a plan of one rank that read the same inputs and make y."""
+
+    def entry(name, role, shape):
+        box = [[0, extent] for extent in shape]
+        parts = [{"local": name}]
+        return {"tensor": name, "role": role, "shards": [{"box": box, "parts": parts}]}
+
+    tensors = {**inputs, **dict.fromkeys(results, SAME)}
+    given = {name: t for name, t in inputs.items() if t["kind"] == "input"}
+    lineage = [entry(name, "input", tensor["shape"]) for name, tensor in given.items()]
+    lineage += [entry(name, "cut_point", SAME["shape"]) for name in cuts]
+    lineage += [entry("y", "output", SAME["shape"])]
+    return (
+        {"format": "shardproof-model", "version": 1, "tensors": tensors, "nodes": model,
+         "outputs": ["y"]},
+        {"format": "shardproof-plan", "version": 1, "model": "m", "mesh": [["dp", 1]],
+         "programs": [{"tensors": tensors, "nodes": plan}], "lineage": lineage},
+    )  # fmt: skip
+
+
+def rate_of_zero(n):
+    """The rate of a dropout is 0 at 6, where nothing is dropped."""
+    mask = {"shape": [2, 3], "kind": "input", "dtype": "int64"}
+    zero = {"shape": [], "kind": "constant", "value": 0}
+    return one_rank(
+        {"x": X, "mask": mask, "zero": zero},
+        "aby",
+        [node("dropout", ["x", "mask"], ["y"], p=(n - 6) / n)],
+        [
+            node("where", ["mask", "x", "zero"], ["a"]),
+            node("mul", ["a"], ["b"], scalar=n),
+            node("div", ["b"], ["y"], scalar=6),
+        ],
+    )
+
+
+def odd_powers(n):
+    """A power is a square at odd sizes only; so are both primes."""
+    power = node("pow", ["x"], ["p"], scalar=n + 1)
+    return one_rank(
+        {"x": X},
+        "py",
+        [power, node("relu", ["p"], ["y"])],
+        [power, node("mul", ["p"], ["y"], scalar=1)],
+    )
+
+
+def sign_of_a_summand(n):
+    """What is known of h at the sizes that are read does not hold from 21 on."""
+    before = [node("exp", ["x"], ["e"]), node("add", ["e"], ["h"], scalar=20 - n)]
+    return one_rank(
+        {"x": X},
+        "ehy",
+        [*before, node("relu", ["h"], ["y"])],
+        [*before, node("mul", ["h"], ["y"], scalar=1)],
+        cuts="h",
+    )
+
+
+# Families that are right at the sizes that are read, and wrong at another one of theirs.
+HIDDEN = {
+    "rate of zero": (rate_of_zero, [8, 10, 16], 6),
+    "odd powers": (odd_powers, [3, 5, 7], 4),
+    "sign of a summand": (sign_of_a_summand, [7, 8, 10], 21),
+}
+
+
+def hidden(runner, name):
+    make, sizes, wrong_at = HIDDEN[name]
+    options = []
+    for size in sizes:
+        model, plan = make(size)
+        prefix = runner.path(f"n{size}")
+        pathlib.Path(f"{prefix}.model.json").write_text(json.dumps(model))
+        plan["model"] = f"{prefix.name}.model.json"
+        pathlib.Path(f"{prefix}.plan.json").write_text(json.dumps(plan))
+        options.append(f"--plan={size}={prefix}.plan.json")
+    code, report, text = family(runner, "--any=n", *options)
+    expect(code == UNDECIDED and report["verdict"] == "undecided", text[:2000])
+    expect("depends on the size" in report["reason"], report["reason"])
+    return report["reason"]
+
+
 def no_variable(runner):
     """Sizes at which plans have other operators: the reason, and what holds one by one."""
     code, report, text = family(runner, "--any=microbatches=4,5,6", *MLP)
@@ -211,6 +303,8 @@ def wrong_usage(runner):
         (["--any=dp=4,5,7"], "expected either an architecture"),
         (["--any=colour=4,5,7", *MLP], "found 'colour'"),
         (["--any=hidden=8,9,10", *MLP, "--tp=2"], "there is no plan of hidden 9"),
+        (["--any=dp=4,5,7", "--dp=3", *MLP], "found --dp beside --any dp"),
+        (["--any=dp", *["--plan=4=a.plan.json"] * 2], "two plans of the size 4"),
         (["--any=dp", "--plan=4"], "expected SIZE=FILE"),
         (["--any=dp", "--plan=a.plan.json"], "--plan: found the size 'a.plan.json'"),
     ):
@@ -224,6 +318,8 @@ def main():
         runner.case(f"right_{name.replace(' ', '_')}", right, name)
     for name in WRONG:
         runner.case(f"wrong_{name.replace(' ', '_')}", wrong, name)
+    for name in HIDDEN:
+        runner.case(f"hidden_{name.replace(' ', '_')}", hidden, name)
     runner.case("right_where_read", right_where_read)
     runner.case("other_order_of_rows", other_order_of_rows)
     runner.case("no_variable", no_variable)

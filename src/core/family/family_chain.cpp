@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ops/registry.h"
+#include "prover/model_facts.h"
 #include "shardproof/error.h"
 
 namespace shardproof {
@@ -54,6 +56,7 @@ FamilyChain::FamilyChain(std::vector<FamilyMember> members, std::int64_t unit)
     throw std::logic_error("a family needs plans of three sizes");
   std::sort(members_.begin(), members_.end(),
             [](const FamilyMember& a, const FamilyMember& b) { return a.size < b.size; });
+  for (const FamilyMember& member : members_) sizes_.push_back(member.size / unit_);
   for (const FamilyMember& member : members_) {
     if (member.size % unit_ != 0) throw std::logic_error("a size is no multiple of the unit");
     expectSameEntries(*members_[0].problem, *member.problem);
@@ -61,8 +64,99 @@ FamilyChain::FamilyChain(std::vector<FamilyMember> members, std::int64_t unit)
     if (indices_.back()->defects().empty())
       chains_.push_back(std::make_unique<ProofChain>(*indices_.back()));
   }
-  for (const FamilyMember& member : members_) sizes_.push_back(member.size / unit_);
   entries_.resize(members_[0].problem->plan.lineage.size());
+  if (chains_.size() < members_.size()) {
+    obstacle_ = "a plan cannot run, or its lineage contradicts itself";
+    return;
+  }
+  try {
+    expectModelsAlike();
+  } catch (const Unsupported& error) {
+    obstacle_ = error.what();
+  }
+}
+
+// Facts of a node's results follow from its operator and attributes, from the facts of its operands
+// and, of constants and of what may be minus infinity, from their elements. So an attribute of the
+// model may depend on the size only if it is a factor of one sign or a shape, and reads no mask. (A
+// summand decides the sign of a constant and it.)
+void FamilyChain::expectModelsAlike() const {
+  const Problem& first = *members_[0].problem;
+  const Graph& graph = first.model.graph;
+  const ModelFacts facts = modelFacts(first);
+  const auto otherOperators = [] {
+    return Unsupported("the model is made of other operators at other sizes");
+  };
+  for (const FamilyMember& member : members_) {
+    const Graph& own = member.problem->model.graph;
+    if (own.nodes.size() != graph.nodes.size() || own.tensors.size() != graph.tensors.size())
+      throw otherOperators();
+    if (modelFacts(*member.problem) != facts)
+      throw Unsupported("what is known of the model's tensors depends on the size");
+  }
+  const auto valuesOf = [&](auto&& number) {
+    std::vector<Rational> values;
+    for (const FamilyMember& member : members_) values.push_back(number(*member.problem));
+    return values;
+  };
+  for (const TensorId t : firstIds<TensorId>(graph.tensors.size())) {
+    if (graph.tensors[t].kind != TensorKind::kConstant) continue;
+    const auto constantOf = [&](const Problem& p) -> const ConstantValue& {
+      const Graph& own = p.model.graph;
+      if (own.tensors[t].kind != TensorKind::kConstant) throw otherOperators();
+      return *own.constants[own.tensors[t].constant];
+    };
+    // A node that reads one has facts that follow from its elements.
+    for (const FamilyMember& member : members_)
+      if (!(constantOf(*member.problem) == constantOf(first)))
+        throw Unsupported("a constant of the model depends on the size");
+  }
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto attributesOf = [&](const Problem& p) -> const Attributes& {
+      return p.attributes.at(p.model.graph.nodes[n].attributes);
+    };
+    const Attributes& attributes = attributesOf(first);
+    const std::string& op = ops::Registry::instance().at(graph.nodes[n].op).name;
+    const bool infinite =
+        std::any_of(graph.in(graph.nodes[n]).begin(), graph.in(graph.nodes[n]).end(),
+                    [&](const Operand& o) { return o.present() && facts[o.tensor].mayBeInfinite; });
+    // Which entries of a mask a node reads may depend on the mask's size, as the last one does.
+    const bool everywhere = ops::Registry::instance().at(graph.nodes[n].op).traits.elementwise ||
+                            op.starts_with("softmax") || op.starts_with("apply_mask") ||
+                            op == "cat";
+    for (const FamilyMember& member : members_) {
+      const Graph& other = member.problem->model.graph;
+      for (const Operand& o : graph.in(graph.nodes[n]))
+        if (!everywhere && o.present() && facts[o.tensor].mayBeInfinite &&
+            other.tensors[o.tensor].shape != graph.tensors[o.tensor].shape)
+          throw Unsupported("the model's " + op + " reads a mask whose shape depends on the size");
+    }
+    for (const FamilyMember& member : members_) {
+      const Node& own = member.problem->model.graph.nodes[n];
+      if (own.op != graph.nodes[n].op || attributesOf(*member.problem).size() != attributes.size())
+        throw otherOperators();
+    }
+    for (const auto& [key, value] : attributes) {
+      bool same = true;
+      for (const FamilyMember& member : members_) {
+        const auto it = attributesOf(*member.problem).find(key);
+        if (it == attributesOf(*member.problem).end() || it->second.index() != value.index())
+          throw otherOperators();
+        same = same && it->second == value;
+      }
+      if (same) continue;
+      const std::string what = "attribute '" + key + "' of " + op + " in the model";
+      const bool summand = key == "scalar" && (op.starts_with("add") || op.starts_with("sub"));
+      if (!mayDependOnSize(op, key) || summand) throw Unsupported(what + " depends on the size");
+      if (infinite) throw Unsupported(what + " depends on the size, and reads a mask");
+      if (std::holds_alternative<Rational>(value))
+        expectOneSign(functionOf(valuesOf([&](const Problem& p) {
+                                   return std::get<Rational>(attributesOf(p).at(key));
+                                 }),
+                                 sizes_),
+                      what);
+    }
+  }
 }
 
 std::string FamilyChain::tensorName(EntryId entry) const {
@@ -135,7 +229,7 @@ std::vector<char> FamilyChain::proved() const {
 }
 
 std::optional<FamilyChain::Result> FamilyChain::result(const VerifyOptions& options) const {
-  if (!valid()) return std::nullopt;
+  if (!obstacle_.empty()) return std::nullopt;
   const std::vector<char> proved = this->proved();
   std::int64_t least = 1;
   for (std::size_t i = 0; i < chains_.size(); ++i)
@@ -154,7 +248,7 @@ std::optional<FamilyChain::Result> FamilyChain::result(const VerifyOptions& opti
   return result;
 }
 
-std::string FamilyChain::differs(const FamilyMember& other) const {
+std::string FamilyChain::differs(const FamilyMember& other, const VerifyOptions& options) const {
   try {
     expectSameEntries(problem(), *other.problem);
   } catch (const InputError& error) {
@@ -163,6 +257,12 @@ std::string FamilyChain::differs(const FamilyMember& other) const {
   if (other.size % unit_ != 0) return "the size is no multiple of " + std::to_string(unit_);
   const PlanIndex index(*other.problem);
   if (!index.defects().empty()) return "the plan cannot run, or its lineage contradicts itself";
+  const Capture& capture = other.problem->plan.capture;
+  const auto unmet = unmetConditions(judgedAssumptions(capture, options.accept),
+                                     judgedNotCompared(capture, options.allowUncompared));
+  const auto own = result(options);
+  if (!unmet.empty() && own && own->verdict == Verdict::kEquivalent)
+    return "it is under a condition: " + unmet.front().text;
   const ProofChain chain(index);
   std::map<KindId, std::string> forms;
   for (const EntryId e : chain.order()) {

@@ -38,8 +38,8 @@ class FamilyChain {
   // Sizes are multiples of it.
   std::int64_t unit() const { return unit_; }
   const Problem& problem() const { return *members_[0].problem; }
-  // Whether all plans can run; else nothing can be cut.
-  bool valid() const { return chains_.size() == members_.size(); }
+  // Why nothing can be proved of the family; empty: nothing is in the way.
+  const std::string& obstacle() const { return obstacle_; }
   // Entries that are claims, each after those that it may assume.
   const std::vector<EntryId>& order() const { return chains_[0]->order(); }
 
@@ -73,9 +73,9 @@ class FamilyChain {
   // Nothing where not all is proved.
   std::optional<Result> result(const VerifyOptions& options) const;
 
-  // Whether the plan of another size is the one that the family has there: empty, or what differs.
-  // With result(), it is then proved as well.
-  std::string differs(const FamilyMember& other) const;
+  // Whether the plan of another size is the one that the family has there: empty, or what differs,
+  // or a condition that is not met. With result(), it is then proved as well.
+  std::string differs(const FamilyMember& other, const VerifyOptions& options) const;
 
  private:
   struct Entry {
@@ -89,6 +89,8 @@ class FamilyChain {
     std::int64_t least = 0;          // proved from this size on, in units; 0: not proved
   };
   std::string tensorName(EntryId entry) const;
+  // What is known of the model's tensors (ModelFacts) must be so at all sizes. Throws Unsupported.
+  void expectModelsAlike() const;
 
   std::vector<FamilyMember> members_;  // by size
   const std::int64_t unit_;
@@ -97,6 +99,7 @@ class FamilyChain {
   std::vector<std::unique_ptr<ProofChain>> chains_;
   std::vector<Entry> entries_;
   std::vector<Kind> kinds_;
+  std::string obstacle_;
   std::map<std::string, KindId> kindOfKey_;
 };
 

@@ -116,6 +116,17 @@ Attempt proveAt(const StageFamily& family, std::int64_t prime, const StageProver
     attempt.numbers.push_back(size.read(Rational(number)));
   for (const auto& [whole, count] : prover.reduced().pieces)
     attempt.pieces.emplace_back(size.read(Rational(whole)), count);
+  // What ranks or summands stand for is at least themselves.
+  const auto atLeastOne = [&](std::int64_t weight) {
+    attempt.pieces.emplace_back(size.read(Rational(weight)), 1);
+  };
+  for (const CollapsedAxis& axis : stage.collapsedAxes)
+    for (const auto& [coordinate, weight] : axis.kept) atLeastOne(weight);
+  for (const StageNode& node : stage.nodes)
+    for (const std::int64_t weight : node.weight) atLeastOne(weight);
+  for (const auto* equations : {&stage.claims, &stage.assumptions})
+    for (const Equation& e : *equations)
+      for (const auto& [tensor, weight] : e.parts) atLeastOne(weight);
   return attempt;
 }
 

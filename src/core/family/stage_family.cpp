@@ -9,15 +9,19 @@
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <variant>
 
+#include "ops/registry.h"
 #include "shardproof/error.h"
 #include "stages/canonical_reader.h"
 
 namespace shardproof {
 
 namespace {
+
+constexpr char kConstant[] = "constant";
 
 // Calls visit.number for each number that may depend on the size, visit.same for everything else
 // that a canonical form has.
@@ -78,7 +82,9 @@ class Walk {
     auto constant = std::make_shared<ConstantValue>(*t.constant);
     same(constant->fill ? 1 : 0);
     length(constant->elements);
+    visit_.in(kConstant, "");
     for (Rational& element : constant->elements) visit_.number(element);
+    visit_.out();
     t.constant = std::move(constant);
   }
 
@@ -87,7 +93,7 @@ class Walk {
     same(n.logical ? 1 : 0);
     if (n.communication == Communication::kNone) {
       same(n.op);
-      n.attributes = attributes(n.attributes);
+      n.attributes = attributes(ops::Registry::instance().at(n.op).name, n.attributes);
     } else {
       same(static_cast<std::int64_t>(n.reduction));
       same(n.dim);
@@ -101,16 +107,19 @@ class Walk {
     }
   }
 
-  std::shared_ptr<const Attributes> attributes(const std::shared_ptr<const Attributes>& given) {
+  std::shared_ptr<const Attributes> attributes(const std::string& op,
+                                               const std::shared_ptr<const Attributes>& given) {
     auto own = std::make_shared<Attributes>(*given);
     length(*own);
     for (auto& [key, value] : *own) {
       visit_.same(key);
       same(static_cast<std::int64_t>(value.index()));
       if (const auto* flag = std::get_if<bool>(&value)) same(*flag ? 1 : 0);
+      visit_.in(op, key);
       if (auto* number = std::get_if<Rational>(&value)) visit_.number(*number);
       if (const auto* text = std::get_if<std::string>(&value)) visit_.same(*text);
       if (auto* list = std::get_if<std::vector<std::int64_t>>(&value)) integers(*list);
+      visit_.out();
     }
     return own;
   }
@@ -144,8 +153,16 @@ class Walk {
 
 struct Reading {
   std::vector<Rational> numbers;
+  // Of each number the operator and the attribute that it belongs to; empty: none.
+  std::vector<std::pair<std::string, std::string>> owners;
   std::vector<std::string> rest;
-  void number(Rational& value) { numbers.push_back(value); }
+  std::pair<std::string, std::string> owner;
+  void in(const std::string& op, const std::string& attribute) { owner = {op, attribute}; }
+  void out() { owner = {}; }
+  void number(Rational& value) {
+    numbers.push_back(value);
+    owners.push_back(owner);
+  }
   void same(std::string value) { rest.push_back(std::move(value)); }
 };
 
@@ -155,6 +172,8 @@ struct Writing {
   std::size_t next = 0;
   void number(Rational& value) { value = numbers.at(next++).at(size); }
   void same(const std::string&) {}
+  void in(const std::string&, const std::string&) {}
+  void out() {}
 };
 
 // constant + slope m through the first two points, if all others are on it.
@@ -166,6 +185,8 @@ std::optional<SizedNumber> linear(std::span<const Rational> values,
     if (!(fit.at(sizes[i]) == values[i])) return std::nullopt;
   return fit;
 }
+
+}  // namespace
 
 SizedNumber functionOf(const std::vector<Rational>& values, std::span<const std::int64_t> sizes) {
   if (auto fit = linear(values, sizes)) return *fit;
@@ -181,7 +202,21 @@ SizedNumber functionOf(const std::vector<Rational>& values, std::span<const std:
                     ": not a + b m, nor that divided by the size m");
 }
 
-}  // namespace
+bool mayDependOnSize(const std::string& op, const std::string& attribute) {
+  constexpr std::string_view kBackward = "_backward";
+  std::string_view name = op;
+  if (name.ends_with(kBackward)) name.remove_suffix(kBackward.size());
+  if (name == kConstant) return true;
+  if (attribute == "scalar")
+    return name == "mul" || name == "div" || name == "add" || name == "sub";
+  return attribute == "size" && (name == "view" || name == "reshape" || name == "expand");
+}
+
+void expectOneSign(const SizedNumber& number, const std::string& what) {
+  const int constant = number.constant.sign(), slope = number.slope.sign();
+  if (constant * slope < 0 || (constant == 0 && slope == 0))
+    throw Unsupported(what + " may change its sign with the size");
+}
 
 StageFamily::StageFamily(std::span<const std::string> forms, std::span<const std::int64_t> sizes) {
   const std::set<std::int64_t> different(sizes.begin(), sizes.end());
@@ -206,6 +241,13 @@ StageFamily::StageFamily(std::span<const std::string> forms, std::span<const std
     std::vector<Rational> values;
     for (const Reading& member : members) values.push_back(member.numbers[k]);
     numbers_.push_back(functionOf(values, sizes));
+    if (const auto& [op, attribute] = members[0].owners[k];
+        !op.empty() && numbers_.back().dependsOnSize()) {
+      const std::string what =
+          attribute.empty() ? "a constant" : "attribute '" + attribute + "' of " + op;
+      if (!mayDependOnSize(op, attribute)) throw Unsupported(what + " depends on the size");
+      if (attribute != "size") expectOneSign(numbers_.back(), what);
+    }
     const Rational& slope = numbers_.back().slope;
     if (slope.sign() > 0 && slope.fitsInt64() && slopes.insert(slope.toInt64()).second)
       slopes_.push_back(slope.toInt64());

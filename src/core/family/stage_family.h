@@ -24,6 +24,17 @@ class NotWhole : public Unsupported {
   using Unsupported::Unsupported;
 };
 
+// A number that may depend on the size, of values at several. Throws Unsupported where it is not
+// (a + b m) m^k with k of 0 or -1.
+SizedNumber functionOf(const std::vector<Rational>& values, std::span<const std::int64_t> sizes);
+
+// Whether an operator may have an attribute that depends on the size: where it is a factor, a
+// summand or a shape. Other attributes decide what an operator does (a rate of 0, an odd exponent,
+// a bound that is clamped), which nothing shows at the primes.
+bool mayDependOnSize(const std::string& op, const std::string& attribute);
+// A factor or summand is of one sign at all sizes, and not 0. Throws Unsupported.
+void expectOneSign(const SizedNumber& number, const std::string& what);
+
 class StageFamily {
  public:
   // At least so many stages: two determine a number's function, the others confirm it.

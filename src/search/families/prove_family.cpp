@@ -42,8 +42,12 @@ class FamilySearch {
     FamilyReport report;
     report.unit = chain_.unit();
     report.outputs = chain_.problem().model.outputs.size();
-    if (!chain_.valid()) {
-      report.reason = "a plan cannot run, or its lineage contradicts itself";
+    for (const LineageEntry& entry : chain_.problem().plan.lineage)
+      if (entry.role == Role::kAssumed)
+        report.approved.push_back(
+            chain_.problem().names.text(chain_.problem().model.graph.tensors[entry.tensor].name));
+    if (!chain_.obstacle().empty()) {
+      report.reason = chain_.obstacle();
       return report;
     }
     report.stages = chain_.order().size();

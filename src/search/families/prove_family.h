@@ -29,6 +29,7 @@ struct FamilyReport {
   std::size_t openStages = 0;
   bool notWhole = false;                   // NotWhole: a larger unit may do
   std::vector<UnmetCondition> conditions;  // for kConditional
+  std::vector<std::string> approved;  // tensors of approved differences, which are taken as given
 };
 
 FamilyReport proveFamily(FamilyChain& chain, const VerifyOptions& options, const Budget& budget);

@@ -136,7 +136,9 @@ void FamilyChain::expectModelsAlike() const {
       if (own.op != graph.nodes[n].op || attributesOf(*member.problem).size() != attributes.size())
         throw otherOperators();
     }
-    for (const auto& [key, value] : attributes) {
+    for (const auto& attribute : attributes) {
+      const std::string& key = attribute.first;
+      const AttributeValue& value = attribute.second;
       bool same = true;
       for (const FamilyMember& member : members_) {
         const auto it = attributesOf(*member.problem).find(key);

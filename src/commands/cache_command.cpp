@@ -16,6 +16,7 @@
 #include "commands/memory_limits.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
+#include "commands/worker_options.h"
 #include "report/exit_codes.h"
 #include "report/format.h"
 
@@ -200,10 +201,7 @@ void addCacheCommand(CLI::App& app, std::function<int()>& run) {
   verify->add_option("--seed", arguments->reprove.seed, "Another seed draws another sample")
       ->capture_default_str()
       ->type_name("N");
-  verify->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->type_name("N");
+  addJobs(verify, arguments->jobs);
   verify
       ->add_option("-t,--timeout", arguments->reprove.pool.timeoutSeconds,
                    "Time for one proof, in seconds")

@@ -20,6 +20,7 @@
 #include "commands/progress.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
+#include "commands/worker_options.h"
 #include "describe/describe.h"
 #include "reader/reader.h"
 #include "report/exit_codes.h"
@@ -219,10 +220,7 @@ void addCheckLogCommand(CLI::App& app, std::function<int()>& run) {
   command
       ->add_option("--json", arguments->json, "Write what was found to this file, class by class")
       ->type_name("FILE");
-  command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->type_name("N");
+  addJobs(command, arguments->jobs);
   command
       ->add_option("-t,--timeout", arguments->options.pool.timeoutSeconds,
                    "Time for one proof, in seconds")

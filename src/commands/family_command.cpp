@@ -18,10 +18,10 @@
 #include "commands/interrupt.h"
 #include "commands/memory_limits.h"
 #include "commands/progress.h"
-#include "commands/report_options.h"
 #include "commands/streams.h"
 #include "commands/usage.h"
 #include "commands/validators.h"
+#include "commands/worker_options.h"
 #include "families/prove_family.h"
 #include "generate/generate.h"
 #include "reader/reader.h"
@@ -70,6 +70,8 @@ class Plans {
   virtual ~Plans() = default;
   // Null: there is none of this size.
   virtual std::unique_ptr<Problem> at(std::int64_t size) = 0;
+  // Why there was none, as the end of a sentence; empty where nothing more is known.
+  virtual std::string refusal() const { return {}; }
   virtual bool everySize() const = 0;
   virtual std::string name() const = 0;
 };
@@ -103,9 +105,9 @@ class GeneratedPlans : public Plans {
     }
     return nullptr;
   }
+  std::string refusal() const override { return ": " + refusal_; }
   bool everySize() const override { return true; }
   std::string name() const override { return "plans of `shardproof generate`"; }
-  const std::string& refusal() const { return refusal_; }
 
  private:
   const generate::Options options_;
@@ -209,10 +211,8 @@ class Family {
  private:
   std::unique_ptr<Problem> planOf(std::int64_t size) {
     if (auto problem = plans_.at(size)) return problem;
-    std::string why;
-    if (const auto* generated = dynamic_cast<const GeneratedPlans*>(&plans_))
-      why = ": " + generated->refusal();
-    throw WrongUsage("there is no plan of " + run_.parameter + " " + std::to_string(size) + why);
+    throw WrongUsage("there is no plan of " + run_.parameter + " " + std::to_string(size) +
+                     plans_.refusal());
   }
 
   void compareOthers(const FamilyChain& chain) {
@@ -230,8 +230,7 @@ class Family {
       if (run_.oneByOne.size() >= kMostOneByOne) break;
       std::unique_ptr<Problem> problem = plans_.at(size);
       if (!problem) continue;  // the generator has none of this size
-      VerifyOptions options = options_;
-      const Report report = verifyInferring(problem, options, Infer::kAuto, budget_);
+      const Report report = verifyInferring(problem, options_, Infer::kAuto, budget_);
       std::string cause = !report.defects.empty() ? report.defects.front().message : report.reason;
       run_.oneByOne.push_back({size, report.verdict, std::move(cause)});
       if (report.verdict == Verdict::kNotEquivalent && stopAtWrong) return false;
@@ -290,10 +289,8 @@ std::string textOf(const FamilyRun& run, const Plans& plans, const FamilyArgumen
          << "\n";
   std::string before;
   for (const OneSize& one : run.oneByOne) {
-    const std::string verdict = one.verdict == Verdict::kEquivalent      ? "equivalent"
-                                : one.verdict == Verdict::kConditional   ? "conditional"
-                                : one.verdict == Verdict::kNotEquivalent ? "not equivalent"
-                                                                         : "undecided";
+    std::string verdict = toString(one.verdict);
+    std::replace(verdict.begin(), verdict.end(), '-', ' ');
     if (verdict != before) text << (before.empty() ? "One by one: " : "; ") << run.parameter << " ";
     else text << ", ";
     text << one.size;
@@ -309,13 +306,6 @@ std::string textOf(const FamilyRun& run, const Plans& plans, const FamilyArgumen
   return text.str();
 }
 
-const char* verdictName(Verdict verdict) {
-  return verdict == Verdict::kEquivalent      ? "equivalent"
-         : verdict == Verdict::kConditional   ? "conditional"
-         : verdict == Verdict::kNotEquivalent ? "not-equivalent"
-                                              : "undecided";
-}
-
 Verdict verdictOf(const FamilyRun& run) {
   return firstWrong(run) != nullptr ? Verdict::kNotEquivalent : run.report.verdict;
 }
@@ -323,7 +313,7 @@ Verdict verdictOf(const FamilyRun& run) {
 std::string jsonOf(const FamilyRun& run) {
   const FamilyReport& r = run.report;
   nlohmann::ordered_json json = {{"kind", "shardproof family report"},
-                                 {"verdict", verdictName(verdictOf(run))},
+                                 {"verdict", toString(verdictOf(run))},
                                  {"reason", r.reason},
                                  {"parameter", run.parameter},
                                  {"sizes", run.members},
@@ -351,7 +341,7 @@ std::string jsonOf(const FamilyRun& run) {
   json["one_by_one"] = nlohmann::ordered_json::array();
   for (const OneSize& one : run.oneByOne)
     json["one_by_one"].push_back(
-        {{"size", one.size}, {"verdict", verdictName(one.verdict)}, {"cause", one.cause}});
+        {{"size", one.size}, {"verdict", toString(one.verdict)}, {"cause", one.cause}});
   return json.dump(2) + "\n";
 }
 
@@ -454,21 +444,13 @@ void addFamilyCommand(CLI::App& app, std::function<int()>& run) {
   command->add_flag("-q,--quiet", arguments->quiet, "The first line only");
   arguments->command = command;
   VerifyOptions& options = arguments->options;
-  command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->type_name("N");
+  addJobs(command, options.jobs);
   options.runSeconds = kFamilySeconds;
   command->add_option("-t,--timeout", options.runSeconds, "Seconds for the whole run")
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");
-  command
-      ->add_option("--stage-timeout", options.stageSeconds,
-                   "Processor time for the proof of one stage, in seconds")
-      ->check(secondsRange())
-      ->capture_default_str()
-      ->type_name("S");
+  addStageTimeout(command, options.stageSeconds);
   addMemoryLimits(command, options.memoryMegabytes);
   addConditionOptions(command, options);
   addGeneratorOptions(command, arguments->generated);

@@ -29,6 +29,7 @@
 #include "commands/streams.h"
 #include "commands/usage.h"
 #include "commands/validators.h"
+#include "commands/worker_options.h"
 #include "confirm/confirm.h"
 #include "describe/describe.h"
 #include "diagnose/diagnose.h"
@@ -392,10 +393,7 @@ void addInferOption(CLI::App* command, Infer& infer) {
 }
 
 void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& checker) {
-  command->add_option("-j,--jobs", options.jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->type_name("N");
+  addJobs(command, options.jobs);
   options.runSeconds = kRunSeconds;
   command
       ->add_option("-t,--timeout", options.runSeconds,
@@ -404,12 +402,7 @@ void addVerifyLimits(CLI::App* command, VerifyOptions& options, std::string& che
       ->check(secondsRange())
       ->capture_default_str()
       ->type_name("S");
-  command
-      ->add_option("--stage-timeout", options.stageSeconds,
-                   "Processor time for the proof of one stage, in seconds")
-      ->check(secondsRange())
-      ->capture_default_str()
-      ->type_name("S");
+  addStageTimeout(command, options.stageSeconds);
   addMemoryLimits(command, options.memoryMegabytes);
   command
       ->add_option("--checker", checker,

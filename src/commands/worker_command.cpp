@@ -14,6 +14,7 @@
 #include "commands/memory_limits.h"
 #include "commands/streams.h"
 #include "commands/validators.h"
+#include "commands/worker_options.h"
 #include "report/exit_codes.h"
 #include "report/format.h"
 #include "shardproof/error.h"
@@ -79,16 +80,8 @@ void addWorkerCommand(CLI::App& app, std::function<int()>& run) {
                    "there is none")
       ->required()
       ->type_name("FILE");
-  command->add_option("-j,--jobs", arguments->jobs, "Worker processes; 0: one per core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str()
-      ->type_name("N");
-  command
-      ->add_option("--stage-timeout", arguments->pool.timeoutSeconds,
-                   "Processor time for the proof of one stage, in seconds")
-      ->check(secondsRange())
-      ->capture_default_str()
-      ->type_name("S");
+  addJobs(command, arguments->jobs);
+  addStageTimeout(command, arguments->pool.timeoutSeconds);
   addMemoryLimits(command, arguments->pool.memoryMegabytes);
   command->footer(kWorkerExitCodes);
   command->callback([arguments, &run] { run = [arguments] { return runWorker(*arguments); }; });

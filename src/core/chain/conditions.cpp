@@ -51,4 +51,9 @@ std::vector<UnmetCondition> unmetConditions(const std::vector<Assumption>& assum
   return conditions;
 }
 
+std::vector<UnmetCondition> unmetConditions(const Capture& capture, const VerifyOptions& options) {
+  return unmetConditions(judgedAssumptions(capture, options.accept),
+                         judgedNotCompared(capture, options.allowUncompared));
+}
+
 }  // namespace shardproof

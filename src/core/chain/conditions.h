@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shardproof/capture.h"
+#include "shardproof/verify.h"
 
 namespace shardproof {
 
@@ -30,5 +31,7 @@ struct UnmetCondition {
 };
 std::vector<UnmetCondition> unmetConditions(const std::vector<Assumption>& assumptions,
                                             const std::vector<NotCompared>& notCompared);
+// Of a capture, judged by what the options accept and allow.
+std::vector<UnmetCondition> unmetConditions(const Capture& capture, const VerifyOptions& options);
 
 }  // namespace shardproof

@@ -135,10 +135,7 @@ std::optional<Verdict> ProofChain::verdict(const VerifyOptions& options) const {
   // Of a model without outputs nothing is claimed, so nothing is proved.
   if (problem_.model.outputs.empty() || !planIndex_.defects().empty() || !allProved(proved()))
     return std::nullopt;
-  const Capture& capture = plan_.capture;
-  const bool unconditional = unmetConditions(judgedAssumptions(capture, options.accept),
-                                             judgedNotCompared(capture, options.allowUncompared))
-                                 .empty();
+  const bool unconditional = unmetConditions(plan_.capture, options).empty();
   return unconditional ? Verdict::kEquivalent : Verdict::kConditional;
 }
 

@@ -240,12 +240,9 @@ std::optional<FamilyChain::Result> FamilyChain::result(const VerifyOptions& opti
   for (const EntryId e : order())
     if (proved[e]) least = std::max(least, kinds_[entries_[e].kind.index()].least);
   Result result{Verdict::kEquivalent, least * unit_, kLargestSize * unit_, {}};
-  for (const FamilyMember& member : members_) {
-    const Capture& capture = member.problem->plan.capture;
+  for (const FamilyMember& member : members_)
     if (result.conditions.empty())
-      result.conditions = unmetConditions(judgedAssumptions(capture, options.accept),
-                                          judgedNotCompared(capture, options.allowUncompared));
-  }
+      result.conditions = unmetConditions(member.problem->plan.capture, options);
   if (!result.conditions.empty()) result.verdict = Verdict::kConditional;
   return result;
 }
@@ -259,9 +256,7 @@ std::string FamilyChain::differs(const FamilyMember& other, const VerifyOptions&
   if (other.size % unit_ != 0) return "the size is no multiple of " + std::to_string(unit_);
   const PlanIndex index(*other.problem);
   if (!index.defects().empty()) return "the plan cannot run, or its lineage contradicts itself";
-  const Capture& capture = other.problem->plan.capture;
-  const auto unmet = unmetConditions(judgedAssumptions(capture, options.accept),
-                                     judgedNotCompared(capture, options.allowUncompared));
+  const auto unmet = unmetConditions(other.problem->plan.capture, options);
   const auto own = result(options);
   if (!unmet.empty() && own && own->verdict == Verdict::kEquivalent)
     return "it is under a condition: " + unmet.front().text;

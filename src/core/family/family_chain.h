@@ -38,6 +38,8 @@ class FamilyChain {
   // Sizes are multiples of it.
   std::int64_t unit() const { return unit_; }
   const Problem& problem() const { return *members_[0].problem; }
+  // The model's tensor that the entry is about.
+  std::string tensorName(EntryId entry) const;
   // Why nothing can be proved of the family; empty: nothing is in the way.
   const std::string& obstacle() const { return obstacle_; }
   // Entries that are claims, each after those that it may assume.
@@ -88,7 +90,6 @@ class FamilyChain {
     std::vector<std::string> forms;  // by member
     std::int64_t least = 0;          // proved from this size on, in units; 0: not proved
   };
-  std::string tensorName(EntryId entry) const;
   // What is known of the model's tensors (ModelFacts) must be so at all sizes. Throws Unsupported.
   void expectModelsAlike() const;
 

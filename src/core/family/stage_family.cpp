@@ -251,8 +251,8 @@ StageFamily::StageFamily(std::span<const std::string> forms, std::span<const std
     const Rational& slope = numbers_.back().slope;
     if (slope.sign() > 0 && slope.fitsInt64() && slopes.insert(slope.toInt64()).second)
       slopes_.push_back(slope.toInt64());
-    if (numbers_.back().dependsOnSize()) dependsOnSize_ = true;
-    else if (known.insert(values[0].toString()).second) constants_.push_back(values[0]);
+    if (!numbers_.back().dependsOnSize() && known.insert(values[0].toString()).second)
+      constants_.push_back(values[0]);
   }
 }
 

@@ -46,7 +46,6 @@ class StageFamily {
 
   // Of all forms and sizes that it was made of.
   std::uint64_t fingerprint() const { return fingerprint_; }
-  bool dependsOnSize() const { return dependsOnSize_; }
   // Throws NotWhole.
   Stage at(std::int64_t size) const;
   // All numbers that do not depend on the size.
@@ -60,7 +59,6 @@ class StageFamily {
   std::vector<Rational> constants_;
   std::vector<std::int64_t> slopes_;
   std::uint64_t fingerprint_ = 0;
-  bool dependsOnSize_ = false;
 };
 
 }  // namespace shardproof

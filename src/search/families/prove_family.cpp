@@ -42,10 +42,9 @@ class FamilySearch {
     FamilyReport report;
     report.unit = chain_.unit();
     report.outputs = chain_.problem().model.outputs.size();
-    for (const LineageEntry& entry : chain_.problem().plan.lineage)
-      if (entry.role == Role::kAssumed)
-        report.approved.push_back(
-            chain_.problem().names.text(chain_.problem().model.graph.tensors[entry.tensor].name));
+    const auto& lineage = chain_.problem().plan.lineage;
+    for (const EntryId e : firstIds<EntryId>(lineage.size()))
+      if (lineage[e].role == Role::kAssumed) report.approved.push_back(chain_.tensorName(e));
     if (!chain_.obstacle().empty()) {
       report.reason = chain_.obstacle();
       return report;
@@ -153,12 +152,11 @@ class FamilySearch {
       if (kind.valid() && chain_.holds(kind)) continue;
       ++report.openStages;
       if (report.open.size() >= kMostShown) continue;
-      const Problem& p = chain_.problem();
       const auto reason = reasons_.find(kind);
-      report.open.push_back({p.names.text(p.model.graph.tensors[p.plan.lineage[e].tensor].name),
-                             !kind.valid()              ? chain_.failure(e)
-                             : reason != reasons_.end() ? reason->second
-                                                        : "it was not tried"});
+      report.open.push_back({chain_.tensorName(e), !kind.valid() ? chain_.failure(e)
+                                                   : reason != reasons_.end()
+                                                       ? reason->second
+                                                       : "it was not tried"});
     }
     report.kinds = used.size();
     report.notWhole = notWhole_;

@@ -38,8 +38,6 @@ constexpr std::int64_t kLookedUp = 32;
 constexpr double kOperationsPerSecond = 4e8;
 // Whether cut points hold is asked of one draw.
 constexpr std::uint64_t kSeedForCutPoints = 0xc07;
-// Larger than what rounding explains.
-constexpr double kDifferingCutPoint = 1e-6;
 
 // The image that is executed; without a problem the plan itself.
 Shrunk imageOf(const Problem& problem, double seconds) {
@@ -101,10 +99,6 @@ std::vector<Inferred::Replaced> replacedBy(const Problem& problem, const std::se
   return all;
 }
 
-}  // namespace
-
-namespace {
-
 executor::Limits limitsOf(double seconds, std::size_t memoryMegabytes,
                           const std::atomic<bool>* cancel) {
   executor::Limits limits;
@@ -131,7 +125,7 @@ std::vector<EntryId> contradictedCutPoints(const Problem& given, double seconds,
     draw.seed = kSeedForCutPoints;
     const auto result =
         executor::run<long double>(executor::Setup(executed, executor::Options()), draw,
-                                   kDifferingCutPoint, limitsOf(seconds, memoryMegabytes, nullptr));
+                                   infer::kDiffering, limitsOf(seconds, memoryMegabytes, nullptr));
     for (const auto& [index, comparison] : result.entries) {
       if (!comparison.first) continue;
       const EntryId entry(index);

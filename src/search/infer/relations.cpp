@@ -24,9 +24,6 @@ constexpr std::uint64_t kMaxResamples = 3;
 // The share of the tolerance that rounding in doubles may take of the model's own tensors.
 constexpr double kRoundingShare = 0.1;
 
-// Larger than what rounding explains: such an output is evaluated in numbers first.
-constexpr double kDiffering = 1e-6;
-
 // Executes the problem and looks each local tensor up in the model.
 template <class Real>
 class RelationSearch {

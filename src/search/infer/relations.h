@@ -24,6 +24,9 @@
 
 namespace shardproof::infer {
 
+// Larger than what rounding explains.
+constexpr double kDiffering = 1e-6;
+
 // Elements [low, low + the local tensor's shape) of a tensor of the model.
 struct BoxPosition {
   TensorId tensor;

@@ -180,7 +180,7 @@ class Verification {
 
   // Attempt::contradicted, in the first round.
   bool asksNumbersOfCutPoints() const;
-  // Lineage entries, as text; empty: none.
+  // What a worker sends of it; empty: none are.
   std::string contradictedText() const;
 
   void writeObligationFiles();

@@ -37,6 +37,7 @@ def run(shardproof, folder, case):
         base = OTHER_BASES.get(base, base)
     model = os.path.join(folder, base, "single.hlo")
     options = ["--assume-in-bounds"] if name in IN_BOUNDS else []
+    limit = ["--timeout", "20"] if name in UNDECIDED else []  # more time settles nothing
     done = subprocess.run(
         [
             shardproof,
@@ -51,6 +52,7 @@ def run(shardproof, folder, case):
             "--plan",
             os.path.join(case, "sharded.spmd.hlo"),
             *options,
+            *limit,
         ],
         capture_output=True,
         text=True,

@@ -28,7 +28,7 @@ class Packages(unittest.TestCase):
         for case, (step, mesh, expected, *options) in module.CASES.items():
             with self.subTest(case):
                 report = sp.verify(
-                    step,
+                    *(step if isinstance(step, tuple) else (step,)),
                     mesh=mesh,
                     arguments=["--stage-timeout", "20", "--confirm", "off"],
                     **(options[0] if options else {}),

@@ -69,6 +69,11 @@ _RANGES = {torch.bool: (0, 1)} | {
 }
 
 
+def base_of(identities: torch.Tensor) -> torch.Tensor:
+    """The identities without rounding casts."""
+    return identities % _BASES
+
+
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -124,6 +129,11 @@ class Identities:
         self._chain_of: dict[tuple[torch.dtype, ...], int] = {(): 0}
 
     # ---- elements of the source
+
+    @property
+    def elements(self) -> int:
+        """How many there are: they have the numbers below."""
+        return self._elements
 
     def block(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
         """New identities for so many elements of the source, one-dimensional."""

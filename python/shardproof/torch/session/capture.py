@@ -28,6 +28,7 @@ from ...engines.tasks import EngineError
 from ...program import verify_files
 from ...report import Defect, Report
 from ..compat import private
+from ..conversion.arrangements import Convert
 from ..distributed.mesh import Mesh, RankClasses
 from ..distributed.shared_constants import constants_apart
 from ..export.agreement import (
@@ -55,6 +56,7 @@ from ..trace.end_of_step import AS_IT_WAS, same
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
+from .converted_step import converted_step
 from .each_way import Answers, check_questions, each_way
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
@@ -111,6 +113,7 @@ class Capture:
     # integer inputs that are classes: how many
     ranges: dict[str, int] = dataclasses.field(default_factory=dict)
     real: RealRun = dataclasses.field(default_factory=RealRun)  # the step with numbers
+    converted: bool = False  # the single device's parameters are, to those of the ranks
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
@@ -345,6 +348,7 @@ def capture(
     batch: Mapping[str, str] | None = None,
     numbers: bool = False,
     executor: Executor | None = None,
+    convert: Convert | None = None,
 ) -> Capture:
     """Records a step (`step(world)`) as one device and on a mesh.
 
@@ -357,7 +361,10 @@ def capture(
     DataLoaders are parts of the single device's, one after another, or "same", where each is all of
     it; of other axes, what is read decides. numbers: the step also runs with numbers, on gloo
     processes, where it is small enough (real_run.py). executor: its workers record ranks
-    (docs/engines.md).
+    (docs/engines.md). convert: of two steps with different implementations of a model, from the
+    single device's parameters to those of the ranks: a function of {name: tensor} that moves each
+    element to one place (docs/conversion.md). Buffers that the step changes are there, too, and may
+    be left out.
 
     Raises CaptureError for what cannot be captured, and EngineError where the executor's workers
     cannot run the step; exceptions of the step pass through.
@@ -375,6 +382,7 @@ def capture(
         batch,
         numbers,
         executor,
+        convert,
     )
 
 
@@ -400,6 +408,7 @@ def _captured_with(
     batch: Mapping[str, str] | None,
     numbers: bool,
     executor: Executor | None,
+    convert: Convert | None,
 ) -> Capture:
     if not private.is_known():
         _test_version()
@@ -407,6 +416,12 @@ def _captured_with(
         raise TypeError("capture(step, mesh=...) or capture(single, step, mesh=...)")
     if steps is not None:
         functions = [first_of(f, steps) for f in functions]
+    if convert is not None:
+        if len(functions) != 2:
+            raise TypeError(
+                "convert is for two steps: capture(single, step, mesh=..., convert=...)"
+            )
+        functions = [converted_step(functions[0], convert), functions[1]]
     for function in functions:
         prepare(function)
     with no_collection(), one_thread(), progress.showing():
@@ -508,6 +523,7 @@ def _capture(
             if less is None:
                 raise
             made = captured(less)
+        made.converted = hasattr(steps[0], "recorded")
         if numbers:
             made.real = _with_numbers(made, steps[-1], where, isolated)
         return made
@@ -521,6 +537,8 @@ def _with_numbers(c: Capture, step: Step, where: Mesh, isolated: IsolatedRecorde
             "the single device's batch is of all ranks' samples, which its own sampler does not "
             "give"
         )
+    if c.converted:
+        return RealRun(because="the single device runs another implementation of the model")
     because = obstacle(step, c.model, c.decides, other, where.world)
     if because:
         return RealRun(because=because)
@@ -951,9 +969,9 @@ def _trained_by_some(sides: Sequence[Recording], model: Model) -> list[basis.Ass
     """Parameters that the single device trains and ranks leave alone, with the whole model."""
     changed = [
         n
-        for n in model.shapes
-        if (after := model.tied.get(("output", f"{n}.new", 0))) is not None
-        and after != model.tied.get(("input", n, 0))
+        for (role, n, call), before in model.tied.items()
+        if (role, call) == ("input", 0)
+        and model.tied.get(("output", f"{n}.new", 0), before) != before
     ]
     return [
         basis.trained_by_some(ranks, listed(names))
@@ -1145,17 +1163,18 @@ def verify(
     batch: Mapping[str, str] | None = None,
     numbers: bool | None = None,
     executor: Executor | None = None,
+    convert: Convert | None = None,
 ) -> Report:
     """Whether the step on the mesh computes what it computes on one device.
 
     With two steps, it is compared with what the first computes on one device. mesh, ranks,
-    checkpoints, jobs, strict, batch: as of `capture`. steps: of a function that yields each step's
-    result, how many are verified as one program (None: all). keep: prefix of files to leave behind.
-    arguments: further options of `shardproof verify`. accept: names of assumptions of class "risk"
-    that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be compared for
-    that. numbers: small steps also run with numbers, which have to be those of the recording
-    (docs/pytorch.md; None: unless $SHARDPROOF_NUMBERS is 0). executor: its workers record ranks and
-    prove stages (docs/engines.md).
+    checkpoints, jobs, strict, batch, convert: as of `capture`. steps: of a function that yields
+    each step's result, how many are verified as one program (None: all). keep: prefix of files to
+    leave behind. arguments: further options of `shardproof verify`. accept: names of assumptions of
+    class "risk" that leave the verdict EQUIVALENT. allow_uncompared: patterns of what need not be
+    compared for that. numbers: small steps also run with numbers, which have to be those of the
+    recording (docs/pytorch.md; None: unless $SHARDPROOF_NUMBERS is 0). executor: its workers record
+    ranks and prove stages (docs/engines.md).
 
     Raises EngineError where its workers cannot run the step, CaptureError, and ProgramError as
     verify_files does.
@@ -1176,6 +1195,7 @@ def verify(
             batch,
             numbers,
             executor,
+            convert,
         )
         outputs.publish(report, source_of(functions[-1]))
     return report
@@ -1196,6 +1216,7 @@ def _verified(
     batch: Mapping[str, str] | None,
     numbers: bool | None,
     executor: Executor | None,
+    convert: Convert | None,
 ) -> Report:
     """The report of `verify`, with the same arguments."""
     labels = _Labels(Names.LIBRARY if "labels-valid" in accept else None)
@@ -1229,6 +1250,7 @@ def _verified(
                 batch,
                 wanted_by(os.environ) if numbers is None else numbers,
                 executor,
+                convert,
             )
         except Hazard as e:
             return _hazardous(e, words), None

@@ -23,7 +23,7 @@ import runpy
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,12 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="what the single device runs, where the script itself cannot run on one: a script "
         "that computes the same there, with its own arguments, in one argument",
     )
+    parser.add_argument(
+        "--convert",
+        metavar="FILE.py:FUNCTION",
+        help="with --single, whose model is another implementation: the function that gives the "
+        "script's parameters of its parameters, as {name: tensor}",
+    )
     parser.add_argument("--quiet", action="store_true", help="leave out what the script prints")
     parser.add_argument(
         "--strict",
@@ -289,6 +295,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         parser.error(
             f"--mesh is missing, as in: python -m shardproof.torch --mesh dp=2 {options.script}"
         )
+    if options.convert and options.single is None:
+        parser.error("--convert: it gives parameters of those of another script: --single OTHER.py")
     if options.steps is not None and options.steps < 1:
         parser.error("--steps: at least 1")
     if options.capture and (options.accept or options.allow_uncompared):
@@ -305,6 +313,17 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
+def _function(text: str) -> Callable[..., Any]:
+    """FILE.py:FUNCTION. Raises ValueError where there is none."""
+    path, _, name = text.rpartition(":")
+    if not Path(path).is_file():
+        raise ValueError(f"--convert {text}: expected FILE.py:FUNCTION, and {path!r} is no file")
+    found: Callable[..., Any] | None = runpy.run_path(path).get(name)
+    if not callable(found):
+        raise ValueError(f"--convert {text}: {path} has no function {name!r}")
+    return found
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit codes are those of `shardproof verify`.
 
@@ -313,6 +332,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _options(argv)
     batch = {axis: how for axis, _, how in (text.partition("=") for text in options.batch)}
     try:
+        convert = _function(options.convert) if options.convert else None
         devices = Mesh.parse(options.mesh).world
         step = script_step(options.script, options.arguments, options.steps, devices, options.quiet)
         functions = [step]
@@ -330,6 +350,7 @@ def main(argv: list[str] | None = None) -> int:
                 jobs=options.jobs,
                 strict=options.strict,
                 batch=batch,
+                convert=convert,
             )
             for path in done.write(options.capture):
                 print(path)
@@ -348,6 +369,7 @@ def main(argv: list[str] | None = None) -> int:
             batch=batch,
             accept=options.accept,
             allow_uncompared=options.allow_uncompared,
+            convert=convert,
         )
     except Exception as e:
         where = getattr(e, "raised_on", "")

@@ -235,6 +235,10 @@ class Binding:
             if name not in self._same or t is not found[self._same[name]]
         }
 
+    def further_names(self) -> list[str]:
+        """Of parameters that models have more than once: "first name as other name"."""
+        return [*self._same]
+
     def parameters_now(self) -> list[torch.Tensor]:
         """The parameters, and what stands in their places now, where something does."""
         try:

@@ -210,6 +210,16 @@ def ranks_apart(how: str) -> Assumption:
     )
 
 
+def converted(convert: str, tensors: int, rearranged: int) -> Assumption:
+    return Assumption(
+        "converted-parameters",
+        Kind.CHECKABLE,
+        f"the ranks' parameters are those that {convert} gives of the single device's ({tensors} "
+        f"tensors, {rearranged} of them rearranged), and so are gradients, new parameters and "
+        "states",
+    )
+
+
 def states_gone(rank: int, names: str) -> Assumption:
     return Assumption(
         "ranks-apart",

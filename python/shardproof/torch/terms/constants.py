@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Protocol
@@ -37,6 +38,23 @@ def number(x: Any) -> int | float:
 
 
 @functools.lru_cache(maxsize=1 << 12)
+def as_decimal(x: float) -> float | None:
+    """The short decimal (1e-05) that was rounded to float32 before it became this double.
+
+    A kernel takes a number of Python's as a float32, and PyTorch shows some with that rounding and
+    others without. None where no decimal of few digits is rounded to x.
+    """
+    if len(repr(x)) <= _LONG or not math.isfinite(x):
+        return None
+    found = float(f"{x:.{_DIGITS}g}")
+    return found if struct.unpack("f", struct.pack("f", found))[0] == x else None
+
+
+_LONG = 12  # characters of a double that is no short decimal
+_DIGITS = 6  # of a short decimal; float32 has seven to nine
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def as_fraction(x: float) -> tuple[int, int, bool] | None:
     """(p, q, root): x is p/q up to a few roundings, or, with root, the double nearest to sqrt(p/q).
 
@@ -62,7 +80,7 @@ def as_fraction(x: float) -> tuple[int, int, bool] | None:
             near.numerator
             and near.numerator < 1 << 16
             and math.sqrt(near) == x
-            and len(repr(x)) > 12
+            and len(repr(x)) > _LONG
         ):
             return near.numerator, near.denominator, True
     return None

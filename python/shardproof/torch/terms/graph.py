@@ -137,6 +137,13 @@ class Graph(Nodes):
         assert result is not None
         return result
 
+    def produce(self, declared: str, value: Named) -> None:
+        """A tensor that was declared as an input is made by a node: it is what `value` is."""
+        entry = self.tensors[declared]
+        self.tensors[declared] = {k: v for k, v in entry.items() if k != "kind"}
+        self.nodes.append({"op": "view", "in": [value.name], "out": [declared]})
+        self.nodes[-1]["attrs"] = {"size": list(value.shape)}
+
     def made(self, op: str, operands: Sequence[Value]) -> Named | None:
         """The result of an operator without attributes that was applied to these before."""
         found = self._seen.get((op, tuple(self.named(v).name for v in operands), "[]", (False,)))

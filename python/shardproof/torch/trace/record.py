@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -318,7 +318,7 @@ def _recorded(
                 raise
     recorder.g.forget()
     recorder.forget()
-    return Recording(
+    recording = Recording(
         rank=rank,
         mesh=mesh,
         graph=recorder.g,
@@ -372,4 +372,7 @@ def _recorded(
         without_step=side.binding.without_step,
         clues=side.end.noticing.clues,
         gave_in_step=recorder.gave_in_step,
+        further_names=tuple(side.binding.further_names()),
     )
+    converted: Callable[[Recording], Recording] | None = getattr(step, "recorded", None)
+    return recording if converted is None else converted(recording)

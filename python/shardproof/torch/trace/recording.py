@@ -194,6 +194,8 @@ class Recording:
     clues: Clues = dataclasses.field(default_factory=Clues)
     # whether Tensor.item() gave numbers that depend on data before what follows a script's step
     gave_in_step: bool = False
+    # of parameters that models have more than once (Binding.further_names)
+    further_names: tuple[str, ...] = ()
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # where graph, tracked and opaque are left out: the file with all of it, empty if there is none

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The single device's step in the names and layout of another implementation of its model.
+
+The single device runs one implementation, the ranks run another. A conversion gives the parameters
+of the second from those of the first, as the checkpoint converters of the two libraries do. The
+recording of the single device is changed so that its inputs are the parameters of the second, from
+which those of the first are made by the inverse, and that its outputs (gradients, new parameters,
+states of optimizers) are converted. That is right as the conversion only moves elements, each to
+one place: what is linear in a tensor, or is done to each of its elements alone, is moved in the
+same way. Nothing is assumed of the step: what is compared is the converted tensor itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from ..conversion.arrangements import Arrangements, Convert, arrangements
+from ..conversion.rearrangement import Rearrangement
+from ..conversion.symbolic import ConversionError
+from ..step.tracked_tensors import TrackedTensor
+from ..terms import assumptions
+from ..terms.values import Named, Poison, Shape, Value
+from ..trace.recording import CaptureError, Recording, Step
+
+_STATE_OF = re.compile(r"(state \S+ of )(.*)", re.DOTALL)
+_CONVERTED = ("input", "output", "kept")  # roles; the places of cut points stay as they are
+_FURTHER = " as "  # between a parameter's name and a further one of it
+
+
+def converted_step(step: Step, convert: Convert) -> Step:
+    """The step, whose recording has the names and layout that the conversion gives."""
+
+    @functools.wraps(step)
+    def converted(world: Any) -> Any:
+        return step(world)
+
+    converted.recorded = _Conversion(convert)  # type: ignore[attr-defined]
+    return converted
+
+
+class _Label(NamedTuple):
+    """The name of a tracked tensor: of which tensor it is, and what of it."""
+
+    before: str
+    tensor: str
+    suffix: str
+
+    def of(self, tensor: str) -> str:
+        """The same of another tensor."""
+        return self.before + tensor + self.suffix
+
+
+class _Family(NamedTuple):
+    """What tensors have in common that are the same of several tensors."""
+
+    role: str
+    before: str
+    suffix: str
+    call: int
+
+    def label(self, tensor: str) -> str:
+        return self.before + tensor + self.suffix
+
+
+class _Conversion:
+    """Changes recordings. The conversion runs once for the same tensors."""
+
+    def __init__(self, convert: Convert) -> None:
+        self.convert = convert
+        self._last: tuple[Any, Arrangements] | None = None
+
+    def __call__(self, recording: Recording) -> Recording:
+        """Raises CaptureError."""
+        source, optional = _tensors_of(recording)
+        tied = {
+            further: name
+            for name, further in (n.split(_FURTHER, 1) for n in recording.further_names)
+            if name in source and further not in source
+        }
+        key = source, tied, optional
+        if self._last is None or self._last[0] != key:
+            try:
+                self._last = key, arrangements(self.convert, source, tied, optional)
+            except ConversionError as e:
+                raise CaptureError(str(e)) from e
+        found = self._last[1]
+        recording.graph.assume(
+            assumptions.converted(
+                getattr(self.convert, "__name__", "convert"),
+                len(found.targets),
+                sum(found.renamed(target) is None for target in found.targets),
+            )
+        )
+        return _Converted(recording, found).recording()
+
+
+def _tensors_of(
+    recording: Recording,
+) -> tuple[dict[str, tuple[Shape, torch.dtype]], frozenset[str]]:
+    """Parameters, and buffers that the step changes, with their shapes and dtypes, and which of
+    them are buffers.
+    """
+    tensors = recording.graph.tensors
+    found: dict[str, tuple[Shape, torch.dtype]] = {}
+    buffers: set[str] = set()
+    for t in recording.tracked:
+        v = t.value
+        if t.role == "input" and tensors.get(t.name, {}).get("kind") == "parameter":
+            found[t.name] = tuple(v.shape), torch.float32
+        elif t.kind == "buffers" and t.name in recording.changed and not isinstance(v, Poison):
+            name = t.name.removesuffix(".new")
+            kind = getattr(v, "kind", "real")
+            found[name] = tuple(v.shape), torch.float32 if kind == "real" else torch.int64
+            buffers.add(name)
+    return {n: x for n, x in found.items() if 0 not in x[0]}, frozenset(buffers)
+
+
+class _Converted:
+    """One recording and its conversion."""
+
+    def __init__(self, recording: Recording, found: Arrangements) -> None:
+        self._recording, self._found = recording, found
+        self._graph = recording.graph
+        # of inputs: what the graph calls them
+        self._began = {
+            t.name: t.value.name
+            for t in recording.tracked
+            if t.role == "input" and isinstance(t.value, Named)
+        }
+        self._targets_of: dict[str, list[str]] = {}
+        for target, made in found.targets.items():
+            for source in made.sources():
+                self._targets_of.setdefault(source, []).append(target)
+
+    def recording(self) -> Recording:
+        r, g = self._recording, self._graph
+        g.loc = ""
+        before = len(g.nodes)
+        inputs = self._inputs()
+        added = g.nodes[before:]
+        g.nodes[:] = [*added, *g.nodes[:before]]
+        tracked = self._tracked(inputs)
+        g.forget()
+        shapes = {t.name: tuple(t.value.shape) for t in tracked}
+        return dataclasses.replace(
+            r,
+            tracked=tracked,
+            started=r.started + len(added),
+            changed=frozenset(self._relabelled(r.changed)),
+            beside={n: shapes.get(n, s) for k, s in r.beside.items() for n in self._of(k)},
+            no_gradient=tuple(dict.fromkeys(self._relabelled(r.no_gradient))),
+            left_alone=frozenset(self._relabelled(r.left_alone)),
+            gone_states=frozenset(self._relabelled(r.gone_states)),
+            models=tuple((prefix, frozenset(self._relabelled(n))) for prefix, n in r.models),
+            any_buffers={n: v for k, v in r.any_buffers.items() for n in self._of(k)},
+            as_made={n: v for k, v in r.as_made.items() for n in self._of(k)},
+            made_buffers=frozenset(self._relabelled(r.made_buffers)),
+            initial={},
+        )
+
+    # ---- names
+
+    def _label(self, name: str) -> _Label | None:
+        """What a name is of; None where it is of no tensor that is converted."""
+        before = ""
+        if (state := _STATE_OF.fullmatch(name)) is not None:
+            before, name = state[1], state[2]
+        end = len(name)
+        while end > 0:
+            if name[:end] in self._targets_of:
+                return _Label(before, name[:end], name[end:])
+            end = name.rfind(".", 0, end)
+        return None
+
+    def _of(self, name: str) -> list[str]:
+        """The names that it becomes."""
+        label = self._label(name)
+        if label is None:
+            return [name]
+        return [label.of(t) for t in self._targets_of[label.tensor]]
+
+    def _relabelled(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            yield from self._of(name)
+
+    # ---- tensors
+
+    def _families(self, inputs: bool) -> dict[_Family, dict[str, TrackedTensor]]:
+        """The tracked tensors that are the same of several tensors, as their gradients are."""
+        found: dict[_Family, dict[str, TrackedTensor]] = {}
+        for t in self._recording.tracked:
+            label = self._label(t.name) if t.role in _CONVERTED else None
+            if label is not None and (t.role == "input") == inputs:
+                family = _Family(t.role, label.before, label.suffix, t.call)
+                found.setdefault(family, {})[label.tensor] = t
+        return found
+
+    def _inputs(self) -> dict[str, TrackedTensor]:
+        """The inputs in the new layout, by name. Those that they replace are made from them."""
+        g, made = self._graph, {}
+        for family, tensors in self._families(inputs=True).items():
+            for target, arranged in self._found.targets.items():
+                own = self._members(family, target, arranged, tensors)
+                if own is None:
+                    continue
+                name, first = family.label(target), own[arranged.sources()[0]]
+                if self._found.renamed(target) is None:
+                    unique = name if name not in g.tensors else f"{name} of the step"
+                    entry = g.tensors[g.named(first.value).name]
+                    value = g.declare(unique, arranged.shape, _kind(first.value), entry["kind"])
+                    first = dataclasses.replace(first, value=value)
+                made[name] = dataclasses.replace(first, name=name)
+            for source, t in tensors.items():
+                arranged = self._found.sources[source]
+                values = {s: made[family.label(s)].value for s in arranged.sources()}
+                if not any(v is t.value for v in values.values()):  # not only renamed
+                    g.produce(g.named(t.value).name, g.named(arranged.made(values, g)))
+        return made
+
+    def _tracked(self, inputs: dict[str, TrackedTensor]) -> list[TrackedTensor]:
+        """All of them, in the places of those that they replace."""
+        made = dict(inputs)
+        for family, tensors in self._families(inputs=False).items():
+            for target, arranged in self._found.targets.items():
+                own = self._members(family, target, arranged, tensors)
+                if own is None:
+                    continue
+                name, first = family.label(target), own[arranged.sources()[0]]
+                if self._found.renamed(target) is None:
+                    value = self._unchanged(family, target, own, inputs)
+                    if value is None:
+                        value = self._made(arranged, {s: t.value for s, t in own.items()})
+                    first = dataclasses.replace(first, value=value)
+                made[f"{family.role} {name} {family.call}"] = dataclasses.replace(first, name=name)
+        found: dict[str, TrackedTensor] = {}
+        for t in self._recording.tracked:
+            label = self._label(t.name) if t.role in _CONVERTED else None
+            if label is None:
+                found[f"{len(found)} {t.name}"] = t
+                continue
+            for name in self._of(t.name):
+                key = name if t.role == "input" else f"{t.role} {name} {t.call}"
+                if key in made:
+                    found.setdefault(key, made[key])
+        return list(found.values())
+
+    def _members(
+        self,
+        family: _Family,
+        target: str,
+        arranged: Rearrangement,
+        tensors: dict[str, TrackedTensor],
+    ) -> dict[str, TrackedTensor] | None:
+        """Those of a target's sources; None where these have none. Raises CaptureError where some
+        have, or have other shapes than the sources.
+        """
+        own = {s: tensors[s] for s in arranged.sources() if s in tensors}
+        if not own:
+            return None
+        some = next(iter(own))
+        if lacking := [s for s in arranged.sources() if s not in own]:
+            raise CaptureError(
+                f"{family.label(target)!r} of the step is made of {family.label(some)!r} and "
+                f"{family.label(lacking[0])!r} of the single device, which has the first alone"
+            )
+        if self._found.renamed(target) is None:
+            for s, t in own.items():
+                if tuple(t.value.shape) != self._found.shapes[s]:
+                    raise CaptureError(
+                        f"{t.name!r} of the single device has shape {list(t.value.shape)} and not "
+                        f"that of {s!r}, {list(self._found.shapes[s])}: how it is converted is "
+                        "not known"
+                    )
+        return own
+
+    def _unchanged(
+        self,
+        family: _Family,
+        target: str,
+        own: dict[str, TrackedTensor],
+        inputs: dict[str, TrackedTensor],
+    ) -> Value | None:
+        """The input that it is, if the step changes none of those that it is made of."""
+        if not family.suffix.endswith(".new"):
+            return None
+        begun = _Family("input", family.before, family.suffix.removesuffix(".new"), 0)
+        before = inputs.get(begun.label(target))
+        same = all(
+            isinstance(t.value, Named) and t.value.name == self._began.get(begun.label(s))
+            for s, t in own.items()
+        )
+        return before.value if before is not None and same else None
+
+    def _made(self, arranged: Rearrangement, values: dict[str, Value]) -> Value:
+        unknown = next((v for v in values.values() if isinstance(v, Poison)), None)
+        if unknown is not None:
+            return Poison(arranged.shape, unknown.reason)
+        made: Value = arranged.made(values, self._graph)
+        return made
+
+
+def _kind(v: Value) -> str:
+    return str(getattr(v, "kind", "real"))

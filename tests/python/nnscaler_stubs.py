@@ -40,7 +40,8 @@ def made(kind, **attributes):
 
 
 @contextlib.contextmanager
-def _importable():
+def importable():
+    """Inside, the modules of the classes are there, as where nnScaler is installed."""
     before = dict(sys.modules)
     for module, names in _MODULES.items():
         parts = module.split(".")
@@ -56,7 +57,7 @@ def _importable():
 
 
 def dumped(x):
-    with _importable():
+    with importable():
         return pickle.dumps(x, protocol=4)
 
 

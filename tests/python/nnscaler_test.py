@@ -42,6 +42,18 @@ class Files(unittest.TestCase):
                 self.assertEqual(3, report.outputs)
                 self.assertEqual(2, len(report.assumptions))
 
+    def test_live_plans(self):
+        """They are pickled, and nothing else of them is used."""
+        with stubs.importable():
+            report = sn.verify(stubs.single(), stubs.parallel())
+            self.assertEqual("EQUIVALENT", report.verdict, report)
+            report = sn.verify(self.single, stubs.parallel("no-reducer"))
+            self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+            with self.assertRaisesRegex(sn.PlanError, "the IRFullTensor: .* expected a ModuleCode"):
+                sn.verify(self.single, stubs.made("IRFullTensor"))
+        with self.assertRaisesRegex(sn.PlanError, "the function cannot be pickled"):
+            sn.verify(self.single, lambda: None)
+
     def test_order(self):
         """By what runs, pieces are in the order of ranks."""
         for swapped, order, verdict in (

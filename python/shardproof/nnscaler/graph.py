@@ -13,7 +13,9 @@ sum.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+import pickle
 from typing import Any
 
 from ..inert_pickle import Global, Inert, PickleError, read_pickle
@@ -91,16 +93,37 @@ class Tensor:
         return tuple(high - low for low, high in self.box)
 
 
-def read_file(path: Any) -> Inert:
-    """The `ModuleCodeGen` of a file. Raises PlanError with the file's name."""
-    path = pathlib.Path(path)
+def read_plan(source: Any) -> tuple[str, Inert]:
+    """What errors call a plan, and its `ModuleCodeGen`. Raises PlanError, and OSError of a file.
+
+    source: the path of a pickle, or the live object, which is pickled here (by dill where it is
+    installed, as nnScaler does). Its pickle is read like a file's.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = pathlib.Path(source)
+        name, data = str(path), path.read_bytes()
+    else:
+        name = f"the {type(source).__name__}"
+        data = _pickled(name, source)
     try:
-        found = read_pickle(path.read_bytes(), known)
+        found = read_pickle(data, known)
     except PickleError as error:
-        raise PlanError(f"{path}: {error}") from None
+        raise PlanError(f"{name}: {error}") from None
     if not isinstance(found, Inert) or found.kind != "ModuleCodeGen":
-        raise PlanError(f"{path}: the pickle is {kind_of(found)}, expected a ModuleCodeGen")
-    return found
+        raise PlanError(f"{name}: the pickle is {kind_of(found)}, expected a ModuleCodeGen")
+    return name, found
+
+
+def _pickled(name: str, x: Any) -> bytes:
+    try:
+        import dill
+    except ImportError:
+        dill = pickle
+    try:
+        data: bytes = dill.dumps(x)
+    except Exception as e:
+        raise PlanError(f"{name} cannot be pickled: {type(e).__name__}: {e}") from e
+    return data
 
 
 def kind_of(x: Any) -> str:

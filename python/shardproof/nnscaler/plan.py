@@ -19,7 +19,7 @@ from typing import Any
 from ..inert_pickle import Inert
 from ..program import verify_files
 from ..report import Report
-from .graph import PlanError, Tensor, field, integers, read_file
+from .graph import PlanError, Tensor, field, integers, read_plan
 from .programs import (
     Microbatches,
     Program,
@@ -42,18 +42,17 @@ _ANNOTATED = (
 
 
 class _Plan:
-    """A pickle, read. devices: of one replica. programs: one for each device."""
+    """A pickle or a live plan, read. devices: of one replica. programs: one for each device."""
 
-    def __init__(self, path: Any, order: str = "runtime") -> None:
+    def __init__(self, source: Any, order: str = "runtime") -> None:
         if order not in ("runtime", "annotation"):
             raise PlanError(f"order is {order!r}, expected 'runtime' or 'annotation'")
-        self.path = pathlib.Path(path)
         self.annotated = order == "annotation"
-        raw = read_file(path)
+        self.name, raw = read_plan(source)
         try:
             self._read(raw)
         except PlanError as error:
-            raise PlanError(f"{self.path}: {error}") from None
+            raise PlanError(f"{self.name}: {error}") from None
 
     def _read(self, raw: Inert) -> None:
         self.devices = integers(field(raw, "devices", (list, tuple)))
@@ -90,15 +89,15 @@ class _Plan:
 def convert(single: Any, parallel: Any, prefix: Any, order: str = "runtime") -> str:
     """Writes PREFIX.model.json and PREFIX.plan.json. Returns a line that tells what was read.
 
-    single: the pickled plan of one device, which is the specification; parallel: the plan to
-    verify, of the same model. order: of pieces in gathers and chunks: "runtime" is that of ranks,
-    "annotation" that of the tensors' descriptions. Nothing of the pickles is executed. Raises
-    PlanError, which names the file, if one is no plan, would call something that is not part of a
-    plan, or has something unsupported.
+    single: the plan of one device, which is the specification: the path of its pickle, or the live
+    `ModuleCodeGen`. parallel: the plan to verify, of the same model. order: of pieces in gathers
+    and chunks: "runtime" is that of ranks, "annotation" that of the tensors' descriptions. Nothing
+    of the pickles is executed. Raises PlanError, which names the file, if one is no plan, would
+    call something that is not part of a plan, or has something unsupported.
     """
     one, many = _Plan(single), _Plan(parallel, order)
     if len(one.devices) != 1 or one.replicas != 1 or one.microbatches.count != 1:
-        raise PlanError(f"{one.path}: the specification is a plan of one device and microbatch")
+        raise PlanError(f"{one.name}: the specification is a plan of one device and microbatch")
     prefix = os.fspath(prefix)
     model, names = _model(one)
     plan = _plan(one, many, names, os.path.basename(prefix))
@@ -114,13 +113,14 @@ def convert(single: Any, parallel: Any, prefix: Any, order: str = "runtime") -> 
 def verify(
     single: Any, parallel: Any, arguments: Sequence[str] = (), order: str = "runtime"
 ) -> Report:
-    """Proves that a pickled plan computes what the plan of one device computes.
+    """Proves that a plan computes what the plan of one device computes.
 
     single, parallel, order: as for `convert`. arguments: further options of `shardproof verify`.
     Raises PlanError as `convert` does, and ProgramError if the program fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        prefix = os.path.join(folder, pathlib.Path(parallel).stem)
+        is_file = isinstance(parallel, (str, os.PathLike))
+        prefix = os.path.join(folder, pathlib.Path(parallel).stem if is_file else "live")
         convert(single, parallel, prefix, order)
         return verify_files(f"{prefix}.plan.json", None, arguments)
 
@@ -176,9 +176,9 @@ def _model(one: _Plan) -> tuple[dict[str, Any], _Names]:
             kind = "parameter" if t.gradient is not None else "input"
             known = names.attributes.setdefault(t.full_name, (value.name, t))
             if known[0] != value.name:
-                raise PlanError(f"{one.path}: two attributes are called {t.full_name}")
+                raise PlanError(f"{one.name}: two attributes are called {t.full_name}")
             if t.shape != t.full_shape:
-                raise PlanError(f"{one.path}: attribute {t.full_name} is cut")
+                raise PlanError(f"{one.name}: attribute {t.full_name} is cut")
         elif value.name in program.data:
             names.data[program.data[value.name]] = value.name, t
         tensors[value.name] = _entry(t, kind)
@@ -188,11 +188,11 @@ def _model(one: _Plan) -> tuple[dict[str, Any], _Names]:
         tensors[last]["grad_of"] = names.attributes[weight.full_name][0]
     names.losses = [n for n in program.losses if n in used]
     if len(names.losses) != 1:
-        raise PlanError(f"{one.path}: {len(names.losses)} tensors are the loss, expected 1")
+        raise PlanError(f"{one.name}: {len(names.losses)} tensors are the loss, expected 1")
     model = {
         "format": "shardproof-model",
         "version": 1,
-        "name": one.path.stem,
+        "name": pathlib.Path(one.name).stem,
         "source": "nnScaler execution plan",
         "tensors": tensors,
         "nodes": [_node(s) for s in program.steps],
@@ -224,7 +224,7 @@ def _plan(one: _Plan, many: _Plan, names: _Names, base: str) -> dict[str, Any]:
             if value.kind == "input":
                 lineage.given(program, value.name)
         lineage.outputs(program, used)
-        nodes = _nodes(program, count, many.path)
+        nodes = _nodes(program, count, many.name)
         programs.append({"at": {"device": program.device}, "tensors": tensors, "nodes": nodes})
     return {
         "format": "shardproof-plan",
@@ -237,7 +237,7 @@ def _plan(one: _Plan, many: _Plan, names: _Names, base: str) -> dict[str, Any]:
         "programs": programs,
         "lineage": lineage.entries(),
         "capture": {
-            "source": f"{one.path.name}, {many.path.name}",
+            "source": ", ".join(os.path.basename(p.name) for p in (one, many)),
             "compared": {
                 "loss": names.losses,
                 "gradients": [*names.gradients.values()],
@@ -262,7 +262,7 @@ def _plan(one: _Plan, many: _Plan, names: _Names, base: str) -> dict[str, Any]:
     }
 
 
-def _nodes(program: Program, count: int, path: pathlib.Path) -> list[dict[str, Any]]:
+def _nodes(program: Program, count: int, name: str) -> list[dict[str, Any]]:
     """One node for all microbatches where they only differ in it; in an order that is that of each
     microbatch."""
     groups: dict[Any, list[tuple[int, Step]]] = {}
@@ -302,7 +302,7 @@ def _nodes(program: Program, count: int, path: pathlib.Path) -> list[dict[str, A
         ]
         if now != sorted(now):
             raise PlanError(
-                f"{path}: device {program.device} runs the operators of microbatch {microbatch} "
+                f"{name}: device {program.device} runs the operators of microbatch {microbatch} "
                 "in another order than those of the first"
             )
     return [node for _, _, node, _ in placed]
@@ -323,7 +323,7 @@ class _Lineage:
         self.shards: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def _error(self, program: Program, what: str) -> PlanError:
-        return PlanError(f"{self.plan.path}: device {program.device}: {what}")
+        return PlanError(f"{self.plan.name}: device {program.device}: {what}")
 
     def _add(self, role: str, name: str, shard: dict[str, Any]) -> None:
         self.shards.setdefault((name, role), []).append(shard)

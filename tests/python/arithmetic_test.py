@@ -238,6 +238,33 @@ class Operators(unittest.TestCase):
         self.assertEqual("EQUIVALENT", self.verdict(step))
         self.assertEqual("NOT EQUIVALENT", self.verdict(lambda world: step(world, 0.7001), step))
 
+    def test_decimals_that_were_rounded_to_float32(self):
+        """A kernel takes 1e-5 as a float32, which PyTorch shows of some (rms_norm) and not of
+        others.
+        """
+
+        def step(world, factor=0.3, epsilon=1e-5):
+            model = torch.nn.Linear(5, 4, bias=False)
+            y = world.parameters(model)(world.input("x", (4, 5))) * factor
+            y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + epsilon)
+            loss = (y * torch.full((4,), factor)).square().mean() * factor
+            loss.backward()
+            return loss
+
+        def rounded(number):
+            return torch.tensor(number, dtype=torch.float32).item()
+
+        def near(world):
+            return step(world, rounded(0.3), rounded(1e-5))
+
+        self.assertNotEqual(0.3, rounded(0.3))
+        self.assertEqual("EQUIVALENT", self.verdict(step, near))
+        for other in ((0.30001, 1e-5), (0.3, 1.0001e-5), (0.3000001, 1e-5)):
+            with self.subTest(other):
+                self.assertEqual(
+                    "NOT EQUIVALENT", self.verdict(step, lambda world, o=other: step(world, *o))
+                )
+
     def test_what_has_a_value_for_classes_only(self):
         """The logarithm of a label's probability, and powers of it."""
 

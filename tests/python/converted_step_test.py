@@ -323,6 +323,78 @@ class Tensors(unittest.TestCase):
             self.assertEqual("EQUIVALENT", self.verdict(convert, tied, one_matrix))
 
 
+def normalised(world, turned_first=False, train=False):
+    """Statistics that begin with any value: here rows are in another order than in `weight`."""
+    model = nn.Module()
+    model.lin, model.bn = nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4, affine=False)
+    world.parameters(model)
+    model.bn.train(train)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    y = model.lin(world.input("x", (4, 4)))
+    if not world.single and turned_first:
+        y = y.roll(2, 1)
+    y = model.bn(y)
+    if not world.single and not turned_first:
+        y = y.roll(2, 1)
+    loss = (y * torch.arange(4.0)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def rolled(source):
+    return {n: t.roll(2, 0) if t.dim() else t for n, t in source.items()}
+
+
+class Buffers(unittest.TestCase):
+    """Buffers that a step only reads are converted, too."""
+
+    def test_are_converted(self):
+        for train in (False, True):
+            for turned_first, expected in ((False, "EQUIVALENT"), (True, "NOT EQUIVALENT")):
+
+                def several(world, turned_first=turned_first, train=train):
+                    return normalised(world, turned_first, train)
+
+                def one(world, train=train):
+                    return normalised(world, train=train)
+
+                with self.subTest(train=train, turned_first=turned_first):
+                    report = verified(rolled, one, several, arguments=["--diagnose", "off"])
+                    self.assertEqual(expected, report.verdict, report)
+
+    def test_that_are_left_out(self):
+        with self.assertRaisesRegex(CaptureError, r"bn.running_mean\[0\] .* is in no tensor"):
+            verified(lambda s: {"lin.weight": s["lin.weight"]}, normalised, normalised)
+
+
+class Names(unittest.TestCase):
+    def test_a_tied_tensor_under_both_names(self):
+        def tied(world):
+            return two_matrices(world, tie=True)
+
+        for convert in (dict, lambda s: {n: t.T for n, t in s.items()}):
+            right = convert is dict
+            report = verified(convert, tied, tied, arguments=["--diagnose", "off"])
+            self.assertEqual(
+                "EQUIVALENT" if right else "NOT EQUIVALENT", report.verdict, report.text
+            )
+
+    def test_a_result_that_is_called_as_a_parameter(self):
+        def one(world):
+            world.output("a.weight", world.input("y", (2, 2)) * 2)
+            return two_matrices(world)
+
+        def several(world, factor=2):
+            world.output("a.weight", world.input("y", (2, 2)) * factor)
+            return stacked(world)
+
+        report = verified(stack, one, several)
+        self.assertEqual("EQUIVALENT", report.verdict, report)
+        report = verified(stack, one, lambda world: several(world, 3))
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report)
+
+
 class Refusals(unittest.TestCase):
     def refused(self, convert, text):
         with self.assertRaisesRegex(CaptureError, text):
@@ -330,6 +402,9 @@ class Refusals(unittest.TestCase):
 
     def test_what_it_raises(self):
         self.refused(lambda s: s["c"], "raised KeyError: 'c'; the tensors of the single device are")
+
+    def test_what_it_returns(self):
+        self.refused(lambda s: [*s.values()], "returned a list, expected a dictionary")
 
     def test_constants(self):
         zeros = lambda s: {"both": torch.stack([s["a.weight"], torch.zeros(4, 4)])}  # noqa: E731

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole scripts by `python -m shardproof.torch`."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import unittest
 import shardproof.torch as sp
 import torch
 import torch.distributed.nn
+from command import run_command
 from recorder_steps import MESH
 
 SCRIPT = """
@@ -79,35 +79,38 @@ for x, y in loader:
 """
 
 
+def new_interpreter(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "shardproof.torch", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 class Script(unittest.TestCase):
-    def run_script(self, text):
+    def run_script(self, text, *options, runs=run_command):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "train.py"
             path.write_text(text)
-            return subprocess.run(
-                [
-                    sys.executable,
-                    "-W",
-                    "ignore",
-                    "-m",
-                    "shardproof.torch",
-                    "--mesh",
-                    "dp=2",
-                    str(path),
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=os.environ,
-            )
+            return runs("--mesh", "dp=2", *options, str(path))
 
     def test_right_and_wrong(self):
-        done = self.run_script(SCRIPT.replace("DIVIDED", ""))
+        """By a new interpreter, as a user runs it."""
+        done = self.run_script(SCRIPT.replace("DIVIDED", ""), runs=new_interpreter)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("EQUIVALENT", done.stdout)
-        done = self.run_script(SCRIPT.replace("DIVIDED", "/ world"))
+        done = self.run_script(SCRIPT.replace("DIVIDED", "/ world"), runs=new_interpreter)
         self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
         self.assertIn("train.py:", done.stdout)
+
+    def test_an_engine(self):
+        text = SCRIPT.replace("DIVIDED", "")
+        done = self.run_script(text, "--engine", "local:1", runs=new_interpreter)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_script(text, "--engine", "local:0")
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("engine 'local:0': expected dask://HOST:PORT", done.stderr)
 
     def test_batches_of_a_loader(self):
         for divided, code in (("/", 0), ("*", 10)):

@@ -7,7 +7,7 @@ The conversion runs once on symbolic tensors (symbolic.py), as for verify_conver
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,15 @@ _MOST_NAMES = 8  # in a message
 @dataclasses.dataclass(frozen=True)
 class Arrangements:
     """targets: how each tensor of the target is made of the source's. sources: how each tensor of
-    the source is made of the target's. shapes: of the tensors of both.
+    the source is made of the target's. shapes: of the tensors of both. same: further names of
+    tensors of the target that are one, and the first name.
     """
 
     targets: dict[str, Rearrangement]
     sources: dict[str, Rearrangement]
     shapes: dict[str, tuple[int, ...]]
+    # further names of a tensor of the target, and the first one
+    same: dict[str, str]
 
     def renamed(self, target: str) -> str | None:
         """The tensor of the source that the target's is, element by element; None if it is no
@@ -62,7 +65,7 @@ def arrangements(
     name = getattr(convert, "__name__", "convert")
     with session.active(specifying=False):
         try:
-            made = leaves(convert(symbolic.copy()), "target")
+            given = convert(symbolic.copy())
         except ConversionError:
             raise
         except Exception as e:
@@ -70,21 +73,41 @@ def arrangements(
                 f"{name} raised {type(e).__name__}: {e}; the tensors of the single device are "
                 f"{_listed(tensors)}"
             ) from e
+        if not isinstance(given, Mapping):
+            raise ConversionError(
+                f"{name} returned a {type(given).__name__}, expected a dictionary with the ranks' "
+                "parameters: {name: tensor}"
+            )
+        made = leaves(given, "target")
     numbers = {s.name: s.identities for s in session.identities.sources if s.name in source}
     places = _places(session, name, made)
-    _check_uses(session, name, numbers, places, optional)
+    same = _same(places)
+    _check_uses(session, name, numbers, [at for t, at in places.items() if t not in same], optional)
     targets = {t: _of(name, t, at, numbers) for t, at in places.items()}
     of_targets: dict[str, dict[str, torch.Tensor]] = {}
     for t, found in targets.items():
-        for s in found.sources():
-            others = of_targets.setdefault(s, {})
-            if not any(torch.equal(at, places[t]) for at in others.values()):
-                others[t] = places[t]
+        for s in found.sources() if t not in same else ():
+            of_targets.setdefault(s, {})[t] = places[t]
     return Arrangements(
         targets,
         {s: _of(name, s, numbers[s], others) for s, others in of_targets.items()},
         {n: tuple(at.shape) for n, at in (*numbers.items(), *places.items())},
+        same,
     )
+
+
+def _same(places: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Further names of tensors that have the same elements in the same places."""
+    found: dict[str, str] = {}
+    firsts: dict[tuple[Any, int], list[str]] = {}
+    for name, at in places.items():
+        alike = firsts.setdefault((at.shape, int(at.reshape(-1)[0])), [])
+        first = next((other for other in alike if torch.equal(places[other], at)), None)
+        if first is None:
+            alike.append(name)
+        else:
+            found[name] = first
+    return found
 
 
 def _places(session: Session, name: str, made: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -111,16 +134,11 @@ def _check_uses(
     session: Session,
     name: str,
     numbers: Mapping[str, torch.Tensor],
-    places: Mapping[str, torch.Tensor],
+    places: Sequence[torch.Tensor],
     optional: Collection[str],
 ) -> None:
-    """Each element is in one place. One tensor under several names counts once."""
-    different: dict[tuple[int, int], list[torch.Tensor]] = {}
-    for at in (at.reshape(-1) for at in places.values()):
-        alike = different.setdefault((at.numel(), int(at[0])), [])
-        if not any(torch.equal(at, other) for other in alike):
-            alike.append(at)
-    every = torch.cat([at for alike in different.values() for at in alike])
+    """Each element is in one place."""
+    every = torch.cat([at.reshape(-1) for at in places])
     counts = torch.bincount(every, minlength=session.identities.elements)
     for source, at in numbers.items():
         times = counts[at]

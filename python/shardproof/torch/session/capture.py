@@ -363,8 +363,7 @@ def capture(
     processes, where it is small enough (real_run.py). executor: its workers record ranks
     (docs/engines.md). convert: of two steps with different implementations of a model, from the
     single device's parameters to those of the ranks: a function of {name: tensor} that moves each
-    element to one place (docs/conversion.md). Buffers that the step changes are there, too, and may
-    be left out.
+    element to one place (docs/conversion.md). Saved buffers that matter are there, too.
 
     Raises CaptureError for what cannot be captured, and EngineError where the executor's workers
     cannot run the step; exceptions of the step pass through.
@@ -670,6 +669,14 @@ def _captured(
         initial_state, first = initial_state.without(made), False
 
 
+def _of_single(single: Recording, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Reasons by the names of buffers, and by those that a converted one is made of."""
+    found = dict(reasons)
+    for name, reason in reasons.items():
+        found.update(dict.fromkeys(single.converted_names.get(name, ()), reason))
+    return found
+
+
 def _numbers_after_all(single: Recording, sides: Sequence[Recording]) -> dict[str, str]:
     """Buffers that begin with any value on the single device and should not, as ranks show, and
     why.
@@ -716,7 +723,7 @@ def _begun(
         name: reason for name, reason in single.as_made.items() if name in single.any_buffers
     }
     if numbers:
-        return numbers
+        return _of_single(single, numbers)
     if strict and model.opaque:
         raise CaptureError(
             f"strict: nothing is known of {'; '.join(dict.fromkeys(model.opaque.values()))}"
@@ -745,7 +752,7 @@ def _begun(
         )
         numbers = _numbers_after_all(single, sides)
         if numbers:
-            return numbers
+            return _of_single(single, numbers)
         check_one_step(sides)
         if initial_state.loaders is None and where.world > 1:
             check_read(single, sides, rank_classes, affine_axis)

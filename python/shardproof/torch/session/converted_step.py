@@ -23,13 +23,15 @@ import torch
 from ..conversion.arrangements import Arrangements, Convert, arrangements
 from ..conversion.rearrangement import Rearrangement
 from ..conversion.symbolic import ConversionError
-from ..step.tracked_tensors import TrackedTensor
+from ..step.tracked_tensors import STATES, TrackedTensor
 from ..terms import assumptions
 from ..terms.values import Named, Poison, Shape, Value
+from ..trace.end_of_step import BESIDE
 from ..trace.recording import CaptureError, Recording, Step
 
 _STATE_OF = re.compile(r"(state \S+ of )(.*)", re.DOTALL)
-_CONVERTED = ("input", "output", "kept")  # roles; the places of cut points stay as they are
+_SUFFIXES = {"gradients": ".grad", "new parameters": ".new", "buffers": ".new"}
+_CONVERTED = {*_SUFFIXES, STATES, BESIDE}  # kinds of outputs that are of parameters and buffers
 _FURTHER = " as "  # between a parameter's name and a further one of it
 
 
@@ -88,13 +90,15 @@ class _Conversion:
             try:
                 self._last = key, arrangements(self.convert, source, tied, optional)
             except ConversionError as e:
-                raise CaptureError(str(e)) from e
+                error = CaptureError(str(e))
+                error.any_buffers = False  # with fewer of them it is no other conversion
+                raise error from e
         found = self._last[1]
         recording.graph.assume(
             assumptions.converted(
                 getattr(self.convert, "__name__", "convert"),
-                len(found.targets),
-                sum(found.renamed(target) is None for target in found.targets),
+                len(found.targets) - len(found.same),
+                sum(found.renamed(t) is None for t in found.targets if t not in found.same),
             )
         )
         return _Converted(recording, found).recording()
@@ -103,22 +107,32 @@ class _Conversion:
 def _tensors_of(
     recording: Recording,
 ) -> tuple[dict[str, tuple[Shape, torch.dtype]], frozenset[str]]:
-    """Parameters, and buffers that the step changes, with their shapes and dtypes, and which of
-    them are buffers.
+    """Parameters and buffers with their shapes and dtypes, and which of them may be left out.
+
+    These are buffers that begin with the numbers that they were made with. Of one that begins with
+    any value, the conversion has to give the ranks' value.
     """
     tensors = recording.graph.tensors
     found: dict[str, tuple[Shape, torch.dtype]] = {}
-    buffers: set[str] = set()
+    optional: set[str] = set()
     for t in recording.tracked:
         v = t.value
+        name = t.name.removesuffix(".new")
         if t.role == "input" and tensors.get(t.name, {}).get("kind") == "parameter":
             found[t.name] = tuple(v.shape), torch.float32
-        elif t.kind == "buffers" and t.name in recording.changed and not isinstance(v, Poison):
-            name = t.name.removesuffix(".new")
-            kind = getattr(v, "kind", "real")
-            found[name] = tuple(v.shape), torch.float32 if kind == "real" else torch.int64
-            buffers.add(name)
-    return {n: x for n, x in found.items() if 0 not in x[0]}, frozenset(buffers)
+        elif (
+            t.kind == "buffers"
+            and t.name.endswith(".new")
+            and (
+                t.name in recording.changed
+                or name in {**recording.any_buffers, **recording.as_made}
+            )
+        ):
+            real = getattr(v, "kind", "real") == "real"
+            found[name] = tuple(v.shape), torch.float32 if real else torch.int64
+            if name not in recording.any_buffers:
+                optional.add(name)
+    return {n: x for n, x in found.items() if 0 not in x[0]}, frozenset(optional)
 
 
 class _Converted:
@@ -134,6 +148,7 @@ class _Converted:
             if t.role == "input" and isinstance(t.value, Named)
         }
         self._targets_of: dict[str, list[str]] = {}
+        self._same = found.same
         for target, made in found.targets.items():
             for source in made.sources():
                 self._targets_of.setdefault(source, []).append(target)
@@ -147,36 +162,51 @@ class _Converted:
         g.nodes[:] = [*added, *g.nodes[:before]]
         tracked = self._tracked(inputs)
         g.forget()
-        shapes = {t.name: tuple(t.value.shape) for t in tracked}
         return dataclasses.replace(
             r,
             tracked=tracked,
             started=r.started + len(added),
             changed=frozenset(self._relabelled(r.changed)),
-            beside={n: shapes.get(n, s) for k, s in r.beside.items() for n in self._of(k)},
+            beside=self._beside(tracked),
             no_gradient=tuple(dict.fromkeys(self._relabelled(r.no_gradient))),
             left_alone=frozenset(self._relabelled(r.left_alone)),
             gone_states=frozenset(self._relabelled(r.gone_states)),
-            models=tuple((prefix, frozenset(self._relabelled(n))) for prefix, n in r.models),
+            models=(),  # which parameter is which is what the conversion states
             any_buffers={n: v for k, v in r.any_buffers.items() for n in self._of(k)},
             as_made={n: v for k, v in r.as_made.items() for n in self._of(k)},
             made_buffers=frozenset(self._relabelled(r.made_buffers)),
             initial={},
+            converted_names={
+                t: tuple(a.sources()) for t, a in self._found.targets.items() if t not in self._same
+            },
         )
 
     # ---- names
 
-    def _label(self, name: str) -> _Label | None:
-        """What a name is of; None where it is of no tensor that is converted."""
+    def _label(self, name: str, kind: str = "") -> _Label | None:
+        """What a name is of; None where it is of no tensor that is converted.
+
+        kind: of outputs. A parameter may be called as another's gradient is.
+        """
         before = ""
         if (state := _STATE_OF.fullmatch(name)) is not None:
             before, name = state[1], state[2]
+        suffix = _SUFFIXES.get(kind, "")
+        if suffix and name.endswith(suffix) and name.removesuffix(suffix) in self._targets_of:
+            return _Label(before, name.removesuffix(suffix), suffix)
         end = len(name)
         while end > 0:
             if name[:end] in self._targets_of:
                 return _Label(before, name[:end], name[end:])
             end = name.rfind(".", 0, end)
         return None
+
+    def _label_of(self, t: TrackedTensor) -> _Label | None:
+        """The same of a tracked tensor. What the user gave a name keeps it."""
+        if t.role == "input":
+            given = t.name in self._recording.given or t.name in self._recording.loaded
+            return None if given else self._label(t.name)
+        return self._label(t.name, t.kind) if t.kind in _CONVERTED else None
 
     def _of(self, name: str) -> list[str]:
         """The names that it becomes."""
@@ -189,13 +219,26 @@ class _Converted:
         for name in names:
             yield from self._of(name)
 
+    def _beside(self, tracked: Iterable[TrackedTensor]) -> dict[str, Shape]:
+        """What is compared where all ranks have it. Ranks that tie a tensor have it once."""
+        shapes = {t.name: tuple(t.value.shape) for t in tracked}
+        found: dict[str, Shape] = {}
+        for name, shape in self._recording.beside.items():
+            label = self._label(name)
+            for new in self._of(name):
+                if label is None or new.removeprefix(label.before) not in {
+                    further + label.suffix for further in self._same
+                }:
+                    found[new] = shapes.get(new, shape)
+        return found
+
     # ---- tensors
 
     def _families(self, inputs: bool) -> dict[_Family, dict[str, TrackedTensor]]:
         """The tracked tensors that are the same of several tensors, as their gradients are."""
         found: dict[_Family, dict[str, TrackedTensor]] = {}
         for t in self._recording.tracked:
-            label = self._label(t.name) if t.role in _CONVERTED else None
+            label = self._label_of(t)
             if label is not None and (t.role == "input") == inputs:
                 family = _Family(t.role, label.before, label.suffix, t.call)
                 found.setdefault(family, {})[label.tensor] = t
@@ -203,21 +246,24 @@ class _Converted:
 
     def _inputs(self) -> dict[str, TrackedTensor]:
         """The inputs in the new layout, by name. Those that they replace are made from them."""
-        g, made = self._graph, {}
+        g = self._graph
+        made: dict[str, TrackedTensor] = {}
         for family, tensors in self._families(inputs=True).items():
             for target, arranged in self._found.targets.items():
                 own = self._members(family, target, arranged, tensors)
                 if own is None:
                     continue
                 name, first = family.label(target), own[arranged.sources()[0]]
-                if self._found.renamed(target) is None:
+                if target in self._same:  # another name of one tensor
+                    first = made[family.label(self._same[target])]
+                elif self._found.renamed(target) is None:
                     unique = name if name not in g.tensors else f"{name} of the step"
                     entry = g.tensors[g.named(first.value).name]
                     value = g.declare(unique, arranged.shape, _kind(first.value), entry["kind"])
                     first = dataclasses.replace(first, value=value)
                 made[name] = dataclasses.replace(first, name=name)
             for source, t in tensors.items():
-                arranged = self._found.sources[source]
+                arranged = self._found.sources[source]  # of first names
                 values = {s: made[family.label(s)].value for s in arranged.sources()}
                 if not any(v is t.value for v in values.values()):  # not only renamed
                     g.produce(g.named(t.value).name, g.named(arranged.made(values, g)))
@@ -229,7 +275,8 @@ class _Converted:
         for family, tensors in self._families(inputs=False).items():
             for target, arranged in self._found.targets.items():
                 own = self._members(family, target, arranged, tensors)
-                if own is None:
+                # ranks that tie it have no states of a second one
+                if own is None or family.role == "kept" and target in self._same:
                     continue
                 name, first = family.label(target), own[arranged.sources()[0]]
                 if self._found.renamed(target) is None:
@@ -240,11 +287,11 @@ class _Converted:
                 made[f"{family.role} {name} {family.call}"] = dataclasses.replace(first, name=name)
         found: dict[str, TrackedTensor] = {}
         for t in self._recording.tracked:
-            label = self._label(t.name) if t.role in _CONVERTED else None
+            label = self._label_of(t)
             if label is None:
                 found[f"{len(found)} {t.name}"] = t
                 continue
-            for name in self._of(t.name):
+            for name in (label.of(target) for target in self._targets_of[label.tensor]):
                 key = name if t.role == "input" else f"{t.role} {name} {t.call}"
                 if key in made:
                     found.setdefault(key, made[key])

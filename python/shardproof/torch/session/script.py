@@ -24,11 +24,14 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from ...engines.addresses import FORMS, engine
+from ...engines.tasks import EngineError
 from ...program import ProgramError
 from ..compat.user_code import is_pythons, user_place
 from ..distributed.mesh import Mesh
@@ -246,6 +249,11 @@ def _with_options(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     }.items():
         parser.add_argument(option, metavar="FILE", help=what)
     parser.add_argument(
+        "--engine",
+        metavar="ADDRESS",
+        help=f"whose workers prove stages (docs/engines.md): {FORMS}",
+    )
+    parser.add_argument(
         "--explain-parameters",
         action="store_true",
         help="for each parameter and axis: whether backward makes all of its gradient, a part of a "
@@ -330,6 +338,16 @@ def main(argv: list[str] | None = None) -> int:
     2 is also for wrong options and for what cannot be captured.
     """
     options = _options(argv)
+    try:
+        with engine(options.engine) if options.engine else contextlib.nullcontext() as executor:
+            return _verified(options, executor)
+    except EngineError as e:
+        print(f"shardproof.torch: {e}", file=sys.stderr)
+        return 2
+
+
+def _verified(options: argparse.Namespace, executor: Executor | None) -> int:
+    """The exit code. Raises EngineError."""
     batch = {axis: how for axis, _, how in (text.partition("=") for text in options.batch)}
     try:
         convert = _function(options.convert) if options.convert else None
@@ -351,6 +369,7 @@ def main(argv: list[str] | None = None) -> int:
                 strict=options.strict,
                 batch=batch,
                 convert=convert,
+                executor=executor,
             )
             for path in done.write(options.capture):
                 print(path)
@@ -370,7 +389,10 @@ def main(argv: list[str] | None = None) -> int:
             accept=options.accept,
             allow_uncompared=options.allow_uncompared,
             convert=convert,
+            executor=executor,
         )
+    except EngineError:
+        raise
     except Exception as e:
         where = getattr(e, "raised_on", "")
         if isinstance(e, (CaptureError, ProgramError)) or isinstance(e, ValueError) and not where:

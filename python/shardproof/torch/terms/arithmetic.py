@@ -17,7 +17,7 @@ import torch
 
 from . import assumptions, tables
 from .causal_masks import hide
-from .constants import FOLD_LIMIT, as_decimal, as_fraction, number
+from .constants import FOLD_LIMIT, as_fraction, decimal, number
 from .graph import WRITERS, Graph
 from .nodes import MOVES_HERE
 from .signs import never_negative
@@ -316,6 +316,8 @@ def _folded(g: Graph, op: str, x: float, y: float) -> float | int:
 
 def _stands_for(g: Graph, x: float | int) -> Fraction | None:
     """The number that a constant stands for; None for a root."""
+    if isinstance(x, float):
+        x = decimal(g, x)
     found = as_fraction(x) if isinstance(x, float) else None
     if found is None:
         return Fraction(repr(x)) if math.isfinite(x) else None
@@ -331,10 +333,8 @@ def with_scalar(g: Graph, op: str, v: Value, x: float | int) -> Value:
     a = g.named(numbers(g, v))
     if not math.isfinite(x):
         raise Unsupported("arithmetic with an infinity")
-    decimal = as_decimal(x) if isinstance(x, float) else None
-    if decimal is not None:
-        g.assume(assumptions.fraction(x, repr(decimal)))
-        x = decimal
+    if isinstance(x, float):
+        x = decimal(g, x)
     if (op in ("mul", "div") and x == 1) or (op in ("add", "sub") and x == 0):
         return a
     if op == "mul" and x == 0 and g.definedness.times_zero_is_zero(a):

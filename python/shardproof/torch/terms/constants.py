@@ -50,6 +50,21 @@ def as_decimal(x: float) -> float | None:
     return found if struct.unpack("f", struct.pack("f", found))[0] == x else None
 
 
+class _Assuming(Protocol):
+    """A graph."""
+
+    def assume(self, assumption: assumptions.Assumption) -> None: ...
+
+
+def decimal(graph: _Assuming, x: float) -> float:
+    """The short decimal that a number was before it was rounded to float32, or the number."""
+    found = as_decimal(x)
+    if found is None:
+        return x
+    graph.assume(assumptions.fraction(x, repr(found)))
+    return found
+
+
 _LONG = 12  # characters of a double that is no short decimal
 _DIGITS = 6  # of a short decimal; float32 has seven to nine
 
@@ -144,6 +159,8 @@ class Constants:
         """One number everywhere. Raises Unsupported for infinities."""
         if not math.isfinite(v.fill):
             raise Unsupported("an infinity or not-a-number is used as a number")
+        if v.kind == "real" and isinstance(v.fill, float):
+            v = Filled(decimal(self._graph, v.fill), v.shape)
         key = (v.fill, v.shape, v.kind)
         if (
             key not in self._fills
@@ -207,7 +224,7 @@ class Constants:
             # a mask, positions or counts: what is proved may depend on the numbers
             tensor = self._graph.declare(name, v.shape, v.kind, "constant")
             self._graph.tensors[name]["value"] = _numbers(
-                (data if q is None else (data * q).round()).tolist()
+                (self._decimals(v, data) if q is None else (data * q).round()).tolist()
             )
             if q is not None:
                 tensor = self._graph.one("div", [tensor], v.shape, {"scalar": q})
@@ -217,6 +234,14 @@ class Constants:
         equal.append((tensor, data))
         self.declared.append((name, data))
         return tensor
+
+    def _decimals(self, v: Known, data: torch.Tensor) -> torch.Tensor:
+        """With the short decimals of at most two numbers."""
+        if v.kind != "real":
+            return data
+        for x in torch.unique(data.double()).tolist()[:2]:
+            data = torch.where(data == x, decimal(self._graph, x), data.double())
+        return data
 
     def _divisor(self, numbers: Sequence[float]) -> int | None:
         """A whole number by which all constants become whole numbers.

@@ -196,6 +196,9 @@ class Recording:
     gave_in_step: bool = False
     # of parameters that models have more than once (Binding.further_names)
     further_names: tuple[str, ...] = ()
+    # of a recording that was put into the names of another implementation: which of its own
+    # tensors each is made of
+    converted_names: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # export.rank_program.Program that needs no communication of the construction, once it was made
     program: Any = None
     # where graph, tracked and opaque are left out: the file with all of it, empty if there is none

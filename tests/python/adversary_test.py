@@ -15,7 +15,7 @@ from adversary.steps import HEAD
 from adversary.truth import Case, Judge, _leaf, _leaves
 from shardproof.torch.distributed.mesh import Mesh
 
-STEPS = int(os.environ.get("SHARDPROOF_ADVERSARY_STEPS", "40"))
+STEPS = int(os.environ.get("SHARDPROOF_ADVERSARY_STEPS", "24"))
 
 
 class Judging(unittest.TestCase):

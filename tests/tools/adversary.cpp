@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::uint64_t plans = 4000, seed = 1;
+  std::uint64_t plans = 2500, seed = 1;
   std::int64_t index = -1;
   std::string family, write, json;
   double seconds = 0, planSeconds = 20;

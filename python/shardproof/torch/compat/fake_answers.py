@@ -6,10 +6,15 @@ takes longer than the rest of a recording.
 
 A result is reused only where PyTorch's own cache has a valid entry for it, so that PyTorch decides
 what may be reused. The key here has all of a tensor that PyTorch's key has.
+
+Results of ATen's operators depend on the key alone, as in PyTorch's cache. They serve all
+recordings of this process. Forked processes that record ranks get them (`learn`), and give back
+what they have found (`learned`): most of the time of a small step is that of its first calls.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,12 +78,45 @@ def _operands(key: list[Any], operands: Sequence[Any], mode: FakeTensorMode) -> 
             raise _NotRemembered
 
 
+_Key = tuple[Any, ...]
+_Infos = tuple[Any, ...] | None  # of results; None: torch does not remember it either
+
+_MOST = 1 << 16  # results that are kept
+_of_aten: dict[_Key, _Infos] = {}
+_new: list[_Key] = []  # of those, since they were given to another process
+
+
+def learned() -> bytes:
+    """What was found since the last call, for `learn` in another process."""
+    found = [(str(key[0]), key[1:], _of_aten[key]) for key in _new if key in _of_aten]
+    _new.clear()
+    return pickle.dumps(found, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def learn(data: bytes, pass_on: bool = False) -> None:
+    """Takes in what another process of this program found. pass_on: `learned` gives it, too."""
+    for name, rest, infos in pickle.loads(data):
+        namespace, packet, overload = name.split(".")
+        key = (getattr(getattr(getattr(torch.ops, namespace), packet), overload), *rest)
+        if key not in _of_aten:
+            _keep(key, infos, pass_on)
+
+
+def _keep(key: _Key, infos: _Infos, new: bool) -> None:
+    if len(_of_aten) >= _MOST:
+        _of_aten.clear()
+        _new.clear()
+    _of_aten[key] = infos
+    if new:
+        _new.append(key)
+
+
 class Answers:
     """Runs operators on fake tensors."""
 
     def __init__(self) -> None:
-        # None: torch does not remember it either
-        self._known: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        # of operators that are none of ATen's: of collectives, whose groups are this recording's
+        self._known: dict[_Key, _Infos] = {}
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """func(*args, **kwargs), below the recorder."""
@@ -104,7 +142,7 @@ class Answers:
             return func(*args, **kwargs)
         key = tuple(parts)
         try:
-            infos = self._known[key]
+            infos = (_of_aten if func.namespace == "aten" else self._known)[key]
         except KeyError:
             return self._from_cache(key, mode, func, args, kwargs)
         if infos is None:
@@ -166,7 +204,10 @@ class Answers:
                     inplace_idx=None, metadata=extract_tensor_metadata(out), view_idx=None
                 ),
             )
-        self._known[key] = infos
+        if func.namespace == "aten":
+            _keep(key, infos, True)
+        else:
+            self._known[key] = infos
         return out
 
 

@@ -297,6 +297,25 @@ class Tensors(unittest.TestCase):
 
         self.assertEqual("NOT EQUIVALENT", self.verdict(stack, several=decayed))
 
+    def test_other_groups_of_parameters(self):
+        """One for each matrix, and one for both: settings are compared only where they are alike."""
+
+        def grouped(world):
+            model = tiny(world, bias=False)
+            groups = [{"params": [p]} for p in model.parameters()]
+            optimizer = torch.optim.Adagrad(groups, 0.1)
+            x = world.input("x", (4, 4), shard={"tp": 0})
+            loss = (model.a(x) * model.b(x)).square().mean()
+            loss.backward()
+            reduce_gradients(world, model)
+            optimizer.step()
+            return loss
+
+        report = verified(stack, grouped, stacked)
+        self.assertEqual("CONDITIONAL", report.verdict, report)
+        report = verified(stack, grouped, stacked, allow_uncompared=["optimizer*.groups.*"])
+        self.assertEqual("EQUIVALENT", report.verdict, report)
+
     def test_one_that_is_not_trained(self):
         def half(world):
             return two_matrices(world, frozen=["b"])

@@ -298,7 +298,7 @@ class Tensors(unittest.TestCase):
         self.assertEqual("NOT EQUIVALENT", self.verdict(stack, several=decayed))
 
     def test_other_groups_of_parameters(self):
-        """One for each matrix, and one for both: settings are compared only where they are alike."""
+        """One for each matrix, and one for both: settings are compared where they are alike."""
 
         def grouped(world):
             model = tiny(world, bias=False)

@@ -2,12 +2,11 @@
 """The single device's step in the names and layout of another implementation of its model.
 
 The single device runs one implementation, the ranks run another. A conversion gives the parameters
-of the second from those of the first, as the checkpoint converters of the two libraries do. The
-recording of the single device is changed so that its inputs are the parameters of the second, from
-which those of the first are made by the inverse, and that its outputs (gradients, new parameters,
-states of optimizers) are converted. That is right as the conversion only moves elements, each to
-one place: what is linear in a tensor, or is done to each of its elements alone, is moved in the
-same way. Nothing is assumed of the step: what is compared is the converted tensor itself.
+of the second from those of the first, as the checkpoint converters of the two libraries do. It only
+moves elements, each to one place. So the recording of the single device can be changed: its inputs
+become the parameters of the second, from which those of the first are made by the inverse, and its
+outputs (gradients, new parameters, states of optimizers, buffers) are converted. The claim is about
+all values of the ranks' parameters, and nothing is assumed of the step (docs/soundness.md).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class _Label(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """What tensors have in common that are the same of several tensors."""
+    """What the gradients of all parameters have in common, or one state of all."""
 
     role: str
     before: str
@@ -67,6 +66,7 @@ class _Family(NamedTuple):
     call: int
 
     def label(self, tensor: str) -> str:
+        """What the one of a tensor is called."""
         return self.before + tensor + self.suffix
 
 

@@ -135,6 +135,7 @@ class IsolatedRecorder:
         self.devices = max(getattr(step, "devices", 1) for step, _ in steps.values())
         warm_up()
         self._known = set(sys.modules)
+        fake_answers.learned()  # the forked process has them
         self._ours, theirs = multiprocessing.Pipe()
         self._pid = fork()
         if self._pid == 0:

@@ -442,7 +442,8 @@ class Refusals(unittest.TestCase):
         self.refused(twice, r"a.weight\[0, 0\] .* is in 2 places")
 
     def test_a_tensor_that_no_rank_has(self):
-        self.refused(lambda s: {"stack": stack(s)["both"]}, "'both' .*single device")
+        named = lambda s: {"stack": stack(s)["both"]}  # noqa: E731
+        self.refused(named, "'both' .* is not on the single device: <lambda> gives stack$")
 
     def test_a_tensor_of_another_shape(self):
         self.refused(lambda s: {"both": stack(s)["both"].view(8, 4)}, r"shape \[2, 4, 4\]")

@@ -71,7 +71,7 @@ def arrangements(
         except Exception as e:
             raise ConversionError(
                 f"{name} raised {type(e).__name__}: {e}; the tensors of the single device are "
-                f"{_listed(tensors)}"
+                f"{listed(tensors)}"
             ) from e
         if not isinstance(given, Mapping):
             raise ConversionError(
@@ -170,10 +170,11 @@ def _of(
         ) from None
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """The first names, for a message."""
     found = list(names)
     more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
     return ", ".join(found[:_MOST_NAMES]) + more
 
 
-__all__ = ["Arrangements", "Convert", "arrangements"]
+__all__ = ["Arrangements", "Convert", "arrangements", "listed"]

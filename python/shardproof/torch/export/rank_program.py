@@ -717,9 +717,7 @@ def _tie(
         beside = tracked.name in side.loaded or is_copy(tracked.name)
         if tracked.role == "input" and beside and not _is_read(side, tracked):
             return None  # a batch that was read ahead, or weights that were loaded from a file
-        raise CaptureError(
-            f"{tracked.role} {tracked.name!r} of rank {side.rank} is not on the single device"
-        )
+        raise CaptureError(f"{tracked.role} {tracked.name!r} of rank {side.rank} {NOT_ON_SINGLE}")
     local = tensor_of(side.graph, tracked)
     if local is None:
         skipped[tracked.name] = (
@@ -774,6 +772,7 @@ def _tie(
 
 
 # What a cut point on a gradient is concluded from.
+NOT_ON_SINGLE = "is not on the single device"  # of an error
 SCALE_OF_GRADIENT = "the scale of a gradient before it is reduced"
 
 

@@ -56,7 +56,7 @@ from ..trace.end_of_step import AS_IT_WAS, same
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
-from .converted_step import converted_step
+from .converted_step import Conversion, converted_step
 from .each_way import Answers, check_questions, each_way
 from .isolated_processes import SINGLE, IsolatedRecorder, Overrun, Request
 from .mistakes import likely_mistake, only_printed
@@ -488,6 +488,7 @@ def _capture(
     executor: Executor | None,
 ) -> Capture:
     start = time.monotonic()
+    conversion: Conversion | None = getattr(steps[0], "recorded", None)
     where = Mesh.parse(mesh) if isinstance(mesh, str) else Mesh(mesh)
     name = getattr(steps[-1], "__name__", "step")
     one = Mesh(dict.fromkeys(where.names, 1))
@@ -517,12 +518,14 @@ def _capture(
             made = captured(labels)
         except Hazard:
             raise
-        except CaptureError:
+        except CaptureError as e:
             less = labels.less(Names.PROGRAM)
             if less is None:
-                raise
+                if conversion is None:
+                    raise
+                raise conversion.explained(e) from e
             made = captured(less)
-        made.converted = hasattr(steps[0], "recorded")
+        made.converted = conversion is not None
         if numbers:
             made.real = _with_numbers(made, steps[-1], where, isolated)
         return made

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..conversion.arrangements import Arrangements, Convert, arrangements
+from ..conversion.arrangements import Arrangements, Convert, arrangements, listed
 from ..conversion.rearrangement import Rearrangement
 from ..conversion.symbolic import ConversionError
+from ..export.rank_program import NOT_ON_SINGLE
 from ..step.tracked_tensors import STATES, TrackedTensor
 from ..terms import assumptions
 from ..terms.values import Named, Poison, Shape, Value
@@ -41,7 +42,7 @@ def converted_step(step: Step, convert: Convert) -> Step:
     def converted(world: Any) -> Any:
         return step(world)
 
-    converted.recorded = _Conversion(convert)  # type: ignore[attr-defined]
+    converted.recorded = Conversion(convert)  # type: ignore[attr-defined]
     return converted
 
 
@@ -70,12 +71,21 @@ class _Family(NamedTuple):
         return self.before + tensor + self.suffix
 
 
-class _Conversion:
+class Conversion:
     """Changes recordings. The conversion runs once for the same tensors."""
 
     def __init__(self, convert: Convert) -> None:
         self.convert = convert
         self._last: tuple[Any, Arrangements] | None = None
+
+    def explained(self, error: CaptureError) -> CaptureError:
+        """An error about a tensor that only ranks have, with the names that there are."""
+        if self._last is None or NOT_ON_SINGLE not in str(error):
+            return error
+        return CaptureError(
+            f"{error}: {getattr(self.convert, '__name__', 'convert')} gives "
+            f"{listed(self._last[1].targets)}"
+        )
 
     def __call__(self, recording: Recording) -> Recording:
         """Raises CaptureError."""

@@ -3,6 +3,7 @@
 
 import pathlib
 import tempfile
+import types
 import unittest
 
 import shardproof.torch as sp
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from command import run_command
+from megatron_parallel import CopyToGroup, ReduceFromGroup
 from shardproof.torch import CaptureError
 from torch import nn
 
@@ -59,31 +61,6 @@ class Model(nn.Module):
         return self.norm(x)
 
 
-class ToRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
-
-
-class FromRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, group):
-        x = x.contiguous()
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
-
-
 class ParallelLayer(nn.Module):
     """With fused matrices: by group queries, key and value; gate and up in turn."""
 
@@ -98,13 +75,13 @@ class ParallelLayer(nn.Module):
 
     def forward(self, x):
         batch, length = x.shape[:2]
-        y = ToRanks.apply(self.input_norm(x), self.group)
+        y = CopyToGroup.apply(self.input_norm(x), self.group)
         y = self.linear_qkv(y).view(batch, length, GROUPS // self.tp, -1, SIZE)
         q, k, v = y.split([HEADS // GROUPS, 1, 1], 3)
-        x = x + FromRanks.apply(self.linear_proj(attention(q, k, v)), self.group)
-        y = self.linear_fc1(ToRanks.apply(self.mlp_norm(x), self.group))
+        x = x + ReduceFromGroup.apply(self.linear_proj(attention(q, k, v)), self.group)
+        y = self.linear_fc1(CopyToGroup.apply(self.mlp_norm(x), self.group))
         gate, up = y.view(batch, length, -1, 2).unbind(-1)
-        return x + FromRanks.apply(self.linear_fc2(F.silu(gate) * up), self.group)
+        return x + ReduceFromGroup.apply(self.linear_fc2(F.silu(gate) * up), self.group)
 
 
 class ParallelModel(nn.Module):
@@ -230,7 +207,12 @@ def tiny(world, bias=True, frozen=(), names=("a", "b"), tie=False, build=None):
 
 def two_matrices(world, **options):
     model = tiny(world, bias=False, **options)
-    optimizer = torch.optim.Adagrad([p for p in model.parameters() if p.requires_grad], 0.1)
+    return product(world, model, [p for p in model.parameters() if p.requires_grad])
+
+
+def product(world, model, groups):
+    """A step of the loss of a product, in which ranks have parts of the batch."""
+    optimizer = torch.optim.Adagrad(groups, 0.1)
     x = world.input("x", (4, 4), shard={"tp": 0})
     loss = (model.a(x) * model.b(x)).square().mean()
     loss.backward()
@@ -302,14 +284,7 @@ class Tensors(unittest.TestCase):
 
         def grouped(world):
             model = tiny(world, bias=False)
-            groups = [{"params": [p]} for p in model.parameters()]
-            optimizer = torch.optim.Adagrad(groups, 0.1)
-            x = world.input("x", (4, 4), shard={"tp": 0})
-            loss = (model.a(x) * model.b(x)).square().mean()
-            loss.backward()
-            reduce_gradients(world, model)
-            optimizer.step()
-            return loss
+            return product(world, model, [{"params": [p]} for p in model.parameters()])
 
         report = verified(stack, grouped, stacked)
         self.assertEqual("CONDITIONAL", report.verdict, report)
@@ -329,13 +304,8 @@ class Tensors(unittest.TestCase):
 
         def one_matrix(world):
             model = tiny(world, bias=False, names=("only",))
-            optimizer = torch.optim.Adagrad(model.parameters(), 0.1)
-            x = world.input("x", (4, 4), shard={"tp": 0})
-            loss = (model.only(x) * model.only(x)).square().mean()
-            loss.backward()
-            reduce_gradients(world, model)
-            optimizer.step()
-            return loss
+            used = types.SimpleNamespace(a=model.only, b=model.only, parameters=model.parameters)
+            return product(world, used, model.parameters())
 
         for name in ("a.weight", "b.weight"):
             convert = lambda s, name=name: {"only.weight": s[name]}  # noqa: E731

@@ -4,23 +4,7 @@ import random
 import unittest
 
 import torch
-from shardproof.torch.conversion.rearrangement import NotRegular, rearrangement
-
-
-class Numbers:
-    """A rearrangement's operators on tensors."""
-
-    def reshape(self, v, shape):
-        return v.reshape(tuple(shape))
-
-    def permute(self, v, dims):
-        return v.permute(tuple(dims))
-
-    def slice(self, v, dim, start, stop):
-        return v.narrow(dim, start, stop - start)
-
-    def cat(self, values, dim):
-        return torch.cat([*values], dim)
+from shardproof.torch.conversion.rearrangement import NotRegular, OnTensors, rearrangement
 
 
 def numbered(**shapes):
@@ -35,13 +19,13 @@ def numbered(**shapes):
 class Rearrangements(unittest.TestCase):
     def both_ways(self, sources, target, pieces=None):
         there = rearrangement(target, sources)
-        torch.testing.assert_close(there.made(sources, Numbers()), target)
+        torch.testing.assert_close(there.made(sources, OnTensors()), target)
         # what it finds moves other numbers in the same way
         other = {n: torch.rand(t.shape, dtype=torch.float64) for n, t in sources.items()}
-        made = there.made(other, Numbers())
+        made = there.made(other, OnTensors())
         for name in there.sources():
             back = rearrangement(sources[name], {"target": target})
-            torch.testing.assert_close(back.made({"target": made}, Numbers()), other[name])
+            torch.testing.assert_close(back.made({"target": made}, OnTensors()), other[name])
         if pieces is not None:
             self.assertEqual(pieces, len(there.pieces))
         return there
@@ -105,7 +89,7 @@ class Rearrangements(unittest.TestCase):
             except NotRegular:
                 continue
             found += 1
-            torch.testing.assert_close(made.made(s, Numbers()), target)
+            torch.testing.assert_close(made.made(s, OnTensors()), target)
         self.assertGreater(found, 60)  # others are rows of other lengths than the parts
 
 

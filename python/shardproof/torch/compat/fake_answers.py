@@ -81,6 +81,7 @@ def _operands(key: list[Any], operands: Sequence[Any], mode: FakeTensorMode) -> 
 _Key = tuple[Any, ...]
 _Infos = tuple[Any, ...] | None  # of results; None: torch does not remember it either
 
+_ABSENT: Any = object()
 _MOST = 1 << 16  # results that are kept
 _of_aten: dict[_Key, _Infos] = {}
 _new: list[_Key] = []  # of those, since they were given to another process
@@ -141,9 +142,10 @@ class Answers:
         except _NotRemembered:
             return func(*args, **kwargs)
         key = tuple(parts)
-        try:
-            infos = (_of_aten if func.namespace == "aten" else self._known)[key]
-        except KeyError:
+        infos = _of_aten.get(key, _ABSENT)
+        if infos is _ABSENT:
+            infos = self._known.get(key, _ABSENT)
+        if infos is _ABSENT:
             return self._from_cache(key, mode, func, args, kwargs)
         if infos is None:
             return func(*args, **kwargs)

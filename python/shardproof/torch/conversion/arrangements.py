@@ -7,18 +7,24 @@ The conversion runs once on symbolic tensors (symbolic.py), as for verify_conver
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..terms.assumptions import listed
 from .identities import base_of
 from .rearrangement import NotRegular, Rearrangement, rearrangement
 from .state_dicts import SymbolicSource, leaves
 from .symbolic import ConversionError, Session
 
 Convert = Callable[[dict[str, torch.Tensor]], Any]
-_MOST_NAMES = 8  # in a message
+MOST_NAMES = 8  # in a message
+
+
+def called(convert: Convert) -> str:
+    """What messages call a conversion."""
+    return str(getattr(convert, "__name__", "convert"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +37,6 @@ class Arrangements:
     targets: dict[str, Rearrangement]
     sources: dict[str, Rearrangement]
     shapes: dict[str, tuple[int, ...]]
-    # further names of a tensor of the target, and the first one
     same: dict[str, str]
 
     def renamed(self, target: str) -> str | None:
@@ -62,7 +67,7 @@ def arrangements(
     }
     tensors |= {name: tensors[first] for name, first in tied.items()}
     symbolic = SymbolicSource(session, tensors, ())
-    name = getattr(convert, "__name__", "convert")
+    name = called(convert)
     with session.active(specifying=False):
         try:
             given = convert(symbolic.copy())
@@ -71,7 +76,7 @@ def arrangements(
         except Exception as e:
             raise ConversionError(
                 f"{name} raised {type(e).__name__}: {e}; the tensors of the single device are "
-                f"{listed(tensors)}"
+                f"{listed(tensors, MOST_NAMES)}"
             ) from e
         if not isinstance(given, Mapping):
             raise ConversionError(
@@ -115,7 +120,7 @@ def _places(session: Session, name: str, made: Mapping[str, Any]) -> dict[str, t
     for target, x in made.items():
         if not isinstance(x, torch.Tensor) or not x.numel():
             continue
-        at = base_of(session.ids(x).clone())
+        at = base_of(session.held(target, x))
         wrong = at >= session.identities.elements
         if bool(wrong.any()):
             index = wrong.nonzero()[0]
@@ -138,8 +143,7 @@ def _check_uses(
     optional: Collection[str],
 ) -> None:
     """Each element is in one place."""
-    every = torch.cat([at.reshape(-1) for at in places])
-    counts = torch.bincount(every, minlength=session.identities.elements)
+    counts = session.identities.uses([*places])
     for source, at in numbers.items():
         times = counts[at]
         if source in optional and not bool(times.any()):
@@ -170,11 +174,4 @@ def _of(
         ) from None
 
 
-def listed(names: Iterable[str]) -> str:
-    """The first names, for a message."""
-    found = list(names)
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return ", ".join(found[:_MOST_NAMES]) + more
-
-
-__all__ = ["Arrangements", "Convert", "arrangements", "listed"]
+__all__ = ["Arrangements", "Convert", "arrangements", "called"]

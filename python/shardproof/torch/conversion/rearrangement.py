@@ -36,7 +36,7 @@ class Operators(Protocol):
     def cat(self, values: Sequence[Any], dim: int) -> Any: ...
 
 
-class _OnTensors:
+class OnTensors:
     """The operators on PyTorch's tensors."""
 
     def reshape(self, v: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -145,7 +145,7 @@ def rearrangement(places: torch.Tensor, sources: Mapping[str, torch.Tensor]) -> 
         found = _by_period(names, sources, within, of_row, dim, period)
         if found is not None:
             break
-    if found is None or not torch.equal(found.made(sources, _OnTensors()), places):
+    if found is None or not torch.equal(found.made(sources, OnTensors()), places):
         raise NotRegular
     return dataclasses.replace(found, shape=shape)
 
@@ -235,7 +235,7 @@ def _block(source: str, shape: tuple[int, ...], places: torch.Tensor) -> _Piece 
     kept = tuple(position[i] for i in range(len(digits)))
     piece = _Piece(source, tuple(split), tuple(slices), kept, tuple(places.shape))
     numbers = torch.arange(math.prod(shape), dtype=torch.int64).reshape(shape)
-    return piece if torch.equal(piece.made(numbers, _OnTensors()), places) else None
+    return piece if torch.equal(piece.made(numbers, OnTensors()), places) else None
 
 
 def _steps(line: torch.Tensor) -> list[tuple[int, int]]:

@@ -242,6 +242,18 @@ class Session:
 
     # ---- operators
 
+    def held(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """The identities that a tensor of the target has now. Raises ConversionError."""
+        if type(x) not in (SymbolicTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            self.refuse(f"{name} is a {type(x).__name__}")
+        if isinstance(x, SymbolicTensor) and x._session is not self:
+            self.refuse(f"{name} is a tensor of another verification")
+        if x.layout != torch.strided:
+            self.refuse(f"{name} is no dense tensor")
+        if x.is_meta:
+            return torch.full(x.shape, UNINITIALIZED, dtype=torch.int64)
+        return self.ids(x).clone()
+
     def wrap(self, identities: torch.Tensor, dtype: torch.dtype) -> SymbolicTensor:
         return SymbolicTensor(self, identities, dtype)
 

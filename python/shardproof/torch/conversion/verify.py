@@ -12,7 +12,7 @@ import torch
 
 from .identities import ANYTHING, RANDOM, UNINITIALIZED, keeps_values, name_of
 from .state_dicts import SymbolicSource, leaves
-from .symbolic import ConversionError, Session, SymbolicTensor, running
+from .symbolic import ConversionError, Session, running
 
 _SHOWN = 5  # differences in the text
 
@@ -212,16 +212,7 @@ def _leaf(session: Session, name: str, x: Any, specifying: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     session.specifying = specifying
-    if type(x) not in (SymbolicTensor, torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        session.refuse(f"{name} is a {type(x).__name__}")
-    if isinstance(x, SymbolicTensor) and x._session is not session:
-        session.refuse(f"{name} is a tensor of another verification")
-    if x.layout != torch.strided:
-        session.refuse(f"{name} is no dense tensor")
-    if x.is_meta:
-        identities = torch.full(x.shape, UNINITIALIZED, dtype=torch.int64)
-    else:
-        identities = session.ids(x).clone()
+    identities = session.held(name, x)
     if specifying and bool(((identities == UNINITIALIZED) | (identities == RANDOM)).any()):
         raise ConversionError(
             f"target {name!r}: the specification has elements of no definite value; write "

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..distributed.mesh import Mesh, RankClasses
 from ..terms import assumptions
-from ..terms.assumptions import Assumption
+from ..terms.assumptions import Assumption, listed
 from ..terms.nodes import MOVES_HERE
 from ..trace.batches import Batch, Dealt, Key, Shared
 from ..trace.initial_parameters import Initial, Origin, resolved
@@ -24,8 +24,6 @@ from ..trace.recording import CaptureError, Hazard, Recording
 from .boxes import DATA_NAMES
 from .model_file import Model
 from .rank_program import Program, Tie
-
-MOST_NAMED = 4  # parameters in one sentence
 
 
 class ReadApart(Exception):
@@ -719,10 +717,3 @@ def permuted_parts(
         for name, axes in permuted.items()
         if name in draws
     ]
-
-
-def listed(names: Iterable[str]) -> str:
-    all_of = list(names)
-    return ", ".join(all_of[:MOST_NAMED]) + (
-        f" and {len(all_of) - MOST_NAMED} more" if len(all_of) > MOST_NAMED else ""
-    )

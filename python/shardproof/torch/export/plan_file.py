@@ -13,11 +13,11 @@ from typing import Any
 from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..step.tracked_tensors import CUT_POINT
 from ..terms import assumptions
-from ..terms.assumptions import Assumption
+from ..terms.assumptions import Assumption, listed
 from ..terms.values import Shape, numel
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
-from .agreement import check_draws, check_initial, listed, same_batch
+from .agreement import check_draws, check_initial, same_batch
 from .model_file import Model, through_cut_points
 from .rank_program import SCALE_OF_GRADIENT, Program, Tie, program_of
 from .scaled_parts import in_programs

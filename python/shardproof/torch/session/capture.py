@@ -36,7 +36,6 @@ from ..export.agreement import (
     ReadApart,
     check_read,
     decided_apart,
-    listed,
     not_dealt,
     permuted_parts,
     read_by_some,
@@ -50,6 +49,7 @@ from ..intercept.conversions import prepare
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
 from ..terms import assumptions as basis
+from ..terms.assumptions import listed
 from ..terms.labels import Met, Names, may_be_ignored
 from ..trace.batches import rows_of
 from ..trace.end_of_step import AS_IT_WAS, same

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..conversion.arrangements import Arrangements, Convert, arrangements, listed
+from ..conversion.arrangements import MOST_NAMES, Arrangements, Convert, arrangements, called
 from ..conversion.rearrangement import Rearrangement
 from ..conversion.symbolic import ConversionError
 from ..export.rank_program import NOT_ON_SINGLE
 from ..step.tracked_tensors import STATES, TrackedTensor
 from ..terms import assumptions
+from ..terms.assumptions import listed
 from ..terms.values import Named, Poison, Shape, Value
 from ..trace.end_of_step import BESIDE
 from ..trace.recording import CaptureError, Recording, Step
@@ -83,8 +84,7 @@ class Conversion:
         if self._last is None or NOT_ON_SINGLE not in str(error):
             return error
         return CaptureError(
-            f"{error}: {getattr(self.convert, '__name__', 'convert')} gives "
-            f"{listed(self._last[1].targets)}"
+            f"{error}: {called(self.convert)} gives {listed(self._last[1].targets, MOST_NAMES)}"
         )
 
     def __call__(self, recording: Recording) -> Recording:
@@ -106,7 +106,7 @@ class Conversion:
         found = self._last[1]
         recording.graph.assume(
             assumptions.converted(
-                getattr(self.convert, "__name__", "convert"),
+                called(self.convert),
                 len(found.targets) - len(found.same),
                 sum(found.renamed(t) is None for t in found.targets if t not in found.same),
             )
@@ -218,12 +218,13 @@ class _Converted:
             return None if given else self._label(t.name)
         return self._label(t.name, t.kind) if t.kind in _CONVERTED else None
 
-    def _of(self, name: str) -> list[str]:
-        """The names that it becomes."""
+    def _of(self, name: str, further: bool = True) -> list[str]:
+        """The names that it becomes. further: also those of one tensor after the first."""
         label = self._label(name)
         if label is None:
             return [name]
-        return [label.of(t) for t in self._targets_of[label.tensor]]
+        targets = self._targets_of[label.tensor]
+        return [label.of(t) for t in targets if further or t not in self._same]
 
     def _relabelled(self, names: Iterable[str]) -> Iterator[str]:
         for name in names:
@@ -232,15 +233,11 @@ class _Converted:
     def _beside(self, tracked: Iterable[TrackedTensor]) -> dict[str, Shape]:
         """What is compared where all ranks have it. Ranks that tie a tensor have it once."""
         shapes = {t.name: tuple(t.value.shape) for t in tracked}
-        found: dict[str, Shape] = {}
-        for name, shape in self._recording.beside.items():
-            label = self._label(name)
-            for new in self._of(name):
-                if label is None or new.removeprefix(label.before) not in {
-                    further + label.suffix for further in self._same
-                }:
-                    found[new] = shapes.get(new, shape)
-        return found
+        return {
+            new: shapes.get(new, shape)
+            for name, shape in self._recording.beside.items()
+            for new in self._of(name, further=False)
+        }
 
     # ---- tensors
 

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from ...report import Report
-from ..export.agreement import listed
 from ..export.model_file import Model
+from ..terms.assumptions import listed
 from ..trace.batches import Key, Shared
 from ..trace.clues import LossTerm, Reduction
 from ..trace.end_of_step import GRADIENTS

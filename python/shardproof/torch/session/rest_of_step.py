@@ -37,10 +37,9 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from ..compat.user_code import own_place
-from ..export.agreement import listed
 from ..step.world import World
 from ..terms import assumptions
-from ..terms.assumptions import Assumption, NotCompared
+from ..terms.assumptions import Assumption, NotCompared, listed
 from ..trace.batches import Key, Shared
 from ..trace.end_of_step import MADE
 from ..trace.initial_state import InitialState

@@ -10,8 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+MOST_NAMED = 4  # parameters in one sentence
+
+
+def listed(names: Iterable[str], most: int = MOST_NAMED) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
 
 
 class Kind(str, enum.Enum):

@@ -50,13 +50,7 @@ def as_decimal(x: float) -> float | None:
     return found if struct.unpack("f", struct.pack("f", found))[0] == x else None
 
 
-class _Assuming(Protocol):
-    """A graph."""
-
-    def assume(self, assumption: assumptions.Assumption) -> None: ...
-
-
-def decimal(graph: _Assuming, x: float) -> float:
+def decimal(graph: Builder, x: float) -> float:
     """The short decimal that a number was before it was rounded to float32, or the number."""
     found = as_decimal(x)
     if found is None:

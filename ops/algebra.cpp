@@ -20,10 +20,15 @@ std::int64_t ReducedDim::reducedBound(std::int64_t bound) const {
   const auto count = end - position.begin();
   // The classes before the bound must hold exactly the positions before it: otherwise some class
   // straddles the bound and the slice has no image.
-  if (std::accumulate(weight.begin(), weight.begin() + count, std::int64_t{0}) != bound)
+  expectCut(std::accumulate(weight.begin(), weight.begin() + count, std::int64_t{0}) == bound,
+            bound);
+  return count;
+}
+
+void ReducedDim::expectCut(bool cut, std::int64_t bound) const {
+  if (!cut)
     throw std::logic_error("the reduction did not cut a dimension of " + std::to_string(full) +
                            " at " + std::to_string(bound));
-  return count;
 }
 
 ReducedDim ReducedDim::whole(std::int64_t n) {
@@ -132,15 +137,21 @@ std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand,
 }
 
 ReducedDim stretch(const ReducedDim& whole, Index lo, Index hi) {
-  const Index first = whole.reducedBound(lo), last = whole.reducedBound(hi);
+  return stretchFrom(whole, whole.reducedBound(lo), lo, hi);
+}
+
+ReducedDim stretchFrom(const ReducedDim& whole, Index first, Index lo, Index hi) {
   ReducedDim d;
   d.full = hi - lo;
   d.position.clear();
   d.weight.clear();
-  for (Index i = first; i < last; ++i) {
+  std::int64_t positions = 0;
+  for (Index i = first; i < whole.size() && whole.position[at(i)] < hi; ++i) {
     d.position.push_back(whole.position[at(i)] - lo);
     d.weight.push_back(whole.weight[at(i)]);
+    positions += d.weight.back();
   }
+  whole.expectCut(positions == d.full, hi);
   return d;
 }
 

@@ -75,7 +75,8 @@ struct ReducedDim {
   // How many reduced elements lie before the full position `bound`: the image of a slice bound.
   // Exact because the reduction cuts every dimension at every bound that occurs on it.
   std::int64_t reducedBound(std::int64_t bound) const;
-  static ReducedDim whole(std::int64_t n);  // nothing reduced
+  void expectCut(bool cut, std::int64_t bound) const;  // throws std::logic_error where it is not
+  static ReducedDim whole(std::int64_t n);             // nothing reduced
   std::span<const Place> placesOf(std::int64_t index) const {
     return std::span(places).subspan(static_cast<std::size_t>(index) * factors, factors);
   }

@@ -188,9 +188,9 @@ struct Cat {
     for (const TensorValue<A>* x : e.in) {
       const std::int64_t size = x->dims[dim].full;
       std::vector<ReducedDim> expected = out.dims;
-      expected[dim] = stretch(out.dims[dim], offset, offset + size);
+      expected[dim] = stretchFrom(out.dims[dim], filled, offset, offset + size);
       expectDims(x->dims, expected);
-      const Index base = out.dims[dim].reducedBound(offset) * strides[dim];
+      const Index base = filled * strides[dim];
       Index k = 0;
       walk<1>(sizesOf(x->dims), {strides}, [&](const std::array<Index, 1>& o) {
         for (Index p = 0; p < planes; ++p)

@@ -40,6 +40,8 @@ std::vector<Index> broadcastStrides(std::span<const ReducedDim> operand,
 
 // The image of the stretch [lo, hi) of a dimension.
 ReducedDim stretch(const ReducedDim& whole, Index lo, Index hi);
+// The same where it is known that the reduced positions from `first` on are those from lo on.
+ReducedDim stretchFrom(const ReducedDim& whole, Index first, Index lo, Index hi);
 
 // Walks over all index tuples in row-major order, keeping N offsets along; calls f(offsets).
 template <std::size_t N, class F>

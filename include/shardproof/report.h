@@ -50,7 +50,7 @@ struct Assignment {     // one element of an input of the stage
 struct Counterexample {
   std::vector<Assignment>
       assignment;  // only the elements that the differing element depends on, at most a few dozen
-  std::size_t omitted = 0;           // how many more there are
+  std::size_t omitted = 0;           // how many more values there are, of which some may matter
   std::string element;               // the first differing element: "t551.1[0, 0, 0]"
   double logical = 0, parallel = 0;  // its value in the model and in the plan
   bool endToEnd = false;  // the assignment is to the plan's own inputs, not to intermediate tensors

@@ -44,7 +44,7 @@ int runCompare(CompareArguments arguments) {
   files.check();
   std::string verdict;
   if (!arguments.proof.empty()) {
-    const auto json = writtenReport(arguments.proof);
+    const auto json = writtenProof(arguments.proof);
     if (!json.contains("verdict") || !json["verdict"].is_string())
       throw InputError(arguments.proof, "/verdict", "is missing, expected that of a plan");
     verdict = json["verdict"].get<std::string>();

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -36,8 +37,7 @@ struct Explained {
   std::vector<Cause> causes;
 };
 
-Explained readReport(const std::string& file) {
-  const nlohmann::ordered_json json = writtenReport(file);
+Explained causesIn(const nlohmann::ordered_json& json, const std::string& file) {
   Explained report;
   try {
     report.plan = json.value("plan", "");
@@ -45,7 +45,9 @@ Explained readReport(const std::string& file) {
     report.reason = json.value("reason", "");
     for (const auto& cause : json.at("causes")) report.causes.push_back(causeFromJson(cause));
   } catch (const nlohmann::ordered_json::exception& error) {
-    throw InputError(file, "", std::string("found no report of verify --json: ") + error.what());
+    throw InputError(
+        file, "",
+        std::string("found a report that is not as verify --json writes it: ") + error.what());
   }
   return report;
 }
@@ -71,16 +73,28 @@ int explainRounding(const ExplainArguments& arguments, const compare::RoundingOf
   return 0;
 }
 
+// Numbers have no causes to choose from or to draw.
+void requireNoCauses(const ExplainArguments& arguments) {
+  if (arguments.cause > 0 || arguments.format != "text")
+    throw WrongUsage("--cause and --format dot or svg are of proofs: " + arguments.report +
+                     " has numbers; expected a report of verify --json");
+}
+
 int runExplain(const ExplainArguments& arguments) {
-  if (std::error_code error; std::filesystem::is_directory(arguments.report, error))
+  if (std::error_code error; std::filesystem::is_directory(arguments.report, error)) {
+    requireNoCauses(arguments);
     return explainRounding(arguments, compare::roundingOf(arguments.report, arguments.options));
-  if (const auto comparison = writtenComparison(arguments.report))
-    return explainRounding(arguments, compare::roundingOf(*comparison, arguments.report));
+  }
+  const WrittenReport written = writtenReport(arguments.report);
+  if (written.isComparison) {
+    requireNoCauses(arguments);
+    return explainRounding(arguments, compare::roundingOf(written.json, arguments.report));
+  }
   if (!arguments.tensor.empty() || arguments.difference)
     throw WrongUsage("--tensor and --difference are of numbers: " + arguments.report +
                      " is a report of verify; expected one of compare --json, or a trace with "
                      "perturbed ones");
-  const Explained report = readReport(arguments.report);
+  const Explained report = causesIn(written.json, arguments.report);
   const std::vector<Cause>& causes = report.causes;
   if (arguments.cause > causes.size())
     throw WrongUsage(arguments.report + " has " + std::to_string(causes.size()) +

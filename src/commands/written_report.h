@@ -3,15 +3,19 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 
 namespace shardproof {
 
-// Throws InputError where the file cannot be read, or is no report of one plan.
-nlohmann::ordered_json writtenReport(const std::string& file);
+struct WrittenReport {
+  nlohmann::ordered_json json;
+  bool isComparison = false;  // of `compare --json`, else of `verify --json`
+};
 
-// Nothing where the file is no report of `compare --json`.
-std::optional<nlohmann::ordered_json> writtenComparison(const std::string& file);
+// Throws InputError where the file cannot be read, or is neither.
+WrittenReport writtenReport(const std::string& file);
+
+// The report of `verify --json`. Throws InputError where the file is none.
+nlohmann::ordered_json writtenProof(const std::string& file);
 
 }  // namespace shardproof

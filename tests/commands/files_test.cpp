@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -198,6 +200,29 @@ TEST_F(FilesTest, ExplainOfAReportWithoutCauses) {
   r = run("explain two.json");
   EXPECT_EQ(r.code, 2);
   EXPECT_TRUE(has(r.err, "several plans")) << r.err;
+}
+
+TEST_F(FilesTest, ExplainOfWhatIsNoReport) {
+  std::ofstream(path("text.json")) << "equivalent";
+  std::ofstream(path("list.json")) << "[1]";
+  std::ofstream(path("old.json")) << R"({"format": "other"})";
+  std::ofstream(path("numbers.json")) << R"({"format": "shardproof-comparison"})";
+  for (const auto& [words, found] : std::map<std::string, std::string>{
+           {"explain text.json", "found no JSON"},
+           {"explain list.json", "without a format"},
+           {"explain old.json", "found \"other\", expected"},
+           {"explain mlp.plan.json", "verify --json or compare --json"},
+           {"compare --proof numbers.json . .", "verify --json"}}) {
+    const auto r = run(words);
+    EXPECT_EQ(r.code, 2) << words;
+    EXPECT_TRUE(has(r.err, found)) << words << ": " << r.err;
+    EXPECT_FALSE(has(r.err, "exception")) << r.err;
+  }
+  for (const std::string options : {"--cause 1", "--format dot"}) {
+    const auto r = run("explain numbers.json " + options);
+    EXPECT_EQ(r.code, 1) << options;
+    EXPECT_TRUE(has(r.err, "has numbers")) << r.err;
+  }
 }
 
 }  // namespace

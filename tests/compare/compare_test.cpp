@@ -334,6 +334,23 @@ TEST(Compare, ARankThatHasAParameterBeforeTheStepHasItAfterwards) {
   EXPECT_EQ(reportOf(found, "w.new").message, "rank 1 has it before the step, and not after it");
 }
 
+TEST(Compare, OneFactorOfManyTensorsIsStated) {
+  const Folder folder;
+  Reference reference(folder);
+  std::vector<Local> local;
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    reference.add(name, counted(100), 1e-6F);
+    const float factor = name == "a" ? 1.0F : name == "b" ? 3.0F : 0.5F;
+    local.push_back(floats(name, {100}, times(counted(100), factor)));
+  }
+  writeRank(folder.path("c"), 0, {}, local);
+  const Comparison found = compareTraces(reference.written(), folder.path("c"), {});
+  const std::string text = textOf(found);
+  EXPECT_NE(text.find("Same factor: 2 of 3 different tensors of kind gradient are 0.5 times"),
+            std::string::npos)
+      << text;
+}
+
 TEST(Compare, AMultipleIsReported) {
   const Folder folder;
   Reference reference(folder);

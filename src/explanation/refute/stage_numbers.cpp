@@ -224,31 +224,43 @@ void StageRefuter::accept(const Trial& trial, Method method) {
 
 void StageRefuter::listAssignment(const Trial& trial, Counterexample& example) {
   std::vector<std::size_t> relevant;
-  if (trial.values.size() <= kMostProbed) {
-    for (std::size_t i = 0; i < trial.values.size(); ++i) {
-      if (matters(trial, i)) relevant.push_back(i);
-    }
-  }
+  const std::size_t count = trial.values.size();
+  std::size_t probed = count;
+  if (count <= kMostProbed) probed = findRelevant(trial, relevant);
   if (relevant.empty()) {
-    relevant.resize(trial.values.size());
-    for (std::size_t i = 0; i < relevant.size(); ++i) relevant[i] = i;
+    probed = std::min(count, kShownAssignments);
+    relevant.resize(probed);
+    for (std::size_t i = 0; i < probed; ++i) relevant[i] = i;
   }
-  for (const std::size_t i : relevant) {
-    if (example.assignment.size() == kShownAssignments) break;
+  for (const std::size_t i : relevant)
     example.assignment.push_back(
         {elementName(trial.elements[i].tensor, trial.elements[i].index), trial.values[i]});
-  }
-  example.omitted = relevant.size() - example.assignment.size();
+  example.omitted = count - probed;
 }
 
-bool StageRefuter::matters(const Trial& trial, std::size_t input) {
+std::size_t StageRefuter::findRelevant(const Trial& trial, std::vector<std::size_t>& relevant) {
+  // Of values that do not matter most have neighbours that do not, either.
+  constexpr std::size_t kBlock = 8;
+  const std::size_t count = trial.values.size();
+  for (std::size_t from = 0; from < count; from += kBlock) {
+    const std::size_t to = std::min(count, from + kBlock);
+    if (!matter(trial, from, to)) continue;
+    for (std::size_t i = from; i < to; ++i) {
+      if (relevant.size() == kShownAssignments) return i;
+      if (matter(trial, i, i + 1)) relevant.push_back(i);
+    }
+  }
+  return count;
+}
+
+bool StageRefuter::matter(const Trial& trial, std::size_t from, std::size_t to) {
   DoubleAlgebra algebra;
   Doubles interpreter(stage_, *reduced_, algebra);
   std::size_t next = 0;
   interpreter.run([&](StageTensorId tensor, std::int64_t) {
     const std::size_t i = next++;
     double value = trial.values[i];
-    if (i == input)
+    if (from <= i && i < to)
       value = isInteger(tensor)
                   ? value - 1
                   : value * 1.5 + (value < 0 ? -0.25 : 0.25);  // another value, whatever it was

@@ -146,12 +146,14 @@ class StageRefuter : public ValueWitness {
 
   void accept(const Trial& trial, Method method);
 
-  // Lists only the inputs that the differing element depends on: those whose change changes either
-  // side.
+  // Lists only inputs that the differing element depends on: those whose change changes either
+  // side. Where there are too many values to find them, the first ones.
   void listAssignment(const Trial& trial, Counterexample& example);
   static constexpr std::size_t kMostProbed = 400;
-
-  bool matters(const Trial& trial, std::size_t input);
+  // Adds the first few of them; how many values were looked at.
+  std::size_t findRelevant(const Trial& trial, std::vector<std::size_t>& relevant);
+  // Whether either side changes when these values do, all at once. Each probe evaluates the stage.
+  bool matter(const Trial& trial, std::size_t from, std::size_t to);
 
   bool isInteger(StageTensorId tensor) const {
     return stage_.tensors[tensor].info.element == ElementKind::kInteger;

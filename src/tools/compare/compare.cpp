@@ -590,9 +590,6 @@ class Comparer {
       result_.reason = "of " + std::to_string(uncertain) +
                        " tensors agreement shows nothing, or they could not be compared";
     else if (decided == 0) result_.reason = "no tensor of known layout could be compared";
-    else if (candidate_.isolated)
-      result_.reason =
-          "its modules took the reference's numbers, so only each by itself is compared";
     result_.verdict = differs                  ? Agreement::kDiffers
                       : result_.reason.empty() ? Agreement::kAgrees
                                                : Agreement::kUndecided;

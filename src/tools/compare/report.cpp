@@ -18,6 +18,8 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kListed = 10;  // of one list, unless all are wanted
+// Tensors of one kind have the same factor when their factors differ by no more than this share.
+constexpr double kSameFactor = 0.01;
 
 const char* verdictText(Agreement verdict) {
   return verdict == Agreement::kAgrees    ? "agrees"
@@ -84,6 +86,31 @@ void writeList(std::ostream& out, const Comparison& comparison, const std::strin
     }
     out << "    " << named(report) << ": " << printable(errorText(report), 500) << "\n";
     writeReplicas(out, report, style.atMost(4));
+  }
+}
+
+// Where several tensors of one kind are the same multiple of the reference's, that is the mistake.
+void writeFactors(std::ostream& out, const Comparison& comparison) {
+  std::map<Kind, std::vector<const TensorReport*>> offByKind;
+  for (const TensorReport& report : comparison.tensors)
+    if (isOff(report)) offByKind[report.kind].push_back(&report);
+  for (const auto& [kind, off] : offByKind) {
+    std::vector<double> factors;
+    for (const TensorReport* report : off)
+      if (report->ratio) factors.push_back(*report->ratio);
+    if (factors.empty()) continue;
+    std::sort(factors.begin(), factors.end());
+    const double factor = factors[factors.size() / 2];
+    const auto same = std::count_if(factors.begin(), factors.end(), [&](double f) {
+      return std::abs(f - factor) <= kSameFactor * std::abs(factor);
+    });
+    if (same < 2) continue;
+    std::ostringstream number;
+    number.precision(4);
+    number << factor;
+    out << label("Same factor:", Tone::kBad) << " " << same << " of "
+        << counted(off.size(), "different tensor", "different tensors") << " of kind "
+        << toString(kind) << " are " << number.str() << " times the reference's\n";
   }
 }
 
@@ -203,8 +230,7 @@ void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyl
   if (comparison.growth.empty()) return;
   out << "\n"
       << label("Growth of the error over layers", Tone::kHead)
-      << " (medians, in machine epsilons of the tensor's dtype; outputs, then gradients of "
-         "parameters)\n";
+      << " (medians, in machine epsilons of the tensor's dtype)\n";
   const auto cell = [](const std::optional<double>& value) {
     if (!value) return alignedRight("-", 11);
     std::ostringstream text;
@@ -215,7 +241,8 @@ void writeGrowth(std::ostream& out, const Comparison& comparison, const TextStyl
   std::size_t width = 5;
   for (const Growth& row : comparison.growth)
     width = std::max(width, columns(printable(row.layer, 60)));
-  out << "    " << padded("layer", width) << "  perturbed  candidate  perturbed  candidate\n";
+  out << "    " << padded("", width) << "   outputs              gradients of parameters\n"
+      << "    " << padded("layer", width) << "  perturbed  candidate  perturbed  candidate\n";
   const std::size_t most = style.atMost(24);
   for (std::size_t i = 0; i < comparison.growth.size(); ++i) {
     if (comparison.growth.size() > most && i == most / 2) {
@@ -267,6 +294,7 @@ void writeText(std::ostream& out, const Comparison& comparison, const TextStyle&
         << " is " << printable(comparison.proof, 40) << "; " << meaningOf(comparison) << "\n";
   if (comparison.modules) writeModules(out, *comparison.modules, style);
   if (firstOff(comparison) != nullptr) {
+    if (!comparison.modules) writeFactors(out, comparison);
     writeList(out, comparison, "Different", Tone::kBad, style, isOff);
     const std::int64_t first = firstOff(comparison)->order;
     writeList(out, comparison, "Tensors of modules before it that fit no layout", Tone::kAdvice,

@@ -1264,16 +1264,26 @@ def _verified(
             )
         except Hazard as e:
             return _hazardous(e, words), None
+        # Where labels may all count, the causes that are shown are those of that look.
+        diagnosed = (
+            "answers" in less
+            or c.labels.less(Names.LIBRARY) is None
+            or any(a.split("=")[0] == "--diagnose" for a in arguments)
+        )
+        report = verified(c, [] if diagnosed else ["--diagnose=off"])
+        if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
+            return _hazardous(c.suspected, words), None
+        return report, c
+
+    def verified(c: Capture, more: Sequence[str] = ()) -> Report:
         nonlocal left
         # what is undecided is verified with less
         seconds = left / 2 if c.with_rest or c.with_more_steps else left
         start = time.monotonic()
-        options = [*accepted, f"--timeout={seconds:g}", *arguments]
+        options = [*accepted, f"--timeout={seconds:g}", *more, *arguments]
         report = _judged(c, keep, options, words, where, outputs, executor)
         left = max(left - (time.monotonic() - start), _LEAST_SECONDS)
-        if c.suspected is not None and report.verdict == "NOT EQUIVALENT":
-            return _hazardous(c.suspected, words), None
-        return report, c
+        return report
 
     def judged(labels: _Labels, **less: Any) -> tuple[Report, Capture | None]:
         try:
@@ -1304,9 +1314,7 @@ def _verified(
             with_valid, _ = judged(valid)
             if with_valid.verdict != "UNDECIDED" or report.verdict == "UNDECIDED":
                 chosen = with_valid
-        if chosen is report and keep is not None:
-            made.write(keep)
-        report = chosen
+        report = verified(made) if chosen is report else chosen
     if looks > 1:
         report.text = _with_looks(report.text, looks, time.monotonic() - begun)
     return report

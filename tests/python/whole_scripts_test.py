@@ -525,6 +525,31 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
         done = run_text(text.replace("REST", "pass"))
         self.assertEqual(done.returncode, 10, done.stdout + done.stderr)
 
+    def test_a_scheduler_that_is_stepped_for_each_rank(self):
+        """No count of batches makes it take other steps: it is for the user to say."""
+        text = self.TEXT.replace(
+            "    scheduler.step()", "    for _ in range(world): scheduler.step()"
+        )
+        done = run_text(text.replace("REST", "pass"))
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertIn("scheduler-steps: optimizer0.groups.0.lr of the next step", done.stdout)
+
+    def test_settings_of_an_optimizer_that_holds_another(self):
+        """ZeroRedundancyOptimizer takes its own for the next step, not those of the inner one."""
+        text = self.TEXT.replace(
+            "torch.optim.SGD(model.parameters()",
+            "torch.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD",
+        )
+        text = text.replace("REST", "optimizer.zero_grad()\n    REST")
+        right = run_text(text.replace("REST", "pass"))
+        self.assertEqual(right.returncode, 0, right.stdout + right.stderr)
+        for change in (
+            "if rank == 0: scheduler.step()",
+            "optimizer.param_groups[0]['weight_decay'] = 0.1 * rank",
+        ):
+            wrong = run_text(text.replace("REST", change))
+            self.assertEqual(wrong.returncode, 10, wrong.stdout + wrong.stderr)
+
 
 class Output(unittest.TestCase):
     TEXT = (

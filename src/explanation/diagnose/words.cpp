@@ -16,6 +16,24 @@ namespace shardproof::diagnose {
 
 namespace {
 
+struct ReductionWords {
+  const char *does, *toDo, *doing;
+};
+
+ReductionWords reductionWords(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      break;
+    case Reduction::kMean:
+      return {"takes the mean", "take the mean", "taking the mean"};
+    case Reduction::kMax:
+      return {"takes the largest", "take the largest", "taking the largest"};
+    case Reduction::kMin:
+      return {"takes the smallest", "take the smallest", "taking the smallest"};
+  }
+  return {"adds up", "add up", "adding up"};
+}
+
 const Program& programOf(const Problem& full, NodeRef ref) {
   return full.plan.programs[ref.program];
 }
@@ -204,9 +222,8 @@ std::string faultText(const Problem& full, const Edit& edit) {
                (spec.groupAt.empty() ? axesText(full, spec.groupAxes) : "other ranks") +
                " where it has to run over " + axesText(full, edit.axes);
       if (edit.reduction != spec.reduction)
-        return node + (edit.reduction == Reduction::kSum
-                           ? " takes the mean where it has to add up"
-                           : " adds up where it has to take the mean");
+        return node + " " + reductionWords(spec.reduction).does + " where it has to " +
+               reductionWords(edit.reduction).toDo;
       return node + " works along dimension " + std::to_string(spec.dim) +
              " where it has to along " + std::to_string(edit.dim);
     }
@@ -266,8 +283,8 @@ std::string fixText(const Problem& full, const Edit& edit) {
         text += " runs over " + axesText(full, edit.axes) + " instead of " +
                 (spec.groupAt.empty() ? axesText(full, spec.groupAxes) : "the listed ranks");
       if (edit.reduction != spec.reduction)
-        text += edit.reduction == Reduction::kSum ? " adds up instead of taking the mean"
-                                                  : " takes the mean instead of adding up";
+        text += std::string(" ") + reductionWords(edit.reduction).does + " instead of " +
+                reductionWords(spec.reduction).doing;
       if (edit.dim != spec.dim)
         text += " works along dimension " + std::to_string(edit.dim) + " instead of " +
                 std::to_string(spec.dim);

@@ -27,7 +27,8 @@ class Layouts:
     dtypes: of the tensors. strides: where elements meet by their place in memory, the strides of
     each tensor without dimensions of one element, None where it is contiguous. tag: of a message.
     even: whether the pieces of an all-to-all are equal, as far as this rank knows. rows: of rows
-    that data chooses, which are sent.
+    that data chooses, which are sent. parts: of a buffer that is sent as the tensors that it was
+    put together of, how many elements each has.
     """
 
     dtypes: tuple[str, ...]
@@ -38,6 +39,7 @@ class Layouts:
     tag: int = 0
     even: bool = True
     rows: str = ""
+    parts: tuple[int, ...] = ()
 
 
 def group_of(node: dict[str, Any]) -> Any:
@@ -56,6 +58,7 @@ class Groups:
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
         self.barriers = 0  # of all ranks
+        self.whole_buffers = False  # a buffer is not sent as the tensors that it is put together of
         self.constants = SharedConstants(self.mailbox, rank)
 
     def meets(
@@ -114,6 +117,12 @@ class Exchange:
             layouts[self.comm] = dataclasses.replace(
                 layouts[self.comm], strides=strides, operator=operator
             )
+
+    def in_parts(self, sizes: Sequence[int]) -> None:
+        """How a buffer is sent, for which all members have to agree (capture.py compares)."""
+        if self.size > 1:
+            layouts = self.recorder.groups.layouts
+            layouts[self.comm] = dataclasses.replace(layouts[self.comm], parts=tuple(sizes))
 
     def agree(self, rows: str, operator: str = "all_to_all") -> None:
         """What all members have to state of the rows that they exchange (capture.py compares)."""

@@ -2,7 +2,8 @@
 """Flat buffers of several tensors (FSDP, DDP), which are sent, cut and filled as these tensors.
 
 The same numbers move as if the buffer were one tensor. The proof sees tensors instead of stretches
-of memory.
+of memory. Where ranks put a buffer together of other tensors, all is recorded anew with whole
+buffers (`InitialState.whole_buffers`).
 """
 
 from __future__ import annotations
@@ -44,10 +45,19 @@ def all_reduce_in_place(
     exchange: Exchange | None = None,
 ) -> None:
     exchange = exchange or Exchange(recorder, ranks)
-    parts = segments(recorder, t)
+    whole = recorder.groups.whole_buffers
+    parts = None if whole else segments(recorder, t)
     if parts is None:
-        recorder.write(t, exchange.all_reduce(recorder.read(t), reduction))
+        v = recorder.read(t)
+        joined = [v] if whole or exchange.size == 1 or not v.shape else recorder.g.parts(v)
+        if len(joined) > 1:
+            exchange.in_parts([numel(part.shape) for part in joined])
+            v = recorder.g.cat([exchange.all_reduce(part, reduction) for part in joined], 0)
+        else:
+            v = exchange.all_reduce(v, reduction)
+        recorder.write(t, v)
         return
+    exchange.in_parts([numel(part.value.shape) for part in parts])
     s = recorder._storage(t)
     for part in parts:
         s.write(recorder.g, exchange.all_reduce(part.value, reduction), part.at, recorder.g.loc)

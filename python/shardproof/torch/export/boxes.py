@@ -100,9 +100,8 @@ def locate(
         ratios,
         mesh,
         cuts,
-        batch=tracked.role == "input"
-        and tracked.name.startswith("%random")
-        or tracked.role != "input",
+        batch=not p.of_parameter
+        and (tracked.role != "input" or tracked.name.startswith("%random")),
     )
     if found is None:
         raise NoPlace(f"shape {list(inner)} of {list(logical)} fits no axes of the mesh")

@@ -618,6 +618,9 @@ def _captured(
         except OneMoreStep as e:
             initial_state, first, tried = e.state(initial_state), False, None
             continue
+        except _PartsApart:
+            initial_state, first = dataclasses.replace(initial_state, whole_buffers=True), False
+            continue
         except EngineError:
             raise
         except Exception as e:
@@ -1080,6 +1083,10 @@ def _check_groups(sides: Sequence[Recording]) -> None:
             )
 
 
+class _PartsApart(Exception):
+    """Ranks put a buffer together of other tensors."""
+
+
 def _check_layouts(
     sides: Sequence[Recording], mesh: Mesh, rank_classes: RankClasses, affine_axis: str | None
 ) -> None:
@@ -1121,6 +1128,8 @@ def _check_layouts(
                         f"messages are counted, one with {there}: some backends pair messages by "
                         "tags, others ignore them"
                     )
+                if other is not None and other.parts != mine.parts:
+                    raise _PartsApart
                 if other is not None and other.rows != mine.rows:
                     raise CaptureError(
                         f"an all-to-all at {mine.loc} sends other rows on rank {side.rank} "

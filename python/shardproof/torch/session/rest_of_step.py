@@ -10,6 +10,9 @@ and printed. So the script goes on until it begins its next step. That is the fi
 * an optimizer steps;
 * it ends.
 
+A script without optimizers of torch.optim changes parameters by its own code: after it has
+differentiated and changed parameters, its step has been made where it begins the next one.
+
 Where no optimizer steps by what the script decides by data (`if norm.item() < 10: step`), the
 program ends where the script asks the same once more, after a further batch or call of a model. So
 all that it does where there is no step is part of the program.
@@ -37,11 +40,13 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
 
 from ..compat.user_code import own_place
+from ..step.tracked_tensors import unwrapped
 from ..step.world import World
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, NotCompared, listed
+from ..terms.values import Named, Value
 from ..trace.batches import Key, Shared
-from ..trace.end_of_step import MADE
+from ..trace.end_of_step import MADE, same
 from ..trace.initial_state import InitialState
 from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
 
@@ -145,6 +150,9 @@ class Steps(OptimizerSteps):
         self.idle = False  # it has begun its next iteration without a step, as it is to be recorded
         self.batches_without_step = 0  # since it has decided something by data
         self.new_batch = False  # since then, or a model was called
+        # steps that the script's own code makes, and parameters as they were at the last
+        self.by_hand = 0
+        self.parameters: dict[str, Value] = {}
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
@@ -153,7 +161,7 @@ class Steps(OptimizerSteps):
         self.side.loaders.asked = self._asks
         if self.side.initial_state.no_step:
             self.side.recorder.asks_again = self._asked_again
-        self.side.differentiates = lambda: self._end("it differentiates again")
+        self.side.differentiates = self._differentiates
         clear = {c: c.zero_grad for c in (nn.Module, optim.Optimizer)}
 
         def clearing(parameters: Callable[[Any], Any], original: Any) -> Any:
@@ -178,8 +186,36 @@ class Steps(OptimizerSteps):
                 c.zero_grad = original
             handle.remove()
 
+    def _differentiates(self) -> None:
+        self._look_at_parameters()
+        self._end("it differentiates again")
+
+    def _look_at_parameters(self) -> None:
+        """Whether the script's own code has made a step. It has if it changed parameters."""
+        if self.there or self.in_rest or not self.side.recorder.untracked.differentiated:
+            return
+        recorder = self.side.recorder
+        now = {
+            name: recorder.read(unwrapped(p))
+            for name, p in self.side.binding.parameters.items()
+            if p.requires_grad
+        }
+        as_they_were = all(
+            same(v, self.parameters[name])
+            if name in self.parameters
+            else isinstance(v, Named) and v.node is None
+            for name, v in now.items()
+        )
+        if as_they_were:
+            return
+        self.parameters = now
+        self.by_hand += 1
+        if self.by_hand >= self.wanted:
+            self._all_done()
+
     def _asks(self) -> None:
         self.begun = True
+        self._look_at_parameters()
         self._end("it asks for its next batch")
         recorder = self.side.recorder
         self.new_batch = self.new_batch or bool(recorder.answered)
@@ -227,6 +263,7 @@ class Steps(OptimizerSteps):
     def _called(self, module: Any, args: Any) -> None:
         if any(True for _ in module.parameters()):
             self.begun = True
+            self._look_at_parameters()
             self._end("it calls a model again")
             self.new_batch = self.new_batch or bool(self.side.recorder.answered)
 
@@ -255,7 +292,7 @@ class Steps(OptimizerSteps):
         if self.stopped or self.in_rest:
             g.assume(
                 assumptions.rest_of_script(
-                    [self.count(o) for o in self.there],
+                    [self.count(o) for o in self.there] or [self.by_hand],
                     self.side.ended if self.in_rest else None,
                     self.side.initial_state.without_rest,
                     self.side.initial_state.why_more,
@@ -458,9 +495,13 @@ def schedules_apart(
         for side in sides:
             there = side.settings.get(name, here)
             if there != here and before is not None and before == side.settings_in_step.get(name):
-                found[name] = assumptions.schedule_apart(
-                    name.removesuffix(".new"), side.rank, there, here
-                )
+                setting = name.removesuffix(".new")
+                if side.scheduler_steps == single.scheduler_steps:
+                    found[name] = assumptions.schedule_apart(setting, side.rank, there, here)
+                else:
+                    found[name] = assumptions.scheduler_steps_apart(
+                        setting, side.rank, side.scheduler_steps, single.scheduler_steps
+                    )
                 break
     return found
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.modules import module as nn_module
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import optimizer as optim
@@ -177,6 +178,7 @@ class Binding:
         # what optimizers change that is no called module's
         self._alone: dict[str, torch.Tensor] = {}
         self._stepped: list[optim.Optimizer] = []  # those that hold no others
+        self._holders: list[optim.Optimizer] = []  # the others
         self.without_step = False  # a script's optimizers make no step in what is recorded
         self._primed: list[optim.Optimizer] = []  # those whose state is an input
         # of each parameter: its gradient around its optimizer's last step
@@ -283,8 +285,15 @@ class Binding:
         """
         bound = {id(p) for p in self.parameters.values()}
         found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
-        for i, o in enumerate(self.made_optimizers if self.without_step else self._stepped):
-            for j, group in enumerate(o.param_groups):
+        own = self.made_optimizers if self.without_step else self._stepped
+        settings = {f"optimizer{i}": self._groups_of(o) for i, o in enumerate(own)}
+        # Those that hold others have groups of their own, which a scheduler may change.
+        theirs = {id(group) for groups in settings.values() for group in groups}
+        for i, o in enumerate(self._holders):
+            groups = [group for group in o.param_groups if id(group) not in theirs]
+            settings[f"optimizer{len(own) + i}"] = groups
+        for prefix, groups in settings.items():
+            for j, group in enumerate(groups):
                 for key, value in group.items():
                     if key not in NOT_COMPARED:
                         parts = (
@@ -294,12 +303,20 @@ class Binding:
                         )
                         found.update(
                             {
-                                f"optimizer{i}.groups.{j}.{key}{k}": v
+                                f"{prefix}.groups.{j}.{key}{k}": v
                                 for k, v in parts.items()
                                 if _is_number(v)
                             }
                         )
         return found
+
+    def _groups_of(self, optimizer: optim.Optimizer) -> list[dict[str, Any]]:
+        """Its groups of parameters, with the settings that its next step takes."""
+        for holder in self._holders:
+            # its step begins with copying its own settings into those of the optimizer it holds
+            if isinstance(holder, ZeroRedundancyOptimizer) and holder.optim is optimizer:
+                return list(holder.param_groups)
+        return list(optimizer.param_groups)
 
     def later_states(
         self, known: Iterable[tuple[str, str]]
@@ -893,6 +910,7 @@ class Binding:
         ):
             # ZeroRedundancyOptimizer, torchtitan's OptimizersContainer: those that it holds have
             # the state
+            self._holders.append(optimizer)
             return
         mine = _parameters_of(optimizer)
         for p in mine:

@@ -38,6 +38,7 @@ class Placement:
     chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None  # axes to take the mean over; None: not given
+    of_parameter: bool = False  # its gradient, new value or state: axes cut it as they cut that
     unknown: str = ""  # why the place is unknown
     # axes along which the ranks have just given each other what this is made of
     shared: tuple[str, ...] = ()

@@ -256,6 +256,17 @@ def schedule_apart(name: str, rank: int, there: float, here: float) -> Assumptio
     )
 
 
+def scheduler_steps_apart(name: str, rank: int, there: int, here: int) -> Assumption:
+    return Assumption(
+        "scheduler-steps",
+        Kind.RISK,
+        f"{name} of the next step is not compared: until then schedulers have made {there} steps "
+        f"on rank {rank} and {here} on the single device, where the script itself reads other "
+        "batches than the ranks' together, and may count them. A scheduler that is stepped once "
+        "for each rank looks the same",
+    )
+
+
 def copies_left(rank: int, names: str) -> Assumption:
     return Assumption(
         "copies-left",

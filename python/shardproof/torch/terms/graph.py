@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 
+from ...operators import WithTrait
 from . import rows as of_rows
 from .constants import FOLD_LIMIT, Constants, number
 from .definedness import Definedness
@@ -32,6 +34,8 @@ from .values import (
     Value,
     numel,
 )
+
+_ELEMENTWISE = WithTrait("elementwise")
 
 # How values of a class become values of the graph. Modules that know such a class enter it here:
 # they need the graph, which therefore cannot import them.
@@ -57,6 +61,7 @@ class Graph(Nodes):
         self.row_counts: dict[str, Any] = {}
         self.masks: set[str] = set()  # tensors of ones and zeros
         self._seen: dict[Any, list[Named | None]] = {}
+        self._ends: dict[tuple[str, int], tuple[int, ...] | None] = {}
         # Concatenations of constants, by the ids of these, which are kept.
         self._joined: dict[Any, tuple[Known, Sequence[Value]]] = {}
 
@@ -289,7 +294,7 @@ class Graph(Nodes):
         if 0 in shape:
             return Filled(0, shape, self.named(v).kind)
         n = self.named(v)
-        inner = self._slice_of_cat(n, dim, start, stop) if step == 1 else None
+        inner = self._slice_of_parts(n, dim, start, stop) if step == 1 else None
         if inner is not None:
             return inner
         attrs = {"dim": dim, "start": start, "stop": stop}
@@ -297,33 +302,75 @@ class Graph(Nodes):
             attrs["step"] = step
         return self.one("slice", [n], shape, attrs, n.kind)
 
-    def _slice_of_cat(self, n: Named, dim: int, start: int, stop: int) -> Value | None:
-        """A slice of a concatenation, taken from its parts.
+    def _slice_of_parts(self, n: Named, dim: int, start: int, stop: int) -> Value | None:
+        """A slice of a concatenation, or of what is computed of one element by element, taken from
+        the parts.
 
         None where one part is cut and others are needed, too.
         """
-        if n.node is None or n.node["op"] != "cat" or n.node["attrs"]["dim"] != dim:
+        ends = self._ends_of_parts(n, dim)
+        if n.node is None or ends is None:
             return None
-        at, parts = 0, []
-        for name in n.node["in"]:
-            part = self._constants.named(name) or self.value_of(name, n.kind)
-            end = at + part.shape[dim]
-            if at <= start and stop <= end:
-                return self.slice(part, dim, start - at, stop - at)
-            if at < stop and start < end:
-                if at < start or end > stop:
-                    return None
-                parts.append(part)
-            at = end
-        return self.cat(parts, dim)
+        inside = [at for at in ends if start < at < stop]
+        if inside and not {start, stop} <= {0, *ends}:
+            return None
+        if n.node["op"] != "cat":
+            operands = [self._operand(name, "real") for name in n.node["in"]]
+            at = dim - len(n.shape)  # counted from the last dimension, as broadcasting does
+            sliced = [
+                self.slice(v, at, start, stop)
+                if len(v.shape) >= -at and v.shape[at] == n.shape[dim]
+                else v
+                for v in operands
+            ]
+            shape = n.shape[:dim] + (stop - start,) + n.shape[dim + 1 :]
+            return self.one(n.node["op"], sliced, shape, n.node.get("attrs"), n.kind)
+        parts, begin = [], 0
+        for name, end in zip(n.node["in"], ends):
+            if begin < stop and start < end:
+                low, high = max(start, begin), min(stop, end)
+                part = self._operand(name, n.kind)
+                parts.append(self.slice(part, dim, low - begin, high - begin))
+            begin = end
+        return self.cat(parts, dim) if len(parts) > 1 else parts[0]
+
+    def _operand(self, name: str, kind: str) -> Value:
+        return self._constants.named(name) or self.value_of(name, kind)
+
+    def _ends_of_parts(self, n: Named, dim: int) -> tuple[int, ...] | None:
+        """Where the parts end along a dimension, of a concatenation and of what is computed of it
+        element by element. None of what is neither.
+        """
+        node = n.node
+        if node is None:
+            return None
+        if node["op"] == "cat":
+            if node["attrs"]["dim"] != dim:
+                return None
+            sizes = (self.tensors[name]["shape"][dim] for name in node["in"])
+            return tuple(itertools.accumulate(sizes))
+        if node["op"] not in _ELEMENTWISE or n.kind != "real" or n.of_class is not None:
+            return None
+        key = n.name, dim
+        if key not in self._ends:
+            self._ends[key] = None
+            for name in node["in"]:
+                shape = tuple(self.tensors[name]["shape"])
+                if shape == n.shape and (made := self.producer(name)) is not None:
+                    found = self._ends_of_parts(Named(name, shape, n.kind, made), dim)
+                    if found is not None:
+                        self._ends[key] = found
+                        break
+        return self._ends[key]
 
     def parts(self, v: Value) -> list[Value]:
-        """The parts of which a tensor is the concatenation along dimension 0; constants as such."""
-        node = v.node if isinstance(v, Named) else None
-        if node is None or node["op"] != "cat" or node["attrs"]["dim"] != 0:
+        """The parts of which a tensor is the concatenation along dimension 0, also where it is
+        computed of one element by element; constants as such.
+        """
+        ends = self._ends_of_parts(v, 0) if isinstance(v, Named) and v.shape else None
+        if ends is None:
             return [v]
-        assert isinstance(v, Named)
-        return [self._constants.named(name) or self.value_of(name, v.kind) for name in node["in"]]
+        return [self.slice(v, 0, low, high) for low, high in itertools.pairwise((0, *ends))]
 
     @staticmethod
     def _one_number(v: Value) -> Value:

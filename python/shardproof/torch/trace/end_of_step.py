@@ -223,6 +223,7 @@ class EndOfStep:
                 self.changed.add(name + suffix)
         placement = placement or place(self.recorder, t)
         placement.mean = placement.mean or []
+        placement.of_parameter = tuple(t.shape) == tuple(self.binding.parameters[name].shape)
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
             self.tracker.track(role, name + suffix, t, placement, kind=kind)
@@ -557,12 +558,11 @@ class EndOfStep:
                 self._no_tensor(optimizer, what, value)
             elif 0 not in unwrapped(value).shape:
                 same = tuple(value.shape) == tuple(p.shape)
-                self._beside_one(
-                    f"{what}.new",
-                    value,
-                    place(self.recorder, value, self.binding.shard_of(name) if same else None),
-                    STATES,
+                placement = place(
+                    self.recorder, value, self.binding.shard_of(name) if same else None
                 )
+                placement.of_parameter = same
+                self._beside_one(f"{what}.new", value, placement, STATES)
 
     def _notice(self, reduced: Reduced) -> None:
         """Gradients, for clues.py."""

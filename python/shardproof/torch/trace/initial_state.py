@@ -57,6 +57,8 @@ class InitialState:
     differ there, and how. more_steps: how many more steps of each optimizer of a script are
     recorded; why_more: what shows in these only. one_step: why no more are recorded; empty: they
     are where something shows in these only.
+
+    whole_buffers: buffers are not sent as the tensors that they are put together of.
     """
 
     least: int = 1
@@ -75,6 +77,7 @@ class InitialState:
     more_steps: int = 0
     why_more: str = ""
     one_step: str = ""
+    whole_buffers: bool = False
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -30,6 +31,7 @@ from ..intercept.hooks import Hooks
 from ..intercept.object_collectives import objects_exchanged
 from ..intercept.patches import patched
 from ..intercept.processes import Processes
+from ..intercept.schedulers import counted_schedulers
 from ..step.several_steps import each
 from ..step.world import World
 from ..terms import assumptions, labels
@@ -239,6 +241,7 @@ def _recorded(
     recorder.g.integers.ignorable.update(ignorable)
     mailbox = {} if mailbox is None else mailbox
     recorder.groups = Groups(mesh, rank, mailbox)
+    recorder.groups.whole_buffers = initial_state.whole_buffers
     side = Side(recorder, mesh, initial_state)
     recorder.modules = side.binding.stack
     recorder.reads, recorder.writes = side.binding.reads, side.binding.writes
@@ -261,9 +264,11 @@ def _recorded(
         patched(hooks),
         Processes(recorder.groups, side, recorder.g.assume, getattr(step, "devices", 1)).replaced(),
         private.random_tracker(recorder.random),
-        private.unlogged(),
-        objects_exchanged(mailbox, rank, recorder.groups.next),
+        contextlib.ExitStack() as others,
     ):
+        others.enter_context(private.unlogged())
+        others.enter_context(objects_exchanged(mailbox, rank, recorder.groups.next))
+        scheduler_steps = others.enter_context(counted_schedulers())
         recorder.random.begin(rank, mesh.world, getattr(step, "own_random_state", False))
         recorder.random.batch = {
             name: times
@@ -369,6 +374,7 @@ def _recorded(
         shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,
+        scheduler_steps=scheduler_steps.count,
         without_step=side.binding.without_step,
         clues=side.end.noticing.clues,
         gave_in_step=recorder.gave_in_step,

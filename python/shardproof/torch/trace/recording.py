@@ -189,6 +189,7 @@ class Recording:
     # numbers of optimizers, by name: at the end, and before what follows a script's step
     settings: dict[str, float] = dataclasses.field(default_factory=dict)
     settings_in_step: dict[str, float] = dataclasses.field(default_factory=dict)
+    scheduler_steps: int = 0  # of all schedulers, with those at their making
     without_step: bool = False  # no optimizer of a script steps, as data decide
     # what tells a common mistake
     clues: Clues = dataclasses.field(default_factory=Clues)

@@ -69,6 +69,16 @@ class Mistakes(unittest.TestCase):
             "1/2 times",
         )
 
+    def test_two_sums_under_an_averaging_reduction(self):
+        def loss(out, y, world):
+            return F.cross_entropy(out, y, reduction="sum") + 0.5 * out.square().sum()
+
+        self.check(
+            data_parallel(loss),
+            "is a sum over samples, and the gradients are averaged over dp",
+            "1/2 times",
+        )
+
     def test_a_loss_divided_twice(self):
         self.check(
             data_parallel(lambda out, y, world: F.cross_entropy(out, y) / world.size),

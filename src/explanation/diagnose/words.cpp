@@ -417,7 +417,8 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
     case Match::Kind::kUnknown:
       break;
   }
-  std::string sentence = local + " on " + who + " is not " + wanted;
+  std::string sentence =
+      local + " on " + who + " is not " + (local == wanted ? "the model's" : wanted);
   if (!fault.empty()) return {"other", with(sentence)};
   if (failing.turning.empty())
     return {"other", sentence + after + ", nor anything else of the model"};

@@ -41,6 +41,7 @@ constexpr std::size_t kJustAFew = 8;
 // When an attempt is made: what holds of the plan, and of the attempts before.
 enum class When : std::uint8_t {
   kFewNodes,          // thin lineage, few operators
+  kThin,              // thin lineage, more of them
   kCutPoints,         // lineage is not thin
   kGuessed,           // the plan has cut points, which may be wrong, and was tried as given
   kAsGiven,           // dense lineage, or nothing is to be inferred
@@ -56,6 +57,9 @@ struct PlannedAttempt {
 // A proof that takes longer is tried with other lemmas first, where numbers contradict a cut point
 // or an output: wrong cut points make proofs long, and cost no more than a few of these.
 constexpr double kFirstGlance = 5, kGlance = 3;
+// Thin lineage is often just what a proof needs: of the ranks' parts of a recorded step, those that
+// modules give. Stages are large or small, and a large one is not worth more than this.
+constexpr double kThinGlance = 1;
 constexpr std::size_t kGlanceMegabytes = 2048;
 
 // What executing an image may take that is only asked whether cut points hold.
@@ -68,6 +72,12 @@ std::vector<EntryId> contradictedInNumbers(const Problem& problem) {
 // In order. An attempt with limits on a stage's time is left out where that time is all there is.
 constexpr PlannedAttempt kAttempts[] = {
     {When::kFewNodes, {.name = "as given, 5 s a stage", .stageSeconds = kFirstGlance}},
+    {When::kThin,
+     {.name = "as given, 1 s a stage",
+      .stageSeconds = kThinGlance,
+      .megabytes = kGlanceMegabytes,
+      .stopAtFirstFailure = true,
+      .contradicted = &contradictedInNumbers}},
     {When::kCutPoints,
      {.name = "as given, 5 s a stage",
       .stageSeconds = kFirstGlance,
@@ -135,7 +145,9 @@ class Attempts {
 
   Report run() {
     for (const PlannedAttempt& planned : kAttempts) {
-      if (isDue(planned.when, planned.attempt)) make(withShare(planned));
+      if (!isDue(planned.when, planned.attempt)) continue;
+      make(withShare(planned));
+      glanced_ = glanced_ || planned.when == When::kThin;
       if (settled()) break;
     }
     // Without any time none was made; one makes the report.
@@ -172,6 +184,9 @@ class Attempts {
     switch (when) {
       case When::kFewNodes:
         return isFew() && limited;
+      case When::kThin:
+        return infer_ == Infer::kAuto && lineage_ == Lineage::kThin && !cutPoints_.empty() &&
+               !isFew() && limited;
       case When::kCutPoints:
         return infer_ == Infer::kAuto && lineage_ != Lineage::kThin && !cutPoints_.empty() &&
                limited;
@@ -252,9 +267,11 @@ class Attempts {
     if (found_) problem_ = withoutInferred(*problem_);
     stageSeconds_ = std::min(options_.stageSeconds, attempt.stageSeconds);
     look(attempt.lemmas);
-    if (needsDoubt && made_ > 0 && !contradicted()) return false;
+    // A glance at thin lineage says nothing against it.
+    const bool tried = made_ > (glanced_ ? 1 : 0);
+    if (needsDoubt && tried && !contradicted()) return false;
     if (needsDoubt && attempt.lemmas == Lemmas::kInferred && mostContradicted()) return false;
-    if (found_->lemmas > before || made_ == 0) return true;
+    if (found_->lemmas > before || !tried) return true;
     if (onlyNew_) return false;
     switch (attempt.lemmas) {
       case Lemmas::kFile:
@@ -364,6 +381,7 @@ class Attempts {
   Lineage lineage_ = Lineage::kDense;
   std::size_t made_ = 0;
   bool onlyNew_ = false;  // an attempt with nothing new is left out
+  bool glanced_ = false;  // one of the attempts was When::kThin
   double stageSeconds_ = options_.stageSeconds;
   bool full_ = false;                 // some attempt had all of the time
   std::vector<EntryId> cutPoints_;    // of the plan

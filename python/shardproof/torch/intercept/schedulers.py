@@ -55,7 +55,7 @@ def counted_schedulers() -> Iterator[SchedulerSteps]:
     with changes() as undo:
         for _, cls in inspect.getmembers(schedulers, inspect.isclass):
             if issubclass(cls, schedulers.LRScheduler) and "step" in vars(cls):
-                set_attribute(cls, "step", counting(cls.step), undo)
+                set_attribute(cls, "step", counting(vars(cls)["step"]), undo)
         yield counted
 
 

@@ -144,21 +144,28 @@ def _scale(single: Recording, side: Recording, axes: Sequence[str], ranks: int) 
     for here, there in zip(single.clues.backwards, side.clues.backwards):
         if not here.terms or not there.terms or len(here.terms) != len(there.terms):
             return ""
+        at = listed(list(dict.fromkeys(_line(term.loc) for term in there.terms)))
         sentences += [
-            _scale_of(c, d, reduction, axes, ranks) for c, d in zip(here.terms, there.terms)
+            _scale_of(c, d, at, reduction, axes, ranks) for c, d in zip(here.terms, there.terms)
         ]
     return sentences[0] if all(s == sentences[0] for s in sentences) else ""
 
 
 def _scale_of(
-    whole: LossTerm, part: LossTerm, reduction: Reduction, axes: Sequence[str], ranks: int
+    whole: LossTerm,
+    part: LossTerm,
+    at: str,
+    reduction: Reduction,
+    axes: Sequence[str],
+    ranks: int,
 ) -> str:
+    """at: where the loss's terms are computed."""
     if whole.count != ranks * part.count or whole.mean != part.mean or not whole.of_each:
         return ""
     g, times = reduction.factor, part.of_each / whole.of_each
     if math.isclose(times * g, 1):
         return ""
-    over, at = ", ".join(axes), _line(part.loc)
+    over = ", ".join(axes)
     result = f"they are {_number(times * g)} times what they are on the single device"
     averaged = math.isclose(g, 1 / ranks)
     if math.isclose(times, 1) and averaged:

@@ -223,7 +223,8 @@ class EndOfStep:
                 self.changed.add(name + suffix)
         placement = placement or place(self.recorder, t)
         placement.mean = placement.mean or []
-        placement.of_parameter = tuple(t.shape) == tuple(self.binding.parameters[name].shape)
+        p = self.binding.parameters.get(name)  # None: tensors that are no longer one
+        placement.of_parameter = p is None or tuple(t.shape) == tuple(p.shape)
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
             self.tracker.track(role, name + suffix, t, placement, kind=kind)

@@ -135,6 +135,23 @@ TEST(Diagnose, AGuessThatIsWrongIsNoCause) {
   for (const Defect& defect : d.report.defects) EXPECT_EQ(defect.tensor, "w.new");
 }
 
+TEST(Diagnose, CallsANumberThatAFrontEndNamedByItsValue) {
+  const Diagnosed d = diagnosed(test::draft(R"({
+    "tensors": {"lr": {"shape": [], "kind": "constant", "value": 0.5}, "lr.new": {"shape": []}},
+    "nodes": [{"op": "identity", "in": ["lr"], "out": ["lr.new"]}],
+    "outputs": ["lr.new"]})",
+                                            R"({
+    "version": 2, "mesh": [["dp", 2]],
+    "programs": [{"tensors": {"%const.7": {"shape": [], "kind": "constant", "value": 0.25}},
+                  "nodes": []}],
+    "lineage": [{"tensor": "lr.new", "role": "output", "shards": [
+                  {"box": [], "parts": [{"local": "%const.7"}]}]}]})"));
+  EXPECT_EQ(d.report.verdict, Verdict::kNotEquivalent);
+  ASSERT_EQ(d.report.causes.size(), 1u);
+  EXPECT_NE(d.report.causes[0].sentence.find("as the number 0.25"), std::string::npos)
+      << d.report.causes[0].sentence;
+}
+
 // Two layers with tensor parallelism, and the gradient of nothing: w1's rows, w2's columns over tp.
 test::Draft layers() {
   return test::draft(R"({

@@ -551,6 +551,59 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
             self.assertEqual(wrong.returncode, 10, wrong.stdout + wrong.stderr)
 
 
+class OwnUpdates(unittest.TestCase):
+    """Loops without an optimizer of PyTorch: where a step ends."""
+
+    TEXT = """
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(32, 3), torch.randn(32, 2))
+def reduced(model, on=True):
+    for p in model.parameters():
+        dist.all_reduce(p.grad if on else p.grad.clone())
+        p.grad /= dist.get_world_size()
+def moved(model, by):
+    with torch.no_grad():
+        for p in model.parameters():
+            p += by * p.grad
+            p.grad = None
+model, other = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+for x, y in DataLoader(data, 4, sampler=DistributedSampler(data)):
+    STEP
+"""
+    TWO_MODELS = """
+    (other(y).mean() - other(model(x).detach()).mean()).backward()
+    reduced(other); moved(other, -0.1)
+    other(model(x)).mean().backward()
+    other.zero_grad()
+    reduced(model, REDUCED); moved(model, -0.1)"""
+    TWICE = """
+    F.mse_loss(model(x), y).backward()
+    reduced(model); moved(model, 0.01)
+    F.mse_loss(model(x), y).backward()
+    reduced(model, REDUCED); moved(model, -0.1)"""
+    CLAMPED = """
+    with torch.no_grad():
+        for p in model.parameters(): p.clamp_(-1, 1)
+    (F.mse_loss(model(x), y) / 2).backward()
+    count = globals().get("count", 0) + 1
+    if count % 2 == 0: reduced(model, REDUCED); moved(model, -0.1)"""
+
+    def test_all_that_a_step_changes(self):
+        for name, step in (
+            ("two models", self.TWO_MODELS),
+            ("two updates of one", self.TWICE),
+            ("clamped, and accumulated", self.CLAMPED),
+        ):
+            for reduced, code in (("True", 0), ("False", 10)):
+                with self.subTest(name, reduced=reduced):
+                    text = self.TEXT.replace("\n    STEP", step).replace("REDUCED", reduced)
+                    done = run_text(text)
+                    self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+
+
 class Output(unittest.TestCase):
     TEXT = (
         "dist.init_process_group('gloo')\n"

@@ -189,6 +189,9 @@ TEST(TextReport, CausesComeFirstAndFoldTheirDefects) {
       << said;
   EXPECT_LT(said.find("Cause 1"), said.find("Defect 1 of 2"));
   EXPECT_EQ(said.find("Defect 2 of 2"), std::string::npos);  // the cause's other place
+  report.causes[0].fix->text = "fix a; fix b; fix c; fix d";
+  EXPECT_TRUE(has(text(report), "  proved fix:  fix a; fix b; and so in 2 more places\n"));
+  report.causes[0].fix->text = "`y` is an all_reduce";
   report.verdict = Verdict::kUndecided;
   EXPECT_NE(text(report).find("Suspected cause 1 of 1"), std::string::npos);
   report.causes[0].fix->proved = false;

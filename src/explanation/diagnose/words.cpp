@@ -66,10 +66,6 @@ std::string nameOf(const Graph& g, const Names& names, TensorId tensor) {
   return names.text(g.tensors[other.valid() ? other : tensor].name);
 }
 
-std::string localName(const Problem& full, NodeRef ref, TensorId tensor) {
-  return "`" + nameOf(programOf(full, ref).graph, full.names, tensor) + "`";
-}
-
 std::string valueText(const AttributeValue& value) {
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "true" : "false";
   if (const auto* r = std::get_if<Rational>(&value))
@@ -79,6 +75,19 @@ std::string valueText(const AttributeValue& value) {
   for (const std::int64_t v : std::get<std::vector<std::int64_t>>(value))
     text += (text.size() > 1 ? ", " : "") + std::to_string(v);
   return text + "]";
+}
+
+// A tensor by its name; a constant that is one number, of which a front end made the name, as that.
+std::string quoted(const Graph& g, const Names& names, TensorId tensor) {
+  const std::string name = nameOf(g, names, tensor);
+  const std::int32_t constant = g.tensors[tensor].constant;
+  if (name.starts_with("%") && constant >= 0 && g.constants[constant]->fill)
+    return "the number " + valueText(g.constants[constant]->elements.front());
+  return "`" + name + "`";
+}
+
+std::string localName(const Problem& full, NodeRef ref, TensorId tensor) {
+  return quoted(programOf(full, ref).graph, full.names, tensor);
 }
 
 std::string operandText(const Problem& full, NodeRef ref, const Operand& o) {
@@ -321,7 +330,7 @@ Described describe(const Image& image, const Search::Failing& failing, const Fin
   const auto& part = claim.parts.front();
   const TensorId t = programs.layout(part.rank).tensorOfSlot[part.slot];
   const std::string local =
-      "`" + nameOf(programs.program(part.rank).graph, numbers.setup().problem.names, t) + "`";
+      quoted(programs.program(part.rank).graph, numbers.setup().problem.names, t);
   Match expected;
   expected.kind = Match::Kind::kBox;
   expected.tensor = numbers.setup().problem.plan.lineage[claim.entry].tensor;

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 #include <ostream>
+#include <string>
+#include <string_view>
 
 #include "report/format.h"
 #include "report/text.h"
@@ -104,11 +106,26 @@ void writeDefect(std::ostream& out, const Defect& defect, const TextStyle& style
   if (defect.counterexample) writeCounterexample(out, *defect.counterexample, style);
 }
 
+// The same fix in several places is one text for each, joined by semicolons.
+std::string firstFixes(const std::string& fixes, const TextStyle& style) {
+  constexpr std::size_t kMostFixes = 2;
+  constexpr std::string_view kBetween = "; ";
+  std::size_t end = 0, count = 1, left = 0;
+  for (std::size_t at = fixes.find(kBetween); at != std::string::npos;
+       at = fixes.find(kBetween, at + kBetween.size()), ++count) {
+    if (count == style.atMost(kMostFixes)) end = at;
+    left += count >= style.atMost(kMostFixes);
+  }
+  if (left == 0) return asLine(fixes, style);
+  return asLine(fixes.substr(0, end), style) + "; and so in " + grouped(left) + " more " +
+         (left == 1 ? "place" : "places");
+}
+
 // "norm.weight, y in 9 places": where a cause shows.
 void writeCause(std::ostream& out, const Cause& cause, const TextStyle& style) {
   if (cause.fix) {
     out << label(cause.fix->proved ? "  proved fix:  " : "  fix:         ", Tone::kAdvice)
-        << asLine(cause.fix->text, style);
+        << firstFixes(cause.fix->text, style);
     out << (cause.fix->proved ? "" : " (not proved: what fails here agrees then at random inputs)")
         << "\n";
   }

@@ -10,8 +10,8 @@ and printed. So the script goes on until it begins its next step. That is the fi
 * an optimizer steps;
 * it ends.
 
-A script without optimizers of torch.optim changes parameters by its own code: after it has
-differentiated and changed parameters, its step has been made where it begins the next one.
+A script without optimizers of torch.optim changes parameters by its own code. Its step has been
+made where it asks for a batch after it has changed all that it trains, with autograd's results.
 
 Where no optimizer steps by what the script decides by data (`if norm.item() < 10: step`), the
 program ends where the script asks the same once more, after a further batch or call of a model. So
@@ -44,7 +44,7 @@ from ..step.tracked_tensors import unwrapped
 from ..step.world import World
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, NotCompared, listed
-from ..terms.values import Named, Value
+from ..terms.values import Value
 from ..trace.batches import Key, Shared
 from ..trace.end_of_step import MADE, same
 from ..trace.initial_state import InitialState
@@ -150,9 +150,13 @@ class Steps(OptimizerSteps):
         self.idle = False  # it has begun its next iteration without a step, as it is to be recorded
         self.batches_without_step = 0  # since it has decided something by data
         self.new_batch = False  # since then, or a model was called
-        # steps that the script's own code makes, and parameters as they were at the last
+        # steps that the script's own code makes; parameters as they were when autograd ran or a
+        # batch was asked for, and those that were changed after it ran; whether it has, and a batch
+        # was asked for since
         self.by_hand = 0
-        self.parameters: dict[str, Value] = {}
+        self.parameters: dict[int, Value] = {}
+        self.changed: set[int] = set()
+        self.differentiated = self.new_iteration = False
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
@@ -187,35 +191,53 @@ class Steps(OptimizerSteps):
             handle.remove()
 
     def _differentiates(self) -> None:
-        self._look_at_parameters()
+        self._note_changes(self.differentiated and not self.new_iteration)
+        self.differentiated, self.new_iteration = True, False
         self._end("it differentiates again")
 
-    def _look_at_parameters(self) -> None:
-        """Whether the script's own code has made a step. It has if it changed parameters."""
-        if self.there or self.in_rest or not self.side.recorder.untracked.differentiated:
+    def _trained(self) -> list[list[nn.Parameter]]:
+        """Of each model that was called the parameters that gradients may change."""
+        models = [
+            [p for p in model.parameters() if p.requires_grad]
+            for model in self.side.binding.models()
+        ]
+        return [parameters for parameters in models if parameters]
+
+    def _note_changes(self, by_step: bool) -> None:
+        """Which parameters were changed since the last look, and how they are now."""
+        for p in (p for parameters in self._trained() for p in parameters):
+            now = self.side.recorder.read(unwrapped(p))
+            if by_step and not same(now, self.parameters.get(id(p), now)):
+                self.changed.add(id(p))
+            self.parameters[id(p)] = now
+
+    def _look_for_step(self) -> None:
+        """Whether the script's own code has made a step. It asks for its next batch.
+
+        It has if of each model that was called some parameters, and all that have gradients, were
+        changed after autograd had run. A step may go on with further batches, calls and gradients
+        before (another model, a perturbation, accumulation), and weights may be clamped at the
+        beginning of an iteration.
+        """
+        if self.there or self.in_rest or not self.differentiated:
             return
-        recorder = self.side.recorder
-        now = {
-            name: recorder.read(unwrapped(p))
-            for name, p in self.side.binding.parameters.items()
-            if p.requires_grad
-        }
-        as_they_were = all(
-            same(v, self.parameters[name])
-            if name in self.parameters
-            else isinstance(v, Named) and v.node is None
-            for name, v in now.items()
-        )
-        if as_they_were:
+        self._note_changes(not self.new_iteration)
+        self.new_iteration = True
+        models = self._trained()
+        if not models or any(
+            not any(id(p) in self.changed for p in parameters)
+            or any(p.grad is not None and id(p) not in self.changed for p in parameters)
+            for parameters in models
+        ):
             return
-        self.parameters = now
+        self.changed.clear()
         self.by_hand += 1
         if self.by_hand >= self.wanted:
             self._all_done()
 
     def _asks(self) -> None:
         self.begun = True
-        self._look_at_parameters()
+        self._look_for_step()
         self._end("it asks for its next batch")
         recorder = self.side.recorder
         self.new_batch = self.new_batch or bool(recorder.answered)
@@ -263,7 +285,6 @@ class Steps(OptimizerSteps):
     def _called(self, module: Any, args: Any) -> None:
         if any(True for _ in module.parameters()):
             self.begun = True
-            self._look_at_parameters()
             self._end("it calls a model again")
             self.new_batch = self.new_batch or bool(self.side.recorder.answered)
 

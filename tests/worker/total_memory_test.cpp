@@ -85,7 +85,8 @@ class TotalMemoryTest : public testing::Test {
 };
 
 TEST_F(TotalMemoryTest, TasksThatDoNotFitTogetherRunOneAfterTheOther) {
-  const Ended ended = runFour(450, [](std::size_t) { hold(200); });
+  // Long enough to be seen together on a busy machine, too.
+  const Ended ended = runFour(450, [](std::size_t) { hold(200, 2000); });
   ASSERT_EQ(ended.results.size(), 4);
   for (const auto& [task, result] : ended.results) {
     EXPECT_EQ(result.outcome, TaskOutcome::kDone) << result.reason;

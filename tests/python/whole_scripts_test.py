@@ -540,6 +540,7 @@ for x, y in DataLoader(data, BATCH, sampler=DistributedSampler(data)):
             "torch.optim.SGD(model.parameters()",
             "torch.distributed.optim.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD",
         )
+        text = "import torch.distributed.optim\n" + text
         text = text.replace("REST", "optimizer.zero_grad()\n    REST")
         right = run_text(text.replace("REST", "pass"))
         self.assertEqual(right.returncode, 0, right.stdout + right.stderr)

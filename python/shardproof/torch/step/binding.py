@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.modules import module as nn_module
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.optim import optimizer as optim
@@ -312,9 +311,12 @@ class Binding:
 
     def _groups_of(self, optimizer: optim.Optimizer) -> list[dict[str, Any]]:
         """Its groups of parameters, with the settings that its next step takes."""
+        # Importing it makes PyTorch warn; who holds one has done so.
+        sharded = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
         for holder in self._holders:
             # its step begins with copying its own settings into those of the optimizer it holds
-            if isinstance(holder, ZeroRedundancyOptimizer) and holder.optim is optimizer:
+            copies = sharded is not None and isinstance(holder, sharded.ZeroRedundancyOptimizer)
+            if copies and getattr(holder, "optim", None) is optimizer:
                 return list(holder.param_groups)
         return list(optimizer.param_groups)
 

@@ -113,24 +113,21 @@ class Exchange:
                     for t in tensors
                 ]
             )
-            layouts = self.recorder.groups.layouts
-            layouts[self.comm] = dataclasses.replace(
-                layouts[self.comm], strides=strides, operator=operator
-            )
+            self._state(strides=strides, operator=operator)
+
+    def _state(self, **layouts: Any) -> None:
+        """What all members have to have alike of this call (`Layouts`)."""
+        if self.size > 1:
+            of = self.recorder.groups.layouts
+            of[self.comm] = dataclasses.replace(of[self.comm], **layouts)
 
     def in_parts(self, sizes: Sequence[int]) -> None:
         """How a buffer is sent, for which all members have to agree (capture.py compares)."""
-        if self.size > 1:
-            layouts = self.recorder.groups.layouts
-            layouts[self.comm] = dataclasses.replace(layouts[self.comm], parts=tuple(sizes))
+        self._state(parts=tuple(sizes))
 
     def agree(self, rows: str, operator: str = "all_to_all") -> None:
         """What all members have to state of the rows that they exchange (capture.py compares)."""
-        if self.size > 1:
-            layouts = self.recorder.groups.layouts
-            layouts[self.comm] = dataclasses.replace(
-                layouts[self.comm], rows=rows, operator=operator
-            )
+        self._state(rows=rows, operator=operator)
 
     def _comm(self) -> str:
         self.parts += 1
@@ -262,9 +259,7 @@ class Exchange:
         instead. Where others have unequal ones, that is an error (capture.py compares).
         """
         groups: Groups = self.recorder.groups
-        groups.layouts[self.comm] = dataclasses.replace(
-            groups.layouts[self.comm], even=False, operator="all_to_all"
-        )
+        self._state(even=False, operator="all_to_all")
         me = self.ranks.index(groups.rank)
         given: list[Value] = [Filled(0, shape) for shape in sizes]
         for a, b in sorted((min(me, k), max(me, k)) for k in range(self.size)):

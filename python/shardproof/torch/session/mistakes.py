@@ -144,7 +144,7 @@ def _scale(single: Recording, side: Recording, axes: Sequence[str], ranks: int) 
     for here, there in zip(single.clues.backwards, side.clues.backwards):
         if not here.terms or not there.terms or len(here.terms) != len(there.terms):
             return ""
-        at = listed(list(dict.fromkeys(_line(term.loc) for term in there.terms)))
+        at = listed(dict.fromkeys(_line(term.loc) for term in there.terms))
         sentences += [
             _scale_of(c, d, at, reduction, axes, ranks) for c, d in zip(here.terms, there.terms)
         ]

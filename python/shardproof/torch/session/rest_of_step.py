@@ -204,7 +204,11 @@ class Steps(OptimizerSteps):
         return [parameters for parameters in models if parameters]
 
     def _note_changes(self, by_step: bool) -> None:
-        """Which parameters were changed since the last look, and how they are now."""
+        """Which parameters were changed since the last look, and how they are now: of a script
+        without optimizers of torch.optim.
+        """
+        if self.there or self.in_rest:
+            return
         for p in (p for parameters in self._trained() for p in parameters):
             now = self.side.recorder.read(unwrapped(p))
             if by_step and not same(now, self.parameters.get(id(p), now)):

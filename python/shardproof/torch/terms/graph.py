@@ -78,6 +78,7 @@ class Graph(Nodes):
         super().forget()
         self._constants.forget()
         self._joined.clear()
+        self._ends.clear()
         self.factors.clear()
         self.row_counts.clear()
         self.definedness.forget()

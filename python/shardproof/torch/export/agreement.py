@@ -12,10 +12,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ..distributed.mesh import Mesh, RankClasses
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, listed
 from ..terms.nodes import MOVES_HERE
+from ..terms.positions import box_of
 from ..trace.batches import Batch, Dealt, Key, Shared
 from ..trace.initial_parameters import Initial, Origin, resolved
 from ..trace.initial_state import CONCAT, SAME
@@ -564,37 +567,46 @@ def check_initial(
     # ranks have drawn other shapes before, from the state that the step begins with
     unseeded: dict[str, None] = {}
     assumed: dict[Assumption, None] = {}
+    # axes -> tensors whose parts begin with the same numbers along them, and where one is drawn
+    alike: dict[str, dict[str, str]] = {}
     for side, program in zip(sides, programs):
+        parts: dict[str, list[Tie]] = collections.defaultdict(list)
         for t in program.ties:
-            found = side.initial.get(t.tensor) if t.role == "input" else None
-            if found is None:
-                continue
-            origin, at = resolved(found.origin, sent), (t.tensor, t.box.low, t.shape)
+            if t.role == "input" and t.tensor in side.initial:
+                parts[t.tensor].append(t)
+        for tensor, ties in parts.items():
+            found = side.initial[tensor]
+            origin = resolved(found.origin, sent)
+            at = (tensor, *((t.box.low, t.shape) for t in ties))
             if origin is None:
                 if not found.by_position:
-                    unknown.setdefault(
-                        t.tensor, found.why or "what other ranks sent is not followed"
-                    )
+                    unknown.setdefault(tensor, found.why or "what other ranks sent is not followed")
                 continue
             other, theirs = first.setdefault(at, (side, origin))
             if other is not side and not found.by_position:
-                for way in _on_device(
-                    dict(found.by_device), dict(other.initial[t.tensor].by_device)
-                ):
+                for way in _on_device(dict(found.by_device), dict(other.initial[tensor].by_device)):
                     assumed[assumptions.device_seeds(way)] = None
             if theirs != origin and not found.by_position:
                 if (
                     found.drawn
                     and not found.seeded
-                    and other.initial[t.tensor].drawn
-                    and not other.initial[t.tensor].seeded
+                    and other.initial[tensor].drawn
+                    and not other.initial[tensor].seeded
                 ):
-                    unseeded[t.tensor] = None
+                    unseeded[tensor] = None
                     continue
+                raise Hazard(_different(tensor, other, side), "", tensor, "random", initial=True)
+            there, holder = places.setdefault((tensor, origin), (at, side))
+            if there != at and tensor in program.by_first_values:
                 raise Hazard(
-                    _different(t.tensor, other, side), "", t.tensor, "random", initial=True
+                    f"rank {side.rank} is given rank {holder.rank}'s first values of {tensor} when "
+                    "DistributedDataParallel or FSDP is made, though the two have different parts "
+                    "of it: their process group has ranks that hold different weights",
+                    "",
+                    tensor,
+                    "held",
+                    initial=True,
                 )
-            there, holder = places.setdefault((t.tensor, origin), (at, side))
             if (
                 there != at
                 and found.drawn
@@ -603,14 +615,13 @@ def check_initial(
                 and all(seed not in ("", "none") for _, seed in found.where)
             ):
                 axes = ", ".join(mesh.varying([holder.rank, side.rank]))
-                assumed[
-                    assumptions.same_initial(
-                        t.tensor,
-                        axes,
-                        "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1]),
-                    )
-                ] = None
-            _like_single(t, side, model, origin)
+                way = "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1])
+                alike.setdefault(axes, {}).setdefault(tensor, way)
+            _like_single(ties[0], side, model, origin)
+    for axes, tensors in alike.items():
+        assumed[assumptions.same_initial(listed(tensors), axes, next(iter(tensors.values())))] = (
+            None
+        )
     if unseeded:
         assumed[assumptions.given_initial(listed(unseeded))] = None
     seeded = any(d.seed for side in sides for d in side.random_inputs) or any(
@@ -619,6 +630,46 @@ def check_initial(
     if unknown and (seeded or any(side.own for side in sides)):
         assumed[assumptions.initial_values(listed(unknown), next(iter(unknown.values())))] = None
     return list(assumed)
+
+
+def check_held(sides: Sequence[Recording], programs: Sequence[Program], model: Model) -> None:
+    """Every element of a parameter that ranks have cut by its first values is on some rank.
+
+    Raises Hazard.
+    """
+    if len(sides) < sides[0].mesh.world:
+        return
+    for tensor in dict.fromkeys(name for p in programs for name in p.by_first_values):
+        parts = {
+            side.rank: [
+                box_of(t.shape, t.box.low)
+                for t in program.ties
+                if t.role == "input" and t.tensor == tensor
+            ]
+            for side, program in zip(sides, programs)
+        }
+        held = torch.zeros(model.shapes[tensor], dtype=torch.bool)
+        for boxes in parts.values():
+            for box in boxes:
+                held[box] = True
+        if bool(held.all()):
+            continue
+        missing = tuple((~held).nonzero()[0].tolist())
+        first = min(rank for rank, boxes in parts.items() if boxes)
+        alike = [rank for rank, boxes in parts.items() if boxes == parts[first]]
+        raise Hazard(
+            f"no rank has the element at {list(missing)} of {tensor}, of shape "
+            f"{list(model.shapes[tensor])}: by the numbers that they begin with, "
+            + (
+                f"ranks {listed(map(str, alike))} have the same part of it"
+                if len(alike) > 1
+                else "the ranks' parts overlap or end early"
+            ),
+            "",
+            tensor,
+            "held",
+            initial=True,
+        )
 
 
 def _on_device(one: Mapping[str, str], two: Mapping[str, str]) -> Iterable[str]:

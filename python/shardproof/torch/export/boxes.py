@@ -100,8 +100,7 @@ def locate(
         ratios,
         mesh,
         cuts,
-        batch=not p.of_parameter
-        and (tracked.role != "input" or tracked.name.startswith("%random")),
+        batch=not p.parameter and (tracked.role != "input" or tracked.name.startswith("%random")),
     )
     if found is None:
         raise NoPlace(f"shape {list(inner)} of {list(logical)} fits no axes of the mesh")

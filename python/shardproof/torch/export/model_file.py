@@ -191,6 +191,7 @@ class Model:
     models: tuple[tuple[str, frozenset[str]], ...]  # Recording.models of the single device
     # first values of parameters, by the model's tensor; none where ranks run other code
     initial: dict[str, Initial]
+    first_values: Callable[[str], torch.Tensor | None]  # numbers of the elements of each
     ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
     # outputs that are claimed where all ranks have those that go together
     # (tracked_tensors.together)
@@ -356,6 +357,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         kinds,
         side.models,
         dict(side.initial),
+        side.elements_of,
         dict(g.integers.ignorable),
         dict(side.beside),
     )

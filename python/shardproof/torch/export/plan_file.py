@@ -17,7 +17,7 @@ from ..terms.assumptions import Assumption, listed
 from ..terms.values import Shape, numel
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
-from .agreement import check_draws, check_initial, same_batch
+from .agreement import check_draws, check_held, check_initial, same_batch
 from .model_file import Model, through_cut_points
 from .rank_program import SCALE_OF_GRADIENT, Program, Tie, program_of
 from .scaled_parts import in_programs
@@ -69,6 +69,7 @@ def plan_of(
         programs = _programs(
             [dataclasses.replace(side.whole(), program=None) for side in sides], model, cut_points
         )
+    check_held(sides, programs, model)
     drawn = [
         *check_draws(sides, programs, model),
         *check_initial(sides, programs, model, rank_classes, affine_axis),

@@ -17,7 +17,7 @@ import torch
 from ..distributed.asynchronous import with_waits
 from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, together
 from ..terms.liveness import COMMUNICATION, WAIT
-from ..terms.positions import Positions
+from ..terms.positions import Elements, Stretches, box_of, numbered, stretches_in
 from ..terms.values import Named, Poison, Shape
 from ..trace.copies_of_weights import is_copy
 from ..trace.opaque import Ancestors, Call, CalledThere, argument, followed, matched, result
@@ -34,13 +34,11 @@ from .model_file import (
     tensors_of,
     through_cut_points,
 )
+from .parameter_places import Place, places_of_parameters
 from .place_names import PlaceNames
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
-
-# of a dimension: where each begins in the local tensor and in the model's, and how long it is
-Stretches = tuple[tuple[int, int, int], ...]
 
 
 @dataclasses.dataclass
@@ -74,6 +72,7 @@ class Program:
     ties: list[Tie]
     skipped: dict[str, str]
     guessed: list[str]
+    by_first_values: tuple[str, ...]  # parameters that their first values have placed
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
@@ -140,6 +139,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     skipped: dict[str, str] = {}
     guessed: list[str] = []
     seen: set[tuple[str, str]] = set()
+    places = places_of_parameters(side, model, at)
     for tracked in side.tracked:
         if tracked.role == CUT_POINT and not cut_points:
             continue
@@ -151,11 +151,16 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             ):
                 continue
             tracked = dataclasses.replace(tracked, role="output")
+        place = places.get(tracked.placement.parameter)
+        if place is not None:
+            tracked = dataclasses.replace(tracked, placement=place.applied(tracked.placement))
         tie = _tie(side, model, tracked, at, skipped)
         if tie is None:
             continue
-        if tie.box.guessed and tracked.role != CUT_POINT:
-            guessed.append(tracked.name)
+        if tracked.role == CUT_POINT:
+            tie = _beside_fused(tie, model, places)
+        elif tie.box.guessed or place is not None and place.guessed:
+            guessed.append(tracked.placement.parameter or tracked.name)
         key = (tie.tensor, tie.local)
         if tracked.role == CUT_POINT and key in seen:
             continue
@@ -234,6 +239,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         ties,
         skipped,
         guessed,
+        tuple(name for name, p in places.items() if not p.guessed),
         own_constants,
     )
 
@@ -389,15 +395,19 @@ def _in_shown_stretches(
             given.append(_drawn(side, model, d, name, at))
         except (CaptureError, Hazard):
             continue  # an error, or a defect, where it is used
-    here = {t.local: (t.tensor, t.box.low, t.shape) for t in given}
-    there = {
-        name: (name, (0,) * len(model.shapes[name]), model.shapes[name])
-        for name, _, _ in here.values()
-    }
-    ours, models = (
-        Positions(side.graph.nodes, here, model.shapes),
-        Positions(model.json["nodes"], there, model.shapes),
-    )
+    here = {t.local: t for t in given}
+    there = {t.tensor for t in given}
+
+    def numbers_here(name: str) -> torch.Tensor | None:
+        t = here.get(name)
+        whole = numbers_there(t.tensor) if t is not None else None
+        return whole[box_of(t.shape, t.box.low)] if t is not None and whole is not None else None
+
+    def numbers_there(name: str) -> torch.Tensor | None:
+        return numbered(name, model.shapes[name]) if name in there else None
+
+    ours = Elements(side.graph.nodes, numbers_here)
+    models = Elements(model.json["nodes"], numbers_there)
     found: tuple[int, int, Stretches] | None = None
     for t in guessed:
         mine, whole = (
@@ -407,11 +417,10 @@ def _in_shown_stretches(
         )
         if mine is None or whole is None:
             continue
-        part = whole[1][tuple(slice(a, a + n) for a, n in zip(t.box.low, t.shape))]
-        if mine[0] == whole[0] and torch.equal(mine[1], part):
+        if torch.equal(mine, whole[box_of(t.shape, t.box.low)]):
             shown = None
         else:
-            shown = _stretches(t, mine[1], whole[1]) if mine[0] == whole[0] else None
+            shown = _shown(mine, whole, t.box.low)
             if shown is None or found not in (None, shown):
                 skipped.update(
                     (
@@ -437,39 +446,28 @@ def _in_shown_stretches(
     return [t for t in placed if t is not None]
 
 
-def _stretches(
-    t: Tie, mine: torch.Tensor, whole: torch.Tensor
-) -> tuple[int, int, Stretches] | None:
-    """The dimension of which a rank has other stretches than shapes show, and the stretches.
-
-    The dimension is given by its sizes, here and in the model. None where there is no such
-    dimension, or there are many stretches.
+def _beside_fused(t: Tie, model: Model, places: Mapping[str, Place]) -> Tie:
+    """A cut point that was placed by its shape, at a module with a fused weight: in the weight's
+    stretches where it has its dimension.
     """
-    cut = [d for d, n in enumerate(t.shape) if n != whole.shape[d]]
-    for d in cut:
-        part = whole[
-            tuple(
-                slice(None) if e == d else slice(a, a + n)
-                for e, (a, n) in enumerate(zip(t.box.low, t.shape))
-            )
-        ]
-        line = part.movedim(d, 0).reshape(whole.shape[d], -1)[:, 0]
-        place = {int(p): i for i, p in enumerate(line)}
-        rows = [place.get(int(p), -1) for p in mine.movedim(d, 0).reshape(t.shape[d], -1)[:, 0]]
-        if (
-            len(place) < len(line)
-            or -1 in rows
-            or not torch.equal(part.index_select(d, torch.tensor(rows)), mine)
-        ):
-            continue
-        starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
-        if len(starts) <= MOST_STRETCHES:
-            return (
-                t.shape[d],
-                whole.shape[d],
-                tuple((a, rows[a], b - a) for a, b in zip(starts, [*starts[1:], len(rows)])),
-            )
-    return None
+    for name, p in places.items() if t.box.guessed else ():
+        if p.stretches and t.tensor.startswith(name.rpartition(".")[0] + "."):
+            sizes = p.local[p.dim], p.whole[p.dim]
+            return _placed(t, model.shapes[t.tensor], *sizes, p.stretches) or t
+    return t
+
+
+def _shown(
+    mine: torch.Tensor, whole: torch.Tensor, low: Shape
+) -> tuple[int, int, Stretches] | None:
+    """The dimension of which a rank has other stretches than shapes show, by its sizes here and in
+    the model, and the stretches. None where there is no such dimension, or there are many.
+    """
+    found = stretches_in(whole, mine, low)
+    if found is None or len(found[1]) > MOST_STRETCHES:
+        return None
+    d, stretches = found
+    return (mine.shape[d], whole.shape[d], stretches) if mine.shape[d] != whole.shape[d] else None
 
 
 def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -> Tie | None:

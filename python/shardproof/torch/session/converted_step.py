@@ -186,6 +186,7 @@ class _Converted:
             as_made={n: v for k, v in r.as_made.items() for n in self._of(k)},
             made_buffers=frozenset(self._relabelled(r.made_buffers)),
             initial={},
+            first_values={},
             converted_names={
                 t: tuple(a.sources()) for t, a in self._found.targets.items() if t not in self._same
             },

@@ -22,12 +22,13 @@ from fractions import Fraction
 
 from ...report import Report
 from ..export.model_file import Model
+from ..export.parameter_places import fused, places_of_parameters, uses
 from ..terms.assumptions import listed
 from ..trace.batches import Key, Shared
 from ..trace.clues import LossTerm, Reduction
 from ..trace.end_of_step import GRADIENTS
 from ..trace.printed_numbers import PRINTED
-from ..trace.recording import Recording
+from ..trace.recording import NotKept, Recording
 
 
 def likely_mistake(
@@ -47,6 +48,7 @@ def likely_mistake(
         or (_scale(single, sides[0], axes, ranks) if axes else "")
         or _local_statistics(sides, [a for a in axes if any(a in s.cuts for s in sides)])
         or _not_cleared(single, sides)
+        or _cut_as_one(sides[0], model)
     )
 
 
@@ -234,6 +236,37 @@ def _not_cleared(single: Recording, sides: Sequence[Recording]) -> str:
         f"no zero_grad clears the gradients of {listed(left)} between steps: each step adds to "
         "those that the step before left, and on ranks these are reduced once more"
     )
+
+
+def _cut_as_one(side: Recording, model: Model) -> str:
+    """Fused weights of which a rank has one part, which it takes for a part of each."""
+    try:
+        whole = side.whole()
+    except NotKept:
+        return ""
+    here, there = uses(whole, model)
+    placed = places_of_parameters(whole, model, side.mesh.coordinates(side.rank))
+    for tracked in whole.tracked:
+        name, p = tracked.name, tracked.placement
+        known = placed.get(name)
+        if (
+            tracked.role != "input"
+            or p.parameter != name
+            or name not in model.shapes
+            or p.stretches
+            or known is not None
+            and known.stretches
+            or (found := fused(tracked, model, here, there)) is None
+        ):
+            continue
+        n = len(found.models)
+        sizes = (", ".join(map(str, parts)) for parts in (found.models, found.ours))
+        return (
+            f"{name} is {n} weights in one: the single device splits its dimension {found.dim} "
+            f"into {next(sizes)}. A rank has one piece of that dimension, and splits the piece "
+            f"into {next(sizes)}. It needs its part of each of the {n}"
+        )
+    return ""
 
 
 def _line(loc: str) -> str:

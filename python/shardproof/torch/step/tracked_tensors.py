@@ -12,6 +12,7 @@ import torch
 
 from ..compat import private
 from ..distributed.mesh import Mesh
+from ..terms.positions import runs
 from ..terms.values import Shape, Value
 
 CUT_POINT = "checkpoint"  # the role of a cut point, as the files have it
@@ -38,7 +39,8 @@ class Placement:
     chunks: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     partial: list[str] = dataclasses.field(default_factory=list)  # axes to sum over
     mean: list[str] | None = None  # axes to take the mean over; None: not given
-    of_parameter: bool = False  # its gradient, new value or state: axes cut it as they cut that
+    # the parameter whose gradient, new value or state it is, of its shape: it lies as that does
+    parameter: str = ""
     unknown: str = ""  # why the place is unknown
     # axes along which the ranks have just given each other what this is made of
     shared: tuple[str, ...] = ()
@@ -144,19 +146,8 @@ def _placed(recorder: Any, t: Any) -> Placement:
                 result.unknown = f"a DTensor that is partial by {placement.reduce_op}"
     if (strided := private.strided_rows(t)) is not None:
         result.dim, rows = strided
-        result.stretches = _runs(rows)
+        result.stretches = runs(rows)
     return result
-
-
-def _runs(rows: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    """Rows as stretches that follow each other: the position, the first row, and how many."""
-    found: list[tuple[int, int, int]] = []
-    for at, row in enumerate(rows):
-        if found and row == found[-1][1] + found[-1][2]:
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
-        else:
-            found.append((at, row, 1))
-    return tuple(found)
 
 
 def _chunk(

@@ -38,6 +38,7 @@ class CutPoints:
     def finish(self) -> None:
         """The step has ended: what is known by then of losses and reductions."""
         self._summed()
+        self._added_up_next()
         self._several_passes()
         self._multiplied_later()
         self._reduced_later()
@@ -303,6 +304,31 @@ class CutPoints:
                 m.placement.partial += [a for a in m.placement.mean if a in summed]
                 m.placement.mean = [a for a in m.placement.mean if a not in summed]
 
+    def _added_up_next(self) -> None:
+        """Operands and results of modules that ranks with the same samples add up next, as those of
+        a row of weights: each rank has a part of the sum.
+        """
+        found = [
+            m
+            for m in self.tracker.tracked
+            if m.role == CUT_POINT and isinstance(m.value, Named) and self._place_unknown(m)
+        ]
+        later = dataflow.reduced_next(
+            self.recorder.g, [name for m in found for name in _names_of(m)], self.mesh.sizes
+        )
+        for m in found:
+            axes, mean = next((later[name] for name in _names_of(m) if name in later), ([], False))
+            axes = [a for a in axes if a not in self.tracker.cuts and a not in m.placement.partial]
+            if mean:
+                m.placement.mean = [*(m.placement.mean or []), *axes]
+            else:
+                m.placement.partial = [*m.placement.partial, *axes]
+
+    @staticmethod
+    def _place_unknown(m: TrackedTensor) -> bool:
+        p = m.placement
+        return p.shard is None and not p.covered and not p.offset
+
     def _exchanged_later(self) -> None:
         """Gradients of which the program exchanges pieces by hand after backward, as a ring of
         messages does, are left out if nothing shows over which axes they add up.
@@ -347,6 +373,7 @@ class CutPoints:
                 continue
             shard = self.binding.shard_of(name)
             placement = place(self.recorder, p.grad, shard)
+            placement.parameter = name if tuple(p.grad.shape) == tuple(p.shape) else ""
             value = self.recorder.read(unwrapped(p.grad))
             # not reduced yet (by hand), or already (DDP)
             if not isinstance(p.grad, private.DTensor):

@@ -224,7 +224,7 @@ class EndOfStep:
         placement = placement or place(self.recorder, t)
         placement.mean = placement.mean or []
         p = self.binding.parameters.get(name)  # None: tensors that are no longer one
-        placement.of_parameter = p is None or tuple(t.shape) == tuple(p.shape)
+        placement.parameter = name if p is None or tuple(t.shape) == tuple(p.shape) else ""
         parts = self.binding.stretches.get(name)
         if parts is None or t.numel() != self.binding.parameters[name].numel():
             self.tracker.track(role, name + suffix, t, placement, kind=kind)
@@ -562,7 +562,7 @@ class EndOfStep:
                 placement = place(
                     self.recorder, value, self.binding.shard_of(name) if same else None
                 )
-                placement.of_parameter = same
+                placement.parameter = name if same else ""
                 self._beside_one(f"{what}.new", value, placement, STATES)
 
     def _notice(self, reduced: Reduced) -> None:

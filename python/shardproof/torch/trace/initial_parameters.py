@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 
+from ...operators import WithTrait
 from ..compat import private
 from ..distributed.mesh import Mesh
 from ..terms.graph import Graph
+from ..terms.positions import Elements, number_of, numbered
 from ..terms.values import Complex, Filled, Known, Named, Value
 from .randomness import Draw
 
@@ -43,6 +45,9 @@ class Sent:
     ranks: tuple[int, ...]
     mine: int  # the rank's place among them, where that matters
 
+
+_ELEMENTWISE = WithTrait("elementwise")
+_ODD = 0x2545F4914F6CDD1D  # a multiplier of xorshift generators (Vigna, 2016): it mixes bits
 
 # A digest; (text, origins) of an expression in which something is communicated; None: not known
 Origin = Any
@@ -100,6 +105,9 @@ class Origins:
         self._draws: dict[str, Draw] = {}
         self._looked = 0
         self.files: dict[str, tuple[Origin, str]] = {}  # what files gave: name -> what, and which
+        # what DistributedDataParallel gave to this rank -> what it had before
+        self.before: dict[str, Value] = {}
+        self._elements: Elements | None = None
 
     def of(self, v: Value) -> Initial:
         """After `look`."""
@@ -115,6 +123,30 @@ class Origins:
             keys=frozenset(d.key for d in ordered),
             by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
         )
+
+    def elements(self, v: Value) -> torch.Tensor | None:
+        """A number for each element of a first value: elements with one number are equal, on all
+        sides that run one code. None where none are known. After `look`.
+        """
+        with private.outside():
+            if isinstance(v, Named):
+                if self._elements is None:
+                    self._elements = Elements(
+                        self.g.nodes,
+                        lambda name: self._numbered(name, self.g.tensors[name]["shape"]),
+                        dict.fromkeys(_ELEMENTWISE, _computed),
+                    )
+                return self._elements.of(v.name)
+            if isinstance(v, Known) and v.data.is_floating_point():
+                return v.data.double().contiguous().view(torch.int64)
+            return None
+
+    def _numbered(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Of a tensor that is no movement of another, and no operation on each element."""
+        if (given := self.before.get(name)) is not None:
+            return self.elements(given)
+        origin = self._name(name)[0]
+        return numbered(f"{origin} {list(shape)}", shape) if isinstance(origin, str) else None
 
     def look(self, draws: list[Draw]) -> None:
         """Takes in what was drawn, and what was given to communications, until now."""
@@ -213,6 +245,19 @@ class Origins:
             for r in range(self.mesh.world)
             if all(c == here[a] for a, c in self.mesh.coordinates(r).items() if a not in axes)
         )
+
+
+def _computed(node: Mapping[str, Any], operands: list[torch.Tensor]) -> torch.Tensor | None:
+    """Numbers of the elements of what an operator computes element by element."""
+    text = f"{node['op']} {json.dumps(node.get('attrs', {}), sort_keys=True)}"
+    try:
+        operands = list(torch.broadcast_tensors(*operands))
+    except RuntimeError:
+        return None
+    found = torch.full_like(operands[0], number_of(text))
+    for o in operands:
+        found = (found ^ (found >> 29)) * _ODD + o
+    return (found ^ (found >> 32)) * _ODD
 
 
 def _of_numbers(data: torch.Tensor) -> Origin:

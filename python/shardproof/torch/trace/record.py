@@ -352,6 +352,8 @@ def _recorded(
         plain=side.end.plain,
         initial=side.initial,
         sent=side.origins.sent,
+        first_values=side.first_values,
+        origins=side.origins,
         from_files={name: file for name, (_, file) in side.origins.files.items()},
         spread=frozenset(side.spread),
         own=recorder.random.own,

@@ -8,6 +8,8 @@ import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from ..compat.refusals import refuse
 from ..distributed.exchange import Layouts
 from ..distributed.mesh import Mesh
@@ -19,7 +21,7 @@ from ..terms.graph import Graph
 from ..terms.values import Shape, Value
 from .batches import Key, Read
 from .clues import Clues
-from .initial_parameters import Initial, Origin
+from .initial_parameters import Initial, Origin, Origins
 from .initial_state import InitialState
 from .opaque import Call as OpaqueCall
 from .randomness import Draw
@@ -47,10 +49,10 @@ class Hazard(CaptureError):
     """The step is wrong whatever its numbers are.
 
     kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
-    `random`, ranks draw other random numbers than one device could; `batch`, ranks read other
-    samples than they should; `steps`, ranks make a step of an optimizer where the single device
-    makes none, or the other way round. loc: where. initial: it is about the first values of
-    parameters.
+    `random`, ranks draw other random numbers than one device could; `held`, no rank has some
+    elements of a parameter; `batch`, ranks read other samples than they should; `steps`, ranks make
+    a step of an optimizer where the single device makes none, or the other way round. loc: where.
+    initial: it is about the first values of parameters.
     """
 
     def __init__(
@@ -152,6 +154,9 @@ class Recording:
     initial: dict[str, Initial] = dataclasses.field(default_factory=dict)
     # communication of the construction -> what this rank gave
     sent: dict[str, Origin] = dataclasses.field(default_factory=dict)
+    # what parameters held first, and whose values that are: without them nothing is known
+    first_values: dict[str, Value] = dataclasses.field(default_factory=dict)
+    origins: Origins | None = None
     # inputs that were loaded from files of other ranks, and whose
     from_files: dict[str, str] = dataclasses.field(default_factory=dict)
     # axes of DistributedDataParallel: their ranks have different data
@@ -244,8 +249,20 @@ class Recording:
                     dataclasses.replace(self, program=None), f, protocol=pickle.HIGHEST_PROTOCOL
                 )
         return dataclasses.replace(
-            self, graph=Graph(), tracked=[], opaque=[], kept=file, kept_facts=kept_facts
+            self,
+            graph=Graph(),
+            tracked=[],
+            opaque=[],
+            first_values={},
+            origins=None,
+            kept=file,
+            kept_facts=kept_facts,
         )
+
+    def elements_of(self, name: str) -> torch.Tensor | None:
+        """Numbers of the elements that a parameter held first (Origins.elements)."""
+        v = self.first_values.get(name)
+        return self.origins.elements(v) if v is not None and self.origins is not None else None
 
     def whole(self) -> Recording:
         """All of it. Raises NotKept."""

@@ -51,6 +51,7 @@ class Side:
         self.unused: list[str] = []
         self.origins = Origins(recorder.g, mesh, recorder.rank)
         self.initial: dict[str, Initial] = {}
+        self.first_values: dict[str, Value] = {}
         self.spread = self.end.spread
         self.input_names: set[str] = set()
         self.python_random = PythonRandom()
@@ -261,9 +262,9 @@ class Side:
             if name in self.binding.stretches:
                 self._given_flat(name, "", p, "parameter")
             else:
-                self._given(
-                    name, p, place(self.recorder, p, self.binding.shard_of(name)), "parameter"
-                )
+                placement = place(self.recorder, p, self.binding.shard_of(name))
+                placement.parameter = name
+                self._given(name, p, placement, "parameter")
         for name, t in copies.items():
             self._given(f"{name} before", t, place(self.recorder, t), "input")
             self.end.copies.given(name, t)
@@ -275,6 +276,7 @@ class Side:
         if 0 in local.shape:
             return
         v = self.recorder.read(local)
+        self.first_values[name] = v
         found = self.origins.of(v)
         given = self.constants_given.get(private.storage_key(local))
         if given is not None and same(given, v):
@@ -303,15 +305,15 @@ class Side:
                 v = recorder.read(local)
                 exchange.parts = i  # so that each has its name, whatever ranks hold
                 if isinstance(v, Named):
-                    recorder.write(
-                        local,
-                        exchange.broadcast(
-                            v if recorder.rank == ranks[source] else None,
-                            ranks[source],
-                            v.shape,
-                            v.kind,
-                        ),
+                    given = exchange.broadcast(
+                        v if recorder.rank == ranks[source] else None,
+                        ranks[source],
+                        v.shape,
+                        v.kind,
                     )
+                    if isinstance(given, Named) and given.name != v.name:
+                        self.origins.before[given.name] = v
+                    recorder.write(local, given)
                 elif isinstance(v, (Filled, Known)):
                     self.constants_given[private.storage_key(local)] = v
 
@@ -340,18 +342,12 @@ class Side:
             if name in self.binding.stretches and tuple(value.shape) == tuple(p.shape):
                 self._given_flat(name, f".{key}", value, "input")
             else:
-                self._given(
-                    f"{name}.{key}",
-                    value,
-                    place(
-                        self.recorder,
-                        value,
-                        self.binding.shard_of(name)
-                        if tuple(value.shape) == tuple(p.shape)
-                        else None,
-                    ),
-                    "input",
+                same = tuple(value.shape) == tuple(p.shape)
+                placement = place(
+                    self.recorder, value, self.binding.shard_of(name) if same else None
                 )
+                placement.parameter = name if same else ""
+                self._given(f"{name}.{key}", value, placement, "input")
 
     def fresh(self, optimizer: Any, why: str) -> None:
         self.recorder.g.assume(assumptions.first_step(type(optimizer).__name__, why))

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a rank's parameters lie in the single device's, where shapes alone do not tell.
+
+They do not tell which of two equal axes cuts a parameter, nor that a rank has a part of each of the
+weights that are fused into one. Where a script cuts what the single device has whole (drawn from
+the same state, loaded from the same file), the numbers that both begin with tell. Else a weight
+that a rank splits as the single device does is a part of each that it is split into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+import torch
+
+from ..step.tracked_tensors import Placement, TrackedTensor
+from ..terms.positions import Stretches, box_of, stretches_in
+from ..terms.values import Named, Shape
+from ..trace.recording import CaptureError, Recording
+from .boxes import NoPlace, locate
+from .model_file import Model
+from .split_weights import Uses
+
+MOST_STRETCHES = 64  # of a parameter; each is an input of the plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Of a parameter of the single device's shape `whole`, and of shape `local`: see Placement."""
+
+    whole: Shape
+    local: Shape
+    low: Shape
+    dim: int = 0
+    stretches: Stretches = ()
+    guessed: bool = False  # from how it is split
+
+    def applied(self, p: Placement) -> Placement:
+        return dataclasses.replace(
+            p, offset=self.low, shape=self.whole, dim=self.dim, stretches=self.stretches
+        )
+
+
+def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -> dict[str, Place]:
+    """Parameter -> its place, where more than its shape is known. Raises CaptureError for one whose
+    first values are in many places.
+    """
+    known: dict[str, Place] = {}
+    others: dict[str, TrackedTensor] = {}
+    for tracked in side.tracked:
+        p, name = tracked.placement, tracked.name
+        whole, local = model.shapes.get(name), tracked.value.shape
+        if (
+            tracked.role != "input"
+            or p.parameter != name
+            or p.shard is not None
+            or p.covered
+            or whole is None
+            or whole == local
+            or len(whole) != len(local)
+        ):
+            continue
+        found = _by_first_values(side, model, name)
+        if found is not None:
+            known[name] = found
+        else:
+            others[name] = tracked
+    of_module: dict[str, list[str]] = {}
+    for name in known:
+        of_module.setdefault(name.rpartition(".")[0], []).append(name)
+    # a bias that begins with zeros is cut as its weight is
+    for name, tracked in others.items():
+        likes = {
+            like
+            for other in of_module.get(name.rpartition(".")[0], [])
+            if (like := _like(known[other], model.shapes[name], tracked.value.shape)) is not None
+        }
+        if len(likes) == 1:
+            known[name] = likes.pop()
+    if others.keys() - known.keys():
+        here, there = uses(side, model)
+        for name, tracked in others.items():
+            if name not in known:
+                found = _by_parts(side, model, at, tracked, here, there)
+                if found is not None:
+                    known[name] = found
+    return known
+
+
+def uses(side: Recording, model: Model) -> tuple[Uses, Uses]:
+    """Of a rank's tensors, and of the single device's."""
+    return (
+        Uses(side.graph.nodes[side.started :], side.graph.tensors),
+        Uses(model.json["nodes"], model.json["tensors"]),
+    )
+
+
+def _by_parts(
+    side: Recording,
+    model: Model,
+    at: Mapping[str, int],
+    tracked: TrackedTensor,
+    here: Uses,
+    there: Uses,
+) -> Place | None:
+    """The place of a fused weight: a rank that splits its part as the single device splits the
+    whole has a part of each.
+    """
+    found = fused(tracked, model, here, there)
+    if found is None or len(found.ours) > MOST_STRETCHES:
+        return None
+    whole, local, dim = model.shapes[tracked.name], tracked.value.shape, found.dim
+    ours, models = found.ours, found.models
+    try:
+        low = locate(tracked, whole, local, side.mesh, at, side.cuts).low
+    except NoPlace:
+        return None
+    share = low[dim] // local[dim]
+    ends_here, ends_there = (list(itertools.accumulate(p, initial=0)) for p in (ours, models))
+    stretches = tuple(
+        (mine, begin + share * n, n) for mine, begin, n in zip(ends_here, ends_there, ours)
+    )
+    return Place(whole, local, (*low[:dim], 0, *low[dim + 1 :]), dim, stretches, guessed=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A parameter whose dimension `dim` is split into parts, here into as many as on the single
+    device, each as many times smaller.
+    """
+
+    dim: int
+    ours: tuple[int, ...]
+    models: tuple[int, ...]
+
+
+def fused(tracked: TrackedTensor, model: Model, here: Uses, there: Uses) -> Fused | None:
+    """How a parameter of which a rank has a part of one dimension is split; None if it is not."""
+    whole, local = model.shapes[tracked.name], tracked.value.shape
+    cut = [d for d, (n, m) in enumerate(zip(whole, local)) if n != m]
+    if len(whole) != len(local) or len(cut) != 1 or not isinstance(tracked.value, Named):
+        return None
+    dim = cut[0]
+    ours, models = here.parts(tracked.value.name, dim), there.parts(tracked.name, dim)
+    as_many = [n * whole[dim] for n in ours] == [n * local[dim] for n in models]
+    return Fused(dim, ours, models) if len(ours) > 1 and as_many else None
+
+
+def _by_first_values(side: Recording, model: Model, name: str) -> Place | None:
+    part, whole = side.elements_of(name), model.first_values(name)
+    if part is None or whole is None or not part.numel():
+        return None
+    begins = (whole == part.flatten()[0]).nonzero()
+    if len(begins) != 1:
+        return None
+    low = tuple(begins[0].tolist())
+    if torch.equal(whole[box_of(part.shape, low)], part):
+        return Place(tuple(whole.shape), tuple(part.shape), low)
+    found = stretches_in(whole, part, low)
+    if found is None:
+        return None
+    dim, stretches = found
+    if len(stretches) > MOST_STRETCHES:
+        raise CaptureError(
+            f"{name} on rank {side.rank} begins with rows of the single device's that lie in "
+            f"{len(stretches)} places; at most {MOST_STRETCHES} are followed"
+        )
+    low = (*low[:dim], 0, *low[dim + 1 :])
+    return Place(tuple(whole.shape), tuple(part.shape), low, dim, stretches)
+
+
+def _like(other: Place, whole: Shape, local: Shape) -> Place | None:
+    """The place of a parameter of one dimension that is cut, where `other` has one of these sizes
+    before and after.
+    """
+    cut = [d for d, (n, m) in enumerate(zip(whole, local)) if n != m]
+    there = [
+        d
+        for d, sizes in enumerate(zip(other.whole, other.local))
+        if cut and sizes == (whole[cut[0]], local[cut[0]])
+    ]
+    if len(cut) != 1 or len(there) != 1:
+        return None
+    low = tuple(other.low[there[0]] if d == cut[0] else 0 for d in range(len(whole)))
+    stretches = other.stretches if other.dim == there[0] else ()
+    return Place(whole, local, low, cut[0] if stretches else 0, stretches)

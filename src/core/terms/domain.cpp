@@ -236,7 +236,7 @@ void Domain::nonNegative(Term t, ConditionSet& set) {
 std::optional<Condition> uncovered(TermAlgebra& algebra, ConditionSet model, ConditionSet plan,
                                    std::size_t budget,
                                    std::vector<std::pair<Term, Term>>& multiplied) {
-  if (plan == 0) return std::nullopt;
+  if (algebra.conditions().includes(model, plan)) return std::nullopt;
   const Conditions& conditions = algebra.conditions();
   std::set<Condition> given;
   std::map<Condition, std::uint32_t> expanded;  // to what it was

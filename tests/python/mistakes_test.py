@@ -50,6 +50,15 @@ def data_parallel(
     return step
 
 
+class OwnStatistics(nn.BatchNorm1d):
+    """Makes its statistics itself, over all ranks' samples, and scales them wrongly."""
+
+    def forward(self, x):
+        mean = x.mean(0)
+        dist.all_reduce(mean)
+        return (x - mean) * self.weight + self.bias
+
+
 class Mistakes(unittest.TestCase):
     def check(self, step, *expected, mesh=None):
         report = sp.verify(
@@ -133,6 +142,15 @@ class Mistakes(unittest.TestCase):
 
     def test_statistics_of_a_rank(self):
         self.check(data_parallel(norm=nn.BatchNorm1d), "BatchNorm 1 (at mistakes_test.py")
+
+    def test_statistics_by_hand_are_no_local_ones(self):
+        report = sp.verify(
+            data_parallel(norm=OwnStatistics),
+            mesh=MESH,
+            arguments=["--confirm", "off", "--diagnose", "off"],
+        )
+        self.assertEqual(report.verdict, "NOT EQUIVALENT", report)
+        self.assertNotIn("own samples, not of the batch", report.likely_mistake)
 
     def test_a_learning_rate_times_the_ranks(self):
         self.check(

@@ -111,6 +111,7 @@ VerifiedFiles verifyPlan(const VerifyArguments& arguments, const std::string& pl
     progress.update(0, 1, "diagnosing");
     DiagnoseOptions diagnoseOptions;
     diagnoseOptions.seconds = std::min(arguments.diagnoseSeconds, done.budget.left());
+    diagnoseOptions.wallSeconds = done.budget.left();
     diagnoseOptions.memoryMegabytes = options.memoryMegabytes;
     diagnoseOptions.cancel = options.cancel;
     std::string fixed =

@@ -21,8 +21,10 @@
 namespace shardproof {
 
 struct DiagnoseOptions {
-  // For all of it, of processor time. 8,192 ranks of a Llama 405B need 5 on an idle machine.
+  // For finding causes and fixes, of processor time. 8,192 ranks of a Llama 405B need 5 on an idle
+  // machine. The proof of what is fixed gets half of it, or twice what the verdict took.
   double seconds = 10;
+  double wallSeconds = 1e8;  // for all of it by the wall clock: what is left of the run
   std::size_t memoryMegabytes = 4096;
   const std::atomic<bool>* cancel = nullptr;
 };

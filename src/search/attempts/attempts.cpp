@@ -160,7 +160,10 @@ class Attempts {
   std::optional<Report> runOnly(std::span<const Attempt> attempts,
                                 std::vector<AttemptReport>& tried) {
     onlyNew_ = true;
-    for (const Attempt& attempt : attempts) {
+    // Each has the same share of the time that is left: one alone could take all of it.
+    for (std::size_t left = attempts.size(); left > 0; --left) {
+      Attempt attempt = attempts[attempts.size() - left];
+      attempt.seconds = budget_.left() / static_cast<double>(left);
       make(attempt);
       if (settled()) break;
     }

@@ -199,6 +199,13 @@ def keep(condition, n):
 
 SUCCESSOR = "  %more = s32[] add(%i, %n1)\n  %c = pred[] compare(%more, %i), direction=GT\n"
 TOTAL = "  %total = s32[] add(%i, %k)\n  %c = pred[] compare(%total, %n0), direction=GT\n"
+IN_BYTES = (
+    "  %least = s32[] constant(-100)\n  %most = s32[] constant(100)\n"
+    "  %inside = s32[] clamp(%least, %i, %most)\n  %beside = s32[] clamp(%least, %k, %most)\n"
+    "  %first = s8[] convert(%inside)\n  %second = s8[] convert(%beside)\n"
+    "  %total = s8[] add(%first, %second)\n  %zero8 = s8[] constant(0)\n"
+    "  %c = pred[] compare(%total, %zero8), direction=GT\n"
+)
 
 # name: (result, model, plan, verdicts that are right)
 CASES = {
@@ -511,9 +518,18 @@ CASES = {
         {EQUIVALENT},
     ),
     "a sum of two": ("columns", keep(TOTAL, 8), keep(TOTAL, 4), EQUIVALENT_IF),
+    "a sum of two in bytes": (
+        "columns",
+        keep(IN_BYTES, 8),
+        keep(IN_BYTES, 4),
+        EQUIVALENT_IF,
+    ),
 }
 # What the report says is assumed; of all other cases nothing.
-ASSUMED = {"a sum of two": r"integer-overflow: .*model\.hlo:\d+.*plan\.hlo:\d+"}
+ASSUMED = {
+    "a sum of two": r"(?<!narrow-)integer-overflow: .*model\.hlo:\d+.*plan\.hlo:\d+",
+    "a sum of two in bytes": r"narrow-integer-overflow: .*plan\.hlo:\d+ add",
+}
 
 
 def program(result, body, plan):
@@ -564,7 +580,9 @@ def main():
             capture_output=True,
             text=True,
         )
-        told = re.findall(r"(?:integer-overflow|indices-in-bounds): .*", done.stdout + done.stderr)
+        told = re.findall(
+            r"(?:(?:narrow-)?integer-overflow|indices-in-bounds): .*", done.stdout + done.stderr
+        )
         right = done.returncode in expected and (
             re.search(assumed, " ".join(told)) if assumed else not told
         )

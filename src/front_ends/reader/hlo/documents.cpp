@@ -24,6 +24,8 @@
 namespace shardproof::hlo {
 namespace {
 
+constexpr int kBitsOfCounters = 32;
+
 std::int64_t headerCount(const Module& module, const char* name, const std::string& file) {
   const Attribute* a = module.attribute(name);
   if (a == nullptr) return 1;
@@ -160,10 +162,19 @@ class Builder {
         documents.assumptions.push_back(
             {"looked-up-numbers", AssumptionClass::kCheckable, what + "a number" + these});
     }
-    if (!shared_.mayOverflow.empty())
-      documents.assumptions.push_back({"integer-overflow", AssumptionClass::kRisk,
-                                       "the integers that are computed in " +
-                                           places(shared_.mayOverflow) + " fit their types"});
+    // Counters of 32 bits are in many steps; of what is narrower, a sum over ranks may not fit.
+    for (const bool narrow : {false, true}) {
+      std::vector<std::string> where;
+      for (const auto& [line, found] : shared_.mayOverflow)
+        if ((found.bits < kBitsOfCounters) == narrow) where.push_back(found.location);
+      if (!where.empty())
+        documents.assumptions.push_back(
+            {narrow ? "narrow-integer-overflow" : "integer-overflow", AssumptionClass::kRisk,
+             std::string("the integers ") +
+                 (narrow ? "of fewer than " + std::to_string(kBitsOfCounters) + " bits " : "") +
+                 "that are computed at " + listed(where) +
+                 " fit their types; what they are where they wrap around is not looked at"});
+    }
     if (!shared_.hostCalls.empty())
       documents.assumptions.push_back(
           {"host-callbacks", AssumptionClass::kCheckable,
@@ -173,15 +184,19 @@ class Builder {
   }
 
   static std::string places(const std::set<std::pair<std::string, std::size_t>>& lines) {
+    std::vector<std::string> texts;
+    for (const auto& [file, line] : lines) texts.push_back(file + ":" + std::to_string(line));
+    return listed(texts);
+  }
+
+  static std::string listed(const std::vector<std::string>& texts) {
     constexpr std::size_t kMostShown = 8;
     std::string text;
-    std::size_t shown = 0;
-    for (const auto& [file, line] : lines) {
-      if (shown++ == kMostShown)
-        return text + " and " + std::to_string(lines.size() - kMostShown) + " more";
-      text += (text.empty() ? "" : ", ") + file + ":" + std::to_string(line);
-    }
-    return text;
+    for (std::size_t k = 0; k < std::min(texts.size(), kMostShown); ++k)
+      text += (k == 0 ? "" : ", ") + texts[k];
+    return texts.size() <= kMostShown
+               ? text
+               : text + " and " + std::to_string(texts.size() - kMostShown) + " more";
   }
 
   void lowerModel() {

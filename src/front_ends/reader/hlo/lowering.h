@@ -63,8 +63,13 @@ struct Shared {
   // must be lowered again.
   bool rangesChanged = false;
   std::set<std::size_t> outdated;  // parameters of which more was observed than their ranges show
-  // FILE:LINE of arithmetic on integers of which it is not known that the result fits its type.
-  std::set<std::pair<std::string, std::size_t>> mayOverflow;
+  // By file and line: arithmetic on integers of which it is not known that the result fits its
+  // type. Where it comes from, as reports have it, and the type's bits.
+  struct MayOverflow {
+    std::string location;
+    int bits = 0;
+  };
+  std::map<std::pair<std::string, std::size_t>, MayOverflow> mayOverflow;
   // FILE:LINE of calls of the host that have no results.
   std::set<std::pair<std::string, std::size_t>> hostCalls;
   // Sizes of the model's parameters that are keys of random generators, and what else is computed
@@ -314,7 +319,7 @@ class Lowering {
   // --- lowering_overflow.cpp ---
   // Where an integer that was computed may not fit its type.
   void checkOverflow(const Instruction& i, const Value& made);
-  void mayOverflow(const Instruction& i);
+  void mayOverflow(const Instruction& i, int bits);
 
   // --- lowering_known.cpp: tables and formulas ---
   std::string knownNode(const Value& v, bool whole);

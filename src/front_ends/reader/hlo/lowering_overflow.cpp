@@ -8,8 +8,10 @@
 
 namespace shardproof::hlo {
 
-void Lowering::mayOverflow(const Instruction& i) {
-  shared_.mayOverflow.insert({file_, i.place.line});
+void Lowering::mayOverflow(const Instruction& i, int bits) {
+  const std::string place = file_ + ":" + std::to_string(i.place.line);
+  const std::string& location = graph.location();
+  shared_.mayOverflow[{file_, i.place.line}] = {location.empty() ? place : location, bits};
 }
 
 void Lowering::checkOverflow(const Instruction& i, const Value& made) {
@@ -32,7 +34,7 @@ void Lowering::checkOverflow(const Instruction& i, const Value& made) {
                least = type->isSigned ? -size : 0.0;
   GraphTensor& t = graph.tensor(made.name);
   if (t.least >= least && t.greatest <= size - 1) return;
-  if (kArithmetic.contains(i.opcode)) mayOverflow(i);
+  if (kArithmetic.contains(i.opcode)) mayOverflow(i, type->bits);
   t.least = std::max(t.least, least);
   t.greatest = std::min(t.greatest, size - 1);
 }

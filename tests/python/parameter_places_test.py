@@ -133,5 +133,103 @@ class Scripts(unittest.TestCase):
         self.assertIn("rank 1 is given rank 0's first values", report.text)
 
 
+HALVES = """
+rank, world = dist.get_rank(), dist.get_world_size()
+
+
+class Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Parameter(torch.empty(8 // world, 4))
+        self.down = torch.nn.Parameter(torch.empty(4, 8 // world))
+
+    def forward(self, x):
+        return Reduce.apply(torch.relu(x @ self.up.T) @ self.down.T)
+
+
+net = Net()
+torch.manual_seed(SEED)
+up, down = torch.randn(8, 4) * 0.2, torch.randn(4, 8) * 0.2
+GIVEN
+net.up.data.copy_(up.chunk(world)[rank])
+net.down.data.copy_(DOWN)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+torch.manual_seed(7)
+for _ in range(2):
+    x, y = torch.randn(6, 4), torch.randn(6, 4)
+    loss = torch.nn.functional.mse_loss(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    AFTER
+    optimizer.step()
+"""
+BROADCAST = "dist.broadcast(up, 0)\ndist.broadcast(down, 0)"
+FILES = """
+if rank == 0:
+    for k in range(world):
+        torch.save(down.chunk(world, 1)[k], f"part{k}.pt")
+dist.barrier()
+"""
+
+
+class PartsOfAWhole(unittest.TestCase):
+    """The whole is drawn on all ranks, and each keeps a part."""
+
+    def report(self, down, seed="0", given="", after="pass"):
+        text = HALVES.replace("SEED", seed).replace("GIVEN", given).replace("DOWN", down)
+        text = "dist.init_process_group('gloo')\n" + text.replace("AFTER", after)
+        return verified(text, mesh="tp=2")
+
+    def test_right_ones(self):
+        for seed, given in (("0", ""), ("rank", BROADCAST)):
+            report = self.report("down.chunk(world, 1)[rank]", seed, given)
+            self.assertEqual("EQUIVALENT", report.verdict, report.text)
+
+    def test_wrong_ones(self):
+        """Also where what is cut had been sent by another rank."""
+        for seed, given in (("0", ""), ("rank", BROADCAST)):
+            for down in (
+                "down.view(world, 4, -1)[rank]",
+                "down.chunk(world, 1)[rank].T if world > 1 else down",
+                "down.chunk(world, 1)[world - 1 - rank]",
+                "down.chunk(world, 1)[0]",
+            ):
+                with self.subTest(down, given=bool(given)):
+                    report = self.report(down, seed, given)
+                    self.assertEqual("NOT EQUIVALENT", report.verdict, report.text)
+
+    def test_what_is_told(self):
+        report = self.report("down.view(world, 4, -1)[rank]")
+        self.assertRegex(
+            report.text,
+            r"rank 0 begins down, of shape \[4, 4\], with other elements of the single device's "
+            r"than its part has: at \[1, 0\] it has the one that is at \[0, 4\] there",
+        )
+
+    def test_parts_in_files(self):
+        for part, expected in (("rank", "EQUIVALENT"), ("0", "NOT EQUIVALENT")):
+            report = self.report(f'torch.load(f"part{{{part}}}.pt")', given=FILES)
+            self.assertEqual(expected, report.verdict, report.text)
+
+    def test_gradients_of_parts_are_added_up(self):
+        report = self.report(
+            "down.chunk(world, 1)[rank]",
+            after="[(dist.all_reduce(p.grad), p.grad.div_(world)) for p in net.parameters()]",
+        )
+        self.assertEqual("NOT EQUIVALENT", report.verdict, report.text)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -577,6 +577,10 @@ def check_initial(
         for tensor, ties in parts.items():
             found = side.initial[tensor]
             origin = resolved(found.origin, sent)
+            for wrong in program.if_sent:
+                given = sent(wrong.rank, wrong.comm) if wrong.tensor == tensor else None
+                if given is not None and resolved(given, sent) == wrong.origin:
+                    raise Hazard(wrong.message, "", tensor, "order", initial=True)
             at = (tensor, *((t.box.low, t.shape) for t in ties))
             if origin is None:
                 if not found.by_position:
@@ -609,13 +613,14 @@ def check_initial(
                 )
             if (
                 there != at
-                and found.drawn
+                and (found.drawn or found.from_others)
                 and not found.by_position
                 and not found.flat
                 and all(seed not in ("", "none") for _, seed in found.where)
             ):
                 axes = ", ".join(mesh.varying([holder.rank, side.rank]))
                 way = "; ".join(f"{loc}, seed {seed}" for loc, seed in found.where[:1])
+                way = way or "loaded, or received from another rank"
                 alike.setdefault(axes, {}).setdefault(tensor, way)
             _like_single(ties[0], side, model, origin)
     for axes, tensors in alike.items():

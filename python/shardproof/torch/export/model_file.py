@@ -192,6 +192,8 @@ class Model:
     # first values of parameters, by the model's tensor; none where ranks run other code
     initial: dict[str, Initial]
     first_values: Callable[[str], torch.Tensor | None]  # numbers of the elements of each
+    # what each is made of (Origins.stages)
+    stages: Callable[[str], list[tuple[str, torch.Tensor]]]
     ignorable: dict[str, int]  # integer inputs that are classes or this number (labels.py)
     # outputs that are claimed where all ranks have those that go together
     # (tracked_tensors.together)
@@ -358,6 +360,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         side.models,
         dict(side.initial),
         side.elements_of,
+        side.stages_of,
         dict(g.integers.ignorable),
         dict(side.beside),
     )

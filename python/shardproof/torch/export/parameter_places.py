@@ -18,7 +18,7 @@ import torch
 from ..step.tracked_tensors import Placement, TrackedTensor
 from ..terms.positions import Stretches, box_of, stretches_in
 from ..terms.values import Named, Shape
-from ..trace.recording import CaptureError, Recording
+from ..trace.recording import CaptureError, Hazard, Recording
 from .boxes import NoPlace, locate
 from .model_file import Model
 from .split_weights import Uses
@@ -186,3 +186,81 @@ def _like(other: Place, whole: Shape, local: Shape) -> Place | None:
     low = tuple(other.low[there[0]] if d == cut[0] else 0 for d in range(len(whole)))
     stretches = other.stretches if other.dim == there[0] else ()
     return Place(whole, local, low, cut[0] if stretches else 0, stretches)
+
+
+@dataclasses.dataclass(frozen=True)
+class IfSent:
+    """What is wrong with a parameter's first value if what `rank` gave to a communication has this
+    origin.
+    """
+
+    tensor: str
+    comm: str
+    rank: int
+    origin: str
+    message: str
+
+
+def check_order(
+    side: Recording, model: Model, name: str, low: Shape, dim: int, stretches: Stretches
+) -> list[IfSent]:
+    """A rank's part of a parameter begins with the elements that the single device has there.
+
+    Elements that are nowhere in the single device's are not looked at. Raises Hazard; what depends
+    on what other ranks sent is returned.
+    """
+    if model.shapes[name] == side.first_values[name].shape:
+        return []
+    whole = model.first_values(name)
+    if whole is None:
+        return []
+    part, sender = side.elements_of(name), side.sender_of(name)
+    if part is None and sender is not None:
+        return [
+            IfSent(name, *sender, origin, found)
+            for origin, numbers in model.stages(name)
+            if (
+                found := _disorder(
+                    side, name, whole, side.elements_of(name, numbers), low, dim, stretches
+                )
+            )
+        ]
+    if found := _disorder(side, name, whole, part, low, dim, stretches):
+        raise Hazard(found, "", name, "order", initial=True)
+    return []
+
+
+def _disorder(
+    side: Recording,
+    name: str,
+    whole: torch.Tensor,
+    part: torch.Tensor | None,
+    low: Shape,
+    dim: int,
+    stretches: Stretches,
+) -> str:
+    """The first element that is elsewhere in the single device's parameter; empty: none is."""
+    if part is None or part.dim() != whole.dim():
+        return ""
+    ends = [low] if not stretches else [(*low[:dim], s, *low[dim + 1 :]) for _, s, _ in stretches]
+    sizes = [n for _, _, n in stretches] or [part.shape[dim] if part.dim() else 0]
+    pieces = [
+        whole[box_of((*part.shape[:dim], n, *part.shape[dim + 1 :]), at)]
+        for at, n in zip(ends, sizes)
+    ]
+    expected = torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
+    if expected.shape != part.shape or torch.equal(expected, part):
+        return ""
+    values, counts = whole.unique(return_counts=True)
+    once = values[counts == 1]
+    wrong = (part != expected) & torch.isin(part, once)
+    if not bool(wrong.any()):
+        return ""
+    at = wrong.nonzero()[0]
+    there = (whole == part[tuple(at)]).nonzero()[0].tolist()
+    begin = (expected[tuple(at)] == whole).nonzero()[0].tolist()
+    return (
+        f"rank {side.rank} begins {name}, of shape {list(part.shape)}, with other elements of the "
+        f"single device's than its part has: at {at.tolist()} it has the one that is at {there} "
+        f"there, where the one at {begin} belongs"
+    )

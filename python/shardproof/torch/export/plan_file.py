@@ -15,6 +15,7 @@ from ..step.tracked_tensors import CUT_POINT
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, listed
 from ..terms.values import Shape, numel
+from ..trace.copies_of_weights import is_copy
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_held, check_initial, same_batch
@@ -84,6 +85,7 @@ def plan_of(
     free = [a for a in mesh.names if a not in fixed]
     out_programs: list[dict[str, Any]] = []
     shards: dict[Any, list[Any]] = collections.defaultdict(list)
+    apart: set[Any] = set()
     # where the second rank along an axis was recorded for some programs only, the others have the
     # same steps
     moves: dict[Any, dict[str, list[int]]] = {}
@@ -122,7 +124,12 @@ def plan_of(
                 tie,
                 moves.setdefault((key, count[key], stretches), {}),
             )
+            if tie.role == CUT_POINT and any(by and a in tie.box.total for a, by in step.items()):
+                apart.add(key)
             shards[key].append((at, _from_zero(tie, step, here), step))
+    # A gradient that is added up over ranks that have different parts of it is no cut point.
+    for key in apart:
+        del shards[key]
     lineage = _lineage(shards, fixed, mesh)
     model.json["nodes"] = through_cut_points(
         model.json["nodes"],
@@ -503,6 +510,11 @@ def _check_outputs(model: Model, lineage: Sequence[dict[str, Any]]) -> None:
     for tensor in model.json["outputs"]:
         if ("output", tensor) not in have:
             raise OnNoRank(tensor)
-    for name, t in model.json["tensors"].items():
-        if t.get("kind") in ("input", "parameter") and ("input", name) not in have:
-            raise OnNoRank(name, t["kind"])
+    read = {name for n in model.json["nodes"] for name in n["in"]}
+    for name, t in list(model.json["tensors"].items()):
+        if t.get("kind") not in ("input", "parameter") or ("input", name) in have:
+            continue
+        if is_copy(name) and name not in read and name not in model.json["outputs"]:
+            del model.json["tensors"][name]  # weights that parts were cut from, and that stay
+            continue
+        raise OnNoRank(name, t["kind"])

@@ -34,7 +34,7 @@ from .model_file import (
     tensors_of,
     through_cut_points,
 )
-from .parameter_places import Place, places_of_parameters
+from .parameter_places import IfSent, Place, check_order, places_of_parameters
 from .place_names import PlaceNames
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
@@ -73,6 +73,9 @@ class Program:
     skipped: dict[str, str]
     guessed: list[str]
     by_first_values: tuple[str, ...]  # parameters that their first values have placed
+    # parameters that are in another place than was concluded, if what another rank sent is what the
+    # single device has
+    if_sent: list[IfSent]
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
@@ -139,6 +142,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     skipped: dict[str, str] = {}
     guessed: list[str] = []
     seen: set[tuple[str, str]] = set()
+    if_sent: list[IfSent] = []
     places = places_of_parameters(side, model, at)
     for tracked in side.tracked:
         if tracked.role == CUT_POINT and not cut_points:
@@ -159,7 +163,13 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             continue
         if tracked.role == CUT_POINT:
             tie = _beside_fused(tie, model, places)
-        elif tie.box.guessed or place is not None and place.guessed:
+        elif (
+            tracked.role == "input"
+            and tie.tensor in side.first_values
+            and not tracked.placement.covered
+        ):
+            if_sent += check_order(side, model, tie.tensor, tie.box.low, tie.dim, tie.stretches)
+        if tracked.role != CUT_POINT and (tie.box.guessed or place is not None and place.guessed):
             guessed.append(tracked.placement.parameter or tracked.name)
         key = (tie.tensor, tie.local)
         if tracked.role == CUT_POINT and key in seen:
@@ -240,6 +250,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         skipped,
         guessed,
         tuple(name for name, p in places.items() if not p.guessed),
+        if_sent,
         own_constants,
     )
 

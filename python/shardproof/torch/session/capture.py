@@ -1518,6 +1518,7 @@ def _hazardous(e: Hazard, words: Wording) -> Report:
     verdicts = {
         "async": "what the step computes depends on when its communication happens",
         "random": "ranks draw other random numbers than one device could",
+        "order": "a rank begins with other elements of a parameter than its part has",
         "held": "some elements of a parameter are on no rank",
         "batch": "ranks read other samples than they should",
         "steps": "ranks make other steps of their optimizers than the single device",

@@ -35,6 +35,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optim
@@ -44,11 +45,14 @@ from ..step.tracked_tensors import unwrapped
 from ..step.world import World
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, NotCompared, listed
-from ..terms.values import Value
+from ..terms.dataflow import ancestors
+from ..terms.liveness import WAIT
+from ..terms.values import Named, Value
 from ..trace.batches import Key, Shared
 from ..trace.end_of_step import MADE, same
 from ..trace.initial_state import InitialState
 from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
+from ..trace.results import leaves_of
 
 _HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
 MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
@@ -289,8 +293,40 @@ class Steps(OptimizerSteps):
     def _called(self, module: Any, args: Any) -> None:
         if any(True for _ in module.parameters()):
             self.begun = True
+            self._leave_next_messages(args)
             self._end("it calls a model again")
             self.new_batch = self.new_batch or bool(self.side.recorder.answered)
+
+    def _leave_next_messages(self, args: Any) -> None:
+        """A stage of a pipeline begins its next step by receiving what it gives to its model. The
+        rank that sends it ends before that, so that it is no part of this step.
+        """
+        if not self.in_rest:
+            return
+        g = self.side.recorder.g
+        names = [
+            v.name
+            for _, t in leaves_of(args)
+            if isinstance(t, torch.Tensor)
+            and isinstance(v := self.side.recorder.read(unwrapped(t)), Named)
+        ]
+        received = {
+            n["comm"]
+            for n in map(g.producer, ancestors(g, names))
+            if n is not None and n["op"] == "recv"
+        }
+        first = next(
+            (
+                i
+                for i in range(self.side.end.rest_began, len(g.nodes))
+                if g.nodes[i].get("comm") in received
+            ),
+            len(g.nodes),
+        )
+        for n in g.nodes[first:]:
+            if "comm" in n:
+                self.side.recorder.groups.layouts.pop(n["comm"], None)
+        g.take_back(first, lambda n: "comm" in n or n["op"] == WAIT)
 
     def _end(self, how: str) -> None:
         """The script begins its next step, where it has made all that are looked at."""

@@ -6,7 +6,7 @@ Nodes are over the operators of docs/operators.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import assumptions
@@ -88,6 +88,12 @@ class Nodes:
         node.update(fields)
         self.nodes.append(node)
         return node, results
+
+    def take_back(self, first: int, which: Callable[[Node], bool]) -> None:
+        """Removes nodes from that one on, of which nothing is read any more."""
+        self.producer("")  # all are indexed
+        self.nodes[first:] = [n for n in self.nodes[first:] if not which(n)]
+        self._indexed = len(self.nodes)
 
     def producer(self, name: str) -> Node | None:
         """The node that makes a tensor; None for an input, a parameter or a constant."""

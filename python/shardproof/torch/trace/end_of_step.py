@@ -119,6 +119,7 @@ class EndOfStep:
         self.steps = 1  # of each optimizer of a script
         self.exact_steps = False  # that many were asked for
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
+        self.rest_began = 0  # how many nodes a script's optimizers have left when they had stepped
         self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
         # what a script's step leaves that only its next step shows: what it is, and names
         self.shown_later: dict[str, list[str]] = {}
@@ -130,6 +131,7 @@ class EndOfStep:
         the script does with them before its next step.
         """
         self.recorder.in_rest = True
+        self.rest_began = len(self.recorder.g.nodes)
         self.copies.all_stepped()
         self.settings_in_step = _numbers(self.binding.of_optimizers())
         for t in [

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from ...operators import WithTrait
 from ..compat import private
 from ..distributed.mesh import Mesh
 from ..terms.graph import Graph
+from ..terms.nodes import MOVES_HERE
 from ..terms.positions import Elements, number_of, numbered
 from ..terms.values import Complex, Filled, Known, Named, Value
 from .randomness import Draw
@@ -57,13 +59,15 @@ Origin = Any
 class Saved:
     """A tensor that a rank saved in a file, for ranks that load it.
 
-    value: it itself, where it is a constant; else origin: what it was.
+    value: it itself, where it is a constant; else origin: what it was, and the numbers of its
+    elements, where these are known.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     value: Filled | Known | None
     origin: Origin
+    elements: Any = None  # Origins.elements, as an array of numpy: a tensor would be saved itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Initial:
     flat: bool = False
     keys: frozenset[str] = frozenset()  # what distinguishes its draws
     given: bool = False  # DistributedDataParallel gave the first rank's to all
+    from_others: bool = False  # it is made of what a file, or another rank, gave
     # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
     by_device: tuple[tuple[str, str], ...] = ()
 
@@ -107,7 +112,7 @@ class Origins:
         self.files: dict[str, tuple[Origin, str]] = {}  # what files gave: name -> what, and which
         # what DistributedDataParallel gave to this rank -> what it had before
         self.before: dict[str, Value] = {}
-        self._elements: Elements | None = None
+        self.file_elements: dict[str, torch.Tensor] = {}  # of what files gave
 
     def of(self, v: Value) -> Initial:
         """After `look`."""
@@ -121,32 +126,76 @@ class Origins:
             getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
             v.fill if isinstance(v, Filled) else None,
             keys=frozenset(d.key for d in ordered),
+            from_others=isinstance(origin, tuple)
+            or any(name in self.files for name in self._made_of(v)[1]),
             by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
         )
 
-    def elements(self, v: Value) -> torch.Tensor | None:
+    def elements(self, v: Value, sent: torch.Tensor | None = None) -> torch.Tensor | None:
         """A number for each element of a first value: elements with one number are equal, on all
         sides that run one code. None where none are known. After `look`.
+
+        sent: the numbers of what another rank has sent, if that is to be assumed.
         """
         with private.outside():
             if isinstance(v, Named):
-                if self._elements is None:
-                    self._elements = Elements(
-                        self.g.nodes,
-                        lambda name: self._numbered(name, self.g.tensors[name]["shape"]),
-                        dict.fromkeys(_ELEMENTWISE, _computed),
-                    )
-                return self._elements.of(v.name)
+                return Elements(
+                    self.g.nodes,
+                    lambda name: self._numbered(name, sent),
+                    dict.fromkeys(_ELEMENTWISE, _computed),
+                ).of(v.name)
             if isinstance(v, Known) and v.data.is_floating_point():
                 return v.data.double().contiguous().view(torch.int64)
             return None
 
-    def _numbered(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+    def _numbered(self, name: str, sent: torch.Tensor | None) -> torch.Tensor | None:
         """Of a tensor that is no movement of another, and no operation on each element."""
         if (given := self.before.get(name)) is not None:
-            return self.elements(given)
-        origin = self._name(name)[0]
-        return numbered(f"{origin} {list(shape)}", shape) if isinstance(origin, str) else None
+            return self.elements(given, sent)
+        if name in self.file_elements:
+            return self.file_elements[name]
+        origin, shape = self._name(name)[0], tuple(self.g.tensors[name]["shape"])
+        if isinstance(origin, str):
+            return numbered(f"{origin} {list(shape)}", shape)
+        return sent if sent is not None and tuple(sent.shape) == shape else None
+
+    def _made_of(self, v: Value) -> tuple[list[str], list[str]]:
+        """The tensors of which the elements of a first value are moved or computed: those that are
+        moved or computed themselves, and others.
+        """
+        within: dict[str, None] = {}
+        leaves: dict[str, None] = {}
+        todo = [v.name] if isinstance(v, Named) else []
+        while todo:
+            node = self.g.producer(name := todo.pop())
+            if node is not None and (node["op"] in MOVES_HERE or node["op"] in _ELEMENTWISE):
+                within[name] = None
+                todo += [n for n in node["in"] if n is not None]
+            else:
+                leaves[name] = None
+        return list(within), list(leaves)
+
+    def stages(self, v: Value) -> list[tuple[str, torch.Tensor]]:
+        """What a first value is made of, one after another: origins, and numbers of elements."""
+        found = []
+        for name in itertools.chain(*self._made_of(v)):
+            origin = self._name(name)[0]
+            shape = tuple(self.g.tensors[name]["shape"])
+            numbers = self.elements(Named(name, shape)) if isinstance(origin, str) else None
+            if numbers is not None:
+                found.append((origin, numbers))
+        return found
+
+    def sender(self, v: Value) -> tuple[str, int] | None:
+        """The communication, and its sender, that gave this rank all of which a first value is."""
+        leaves = self._made_of(v)[1]
+        origin = self._name(leaves[0])[0] if len(leaves) == 1 else None
+        if not isinstance(origin, tuple) or leaves[0] in self.before:
+            return None
+        given = origin[1][0] if len(origin[1]) == 1 else None
+        if isinstance(given, Sent) and given.op in ("broadcast", "recv"):
+            return given.comm, given.ranks[0]
+        return None
 
     def look(self, draws: list[Draw]) -> None:
         """Takes in what was drawn, and what was given to communications, until now."""

@@ -50,9 +50,10 @@ class Hazard(CaptureError):
 
     kind: `async`, a rank reads what nothing has written yet, or writes what is being sent;
     `random`, ranks draw other random numbers than one device could; `held`, no rank has some
-    elements of a parameter; `batch`, ranks read other samples than they should; `steps`, ranks make
-    a step of an optimizer where the single device makes none, or the other way round. loc: where.
-    initial: it is about the first values of parameters.
+    elements of a parameter; `order`, a rank begins with others than its part has;
+    `batch`, ranks read other samples than they should; `steps`, ranks make a step of an optimizer
+    where the single device makes none, or the other way round. loc: where. initial: it is about the
+    first values of parameters.
     """
 
     def __init__(
@@ -259,10 +260,22 @@ class Recording:
             kept_facts=kept_facts,
         )
 
-    def elements_of(self, name: str) -> torch.Tensor | None:
+    def elements_of(self, name: str, sent: torch.Tensor | None = None) -> torch.Tensor | None:
         """Numbers of the elements that a parameter held first (Origins.elements)."""
         v = self.first_values.get(name)
-        return self.origins.elements(v) if v is not None and self.origins is not None else None
+        if v is None or self.origins is None:
+            return None
+        return self.origins.elements(v, sent)
+
+    def stages_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
+        """Of a parameter's first value (Origins.stages)."""
+        v = self.first_values.get(name)
+        return self.origins.stages(v) if v is not None and self.origins is not None else []
+
+    def sender_of(self, name: str) -> tuple[str, int] | None:
+        """Of a parameter's first value (Origins.sender)."""
+        v = self.first_values.get(name)
+        return self.origins.sender(v) if v is not None and self.origins is not None else None
 
     def whole(self) -> Recording:
         """All of it. Raises NotKept."""

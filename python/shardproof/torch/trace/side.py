@@ -143,7 +143,10 @@ class Side:
             v = self.recorder.read(inner)
         self.origins.look(self.recorder.random.draws)
         known = v if isinstance(v, (Filled, Known)) else None
-        return Saved(tuple(t.shape), t.dtype, known, self.origins.of(v).origin)
+        numbers = self.origins.elements(v) if isinstance(v, Named) else None
+        with private.outside():
+            array = numbers.contiguous().numpy() if numbers is not None else None
+        return Saved(tuple(t.shape), t.dtype, known, self.origins.of(v).origin, array)
 
     def arrived(self, saved: Saved, file: str, rank: int) -> torch.Tensor:
         with self.tracker.quiet():
@@ -156,6 +159,9 @@ class Side:
             kind = "real" if saved.dtype.is_floating_point else "int"
             value = self.recorder.g.declare(name, saved.shape, kind, "input")
             self.origins.files[name] = saved.origin, f"rank {rank} saved in {file}"
+            if saved.elements is not None:
+                with private.outside():
+                    self.origins.file_elements[name] = torch.from_numpy(saved.elements)
         self.recorder.write(t, value)
         return t
 

@@ -287,10 +287,21 @@ def _check_models(side: Recording, model: Model) -> None:
             for n in names & others
         }
 
-    shared = several(side.models) | several(model.models)
+    def idle(prefix: str, names: frozenset[str]) -> bool:
+        return all(prefix + n in side.left_alone for n in names)
+
+    # layers that a stage of a pipeline made for other stages are no models of its own
+    others = {
+        n
+        for models in (model.models, [m for m in side.models if not idle(*m)])
+        for _, names in models
+        for n in names
+    }
+    ours = tuple(m for m in side.models if not idle(*m) or not others.isdisjoint(m[1]))
+    shared = several(ours) | several(model.models)
     here, there = (
         [names for _, names in models if not shared.isdisjoint(names)]
-        for models in (side.models, model.models)
+        for models in (ours, model.models)
     )
     if here != there:
         name = min(shared)

@@ -239,10 +239,11 @@ void writeWarnings(std::ostream& out, const std::vector<std::string>& warnings,
 void writeDetails(std::ostream& out, const Report& report, const TextStyle& style) {
   writeApproved(out, report, style);
   if (report.interrupted) out << "Interrupted: this report holds what was done until then.\n";
+  // before causes: one may be that an input is any number
+  writeWarnings(out, report.warnings, style);
   writeCauses(out, report, style);
   writeDefects(out, report, style);
   writeSuspects(out, report, style);
-  writeWarnings(out, report.warnings, style);
   writeLedger(out, report, style);
   writeProof(out, report);
   writeWrongLineage(out, report, style);

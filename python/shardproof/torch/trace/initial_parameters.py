@@ -87,6 +87,7 @@ class Initial:
     keys: frozenset[str] = frozenset()  # what distinguishes its draws
     given: bool = False  # DistributedDataParallel gave the first rank's to all
     from_others: bool = False  # it is made of what a file, or another rank, gave
+    of_sent: bool = False  # it is a part of what another rank sent, of several tensors maybe
     # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
     by_device: tuple[tuple[str, str], ...] = ()
 
@@ -117,6 +118,8 @@ class Origins:
     def of(self, v: Value) -> Initial:
         """After `look`."""
         origin, found = self._value(v)
+        within, leaves = self._made_of(v)
+        made = [n for n in map(self.g.producer, within) if n is not None]
         ordered = sorted(found, key=lambda d: d.value.name)
         return Initial(
             origin,
@@ -126,8 +129,8 @@ class Origins:
             getattr(getattr(v, "reason", None), "text", "") if origin is None else "",
             v.fill if isinstance(v, Filled) else None,
             keys=frozenset(d.key for d in ordered),
-            from_others=isinstance(origin, tuple)
-            or any(name in self.files for name in self._made_of(v)[1]),
+            from_others=isinstance(origin, tuple) or any(name in self.files for name in leaves),
+            of_sent=isinstance(origin, tuple) and any(n["op"] == "slice" for n in made),
             by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
         )
 

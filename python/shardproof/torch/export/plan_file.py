@@ -16,6 +16,7 @@ from ..terms import assumptions
 from ..terms.assumptions import Assumption, listed
 from ..terms.values import Shape, numel
 from ..trace.copies_of_weights import is_copy
+from ..trace.randomness import AT_FIRST
 from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_held, check_initial, same_batch
@@ -28,7 +29,14 @@ class OnNoRank(CaptureError):
     """No rank has a tensor of the single device's. role: what it is."""
 
     def __init__(self, tensor: str, role: str = "output") -> None:
-        super().__init__(f"{role} {tensor!r} of the single device is on no rank")
+        text = f"{role} {tensor!r} of the single device is on no rank"
+        if tensor.startswith(AT_FIRST):
+            text = (
+                f"the single device computes with numbers that parameters begin with ({tensor!r}), "
+                "and no rank does: a copy of weights is followed that consists of whole parameters "
+                "or of parts of them, without padding"
+            )
+        super().__init__(text)
         self.tensor, self.role = tensor, role
 
 

@@ -760,7 +760,8 @@ def _tie(
             skipped[tracked.name] = str(e)
             return None
         raise CaptureError(
-            f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. Say where it lies by shard="
+            f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. In a step for sp.verify "
+            "shard= tells where it lies; parts that are padded to one size are not followed"
         ) from None
     stretches = tracked.placement.stretches
     if stretches and tracked.role == CUT_POINT and microbatches > 1:

@@ -69,6 +69,7 @@ class Draw:
     in_rest: bool = False  # a script draws them after its optimizers have stepped
 
 
+AT_FIRST = "%random at first."  # names of what is drawn for first values of parameters
 INSIDE = "%random of "  # names of what is drawn while the step computes begin with it
 STEP_SEED = 0x5EED5EED5EED5  # of a step that seeds nothing: a seed that is set nowhere
 

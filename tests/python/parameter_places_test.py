@@ -210,6 +210,20 @@ class PartsOfAWhole(unittest.TestCase):
                     report = self.report(down, seed, given)
                     self.assertEqual("NOT EQUIVALENT", report.verdict, report.text)
 
+    def test_parts_that_are_not_followed(self):
+        """They are made of the same numbers, and may be others than the rank's part."""
+        gathered = "torch.cat(dist.nn.all_gather(down.chunk(world, 1)[rank].contiguous()), 1)"
+        for down in (
+            "down.chunk(world, 1)[rank] * (rank + 1)",
+            "torch.nn.functional.normalize(down.chunk(world, 1)[world - 1 - rank], dim=1)",
+            "up.T.chunk(world, 1)[rank] if world > 1 else down",  # of another parameter
+            f"{gathered}.chunk(world, 1)[world - 1 - rank]",
+        ):
+            with self.subTest(down):
+                report = self.report(down, given="import torch.distributed.nn")
+                self.assertEqual("CONDITIONAL", report.verdict, report.text)
+                self.assertRegex(report.text, "initial-values: the first values of down are taken")
+
     def test_what_is_told(self):
         report = self.report("down.view(world, 4, -1)[rank]")
         self.assertRegex(

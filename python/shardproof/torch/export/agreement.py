@@ -569,6 +569,9 @@ def check_initial(
     assumed: dict[Assumption, None] = {}
     # axes -> tensors whose parts begin with the same numbers along them, and where one is drawn
     alike: dict[str, dict[str, str]] = {}
+    # parts that are made of what the single device's parameters are made of, in unknown ways
+    unchecked: dict[str, None] = {}
+    drawn_there = {d for initial in model.initial.values() for d in initial.draws}
     for side, program in zip(sides, programs):
         parts: dict[str, list[Tie]] = collections.defaultdict(list)
         for t in program.ties:
@@ -577,10 +580,19 @@ def check_initial(
         for tensor, ties in parts.items():
             found = side.initial[tensor]
             origin = resolved(found.origin, sent)
-            for wrong in program.if_sent:
-                given = sent(wrong.rank, wrong.comm) if wrong.tensor == tensor else None
-                if given is not None and resolved(given, sent) == wrong.origin:
-                    raise Hazard(wrong.message, "", tensor, "order", initial=True)
+            of_part = tensor not in program.unchecked
+            for known in program.if_sent:
+                given = sent(known.rank, known.comm) if known.tensor == tensor else None
+                if given is not None and resolved(given, sent) == known.origin:
+                    of_part = not known.message
+                    if known.message:
+                        raise Hazard(known.message, "", tensor, "order", initial=True)
+            if not of_part and (
+                found.from_others
+                and not found.synchronised
+                or not drawn_there.isdisjoint(found.draws)
+            ):
+                unchecked[tensor] = None
             at = (tensor, *((t.box.low, t.shape) for t in ties))
             if origin is None:
                 if not found.by_position:
@@ -631,6 +643,8 @@ def check_initial(
         assumed[assumptions.same_initial(listed(tensors), axes, next(iter(tensors.values())))] = (
             None
         )
+    if unchecked:
+        assumed[assumptions.unchecked_parts(listed(unchecked))] = None
     if unseeded:
         assumed[assumptions.given_initial(listed(unseeded))] = None
     seeded = any(d.seed for side in sides for d in side.random_inputs) or any(

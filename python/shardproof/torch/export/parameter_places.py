@@ -17,7 +17,7 @@ import torch
 
 from ..step.tracked_tensors import Placement, TrackedTensor
 from ..terms.positions import Stretches, box_of, stretches_in
-from ..terms.values import Named, Shape
+from ..terms.values import Filled, Named, Shape
 from ..trace.recording import CaptureError, Hazard, Recording
 from .boxes import NoPlace, locate
 from .model_file import Model
@@ -78,7 +78,8 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
             if (like := _like(known[other], model.shapes[name], tracked.value.shape)) is not None
         }
         if len(likes) == 1:
-            known[name] = likes.pop()
+            constant = isinstance(side.first_values.get(name), Filled)
+            known[name] = dataclasses.replace(likes.pop(), guessed=not constant)
     if others.keys() - known.keys():
         here, there = uses(side, model)
         for name, tracked in others.items():
@@ -191,7 +192,7 @@ def _like(other: Place, whole: Shape, local: Shape) -> Place | None:
 @dataclasses.dataclass(frozen=True)
 class IfSent:
     """What is wrong with a parameter's first value if what `rank` gave to a communication has this
-    origin.
+    origin; empty: it is the rank's part then.
     """
 
     tensor: str
@@ -201,33 +202,51 @@ class IfSent:
     message: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """of_part: whether a rank begins with its part of a parameter; if not, that may be so by what
+    other ranks have sent.
+    """
+
+    of_part: bool
+    if_sent: tuple[IfSent, ...] = ()
+
+
 def check_order(
     side: Recording, model: Model, name: str, low: Shape, dim: int, stretches: Stretches
-) -> list[IfSent]:
-    """A rank's part of a parameter begins with the elements that the single device has there.
+) -> Checked:
+    """Whether a rank's part of a parameter begins with the elements that the single device has
+    there.
 
-    Elements that are nowhere in the single device's are not looked at. Raises Hazard; what depends
-    on what other ranks sent is returned.
+    Elements that are nowhere in the single device's are not looked at. Raises Hazard where one is
+    elsewhere.
     """
     if model.shapes[name] == side.first_values[name].shape:
-        return []
+        return Checked(True)
     whole = model.first_values(name)
     if whole is None:
-        return []
+        return Checked(False)
     part, sender = side.elements_of(name), side.sender_of(name)
     if part is None and sender is not None:
-        return [
-            IfSent(name, *sender, origin, found)
-            for origin, numbers in model.stages(name)
-            if (
-                found := _disorder(
-                    side, name, whole, side.elements_of(name, numbers), low, dim, stretches
-                )
+        outcomes = [
+            (
+                origin,
+                _disorder(side, name, whole, side.elements_of(name, numbers), low, dim, stretches),
             )
+            for origin, numbers in model.stages(name)
         ]
-    if found := _disorder(side, name, whole, part, low, dim, stretches):
+        return Checked(
+            False,
+            tuple(
+                IfSent(name, *sender, origin, found)
+                for origin, found in outcomes
+                if found is not None
+            ),
+        )
+    found = _disorder(side, name, whole, part, low, dim, stretches)
+    if found:
         raise Hazard(found, "", name, "order", initial=True)
-    return []
+    return Checked(found is not None)
 
 
 def _disorder(
@@ -238,10 +257,12 @@ def _disorder(
     low: Shape,
     dim: int,
     stretches: Stretches,
-) -> str:
-    """The first element that is elsewhere in the single device's parameter; empty: none is."""
+) -> str | None:
+    """The first element that is elsewhere in the single device's parameter; empty: all are where
+    they belong; None: some are not known to be there.
+    """
     if part is None or part.dim() != whole.dim():
-        return ""
+        return None
     ends = [low] if not stretches else [(*low[:dim], s, *low[dim + 1 :]) for _, s, _ in stretches]
     sizes = [n for _, _, n in stretches] or [part.shape[dim] if part.dim() else 0]
     pieces = [
@@ -249,13 +270,15 @@ def _disorder(
         for at, n in zip(ends, sizes)
     ]
     expected = torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
-    if expected.shape != part.shape or torch.equal(expected, part):
+    if expected.shape != part.shape:
+        return None
+    if torch.equal(expected, part):
         return ""
     values, counts = whole.unique(return_counts=True)
     once = values[counts == 1]
     wrong = (part != expected) & torch.isin(part, once)
     if not bool(wrong.any()):
-        return ""
+        return None
     at = wrong.nonzero()[0]
     there = (whole == part[tuple(at)]).nonzero()[0].tolist()
     begin = (expected[tuple(at)] == whole).nonzero()[0].tolist()

@@ -76,6 +76,7 @@ class Program:
     # parameters that are in another place than was concluded, if what another rank sent is what the
     # single device has
     if_sent: list[IfSent]
+    unchecked: list[str]  # parts of parameters of which first values do not show that they are
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
@@ -143,6 +144,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     guessed: list[str] = []
     seen: set[tuple[str, str]] = set()
     if_sent: list[IfSent] = []
+    unchecked: list[str] = []
     places = places_of_parameters(side, model, at)
     for tracked in side.tracked:
         if tracked.role == CUT_POINT and not cut_points:
@@ -168,7 +170,10 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             and tie.tensor in side.first_values
             and not tracked.placement.covered
         ):
-            if_sent += check_order(side, model, tie.tensor, tie.box.low, tie.dim, tie.stretches)
+            checked = check_order(side, model, tie.tensor, tie.box.low, tie.dim, tie.stretches)
+            if_sent += checked.if_sent
+            if not checked.of_part and (tie.box.guessed or place is not None and place.guessed):
+                unchecked.append(tie.tensor)
         if tracked.role != CUT_POINT and (tie.box.guessed or place is not None and place.guessed):
             guessed.append(tracked.placement.parameter or tracked.name)
         key = (tie.tensor, tie.local)
@@ -251,6 +256,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         guessed,
         tuple(name for name, p in places.items() if not p.guessed),
         if_sent,
+        unchecked,
         own_constants,
     )
 

@@ -628,6 +628,16 @@ def same_initial(name: str, axes: str, where: str) -> Assumption:
     )
 
 
+def unchecked_parts(names: str) -> Assumption:
+    return Assumption(
+        "initial-values",
+        Kind.RISK,
+        f"the first values of {names} are taken to be the ranks' parts of the single device's: they"
+        " are made of the same random numbers, of files or of messages, in a way that is not"
+        " followed",
+    )
+
+
 def given_initial(names: str) -> Assumption:
     return Assumption(
         "given-initial-values",

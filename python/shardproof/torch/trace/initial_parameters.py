@@ -88,6 +88,8 @@ class Initial:
     given: bool = False  # DistributedDataParallel gave the first rank's to all
     from_others: bool = False  # it is made of what a file, or another rank, gave
     of_sent: bool = False  # it is a part of what another rank sent, of several tensors maybe
+    synchronised: bool = False  # DistributedDataParallel gave it, to ranks that had made as much
+    draws: frozenset[tuple[str, tuple[int, ...]]] = frozenset()  # keys and shapes
     # of draws to which only the seed of "cuda" leads: place, and the seed that the CPU has
     by_device: tuple[tuple[str, str], ...] = ()
 
@@ -130,6 +132,8 @@ class Origins:
             v.fill if isinstance(v, Filled) else None,
             keys=frozenset(d.key for d in ordered),
             from_others=isinstance(origin, tuple) or any(name in self.files for name in leaves),
+            synchronised=any(name in self.before for name in leaves),
+            draws=frozenset((d.key, tuple(d.value.shape)) for d in ordered),
             of_sent=isinstance(origin, tuple) and any(n["op"] == "slice" for n in made),
             by_device=tuple(dict.fromkeys((d.loc, d.cpu) for d in ordered if d.cpu is not None)),
         )

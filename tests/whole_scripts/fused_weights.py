@@ -23,6 +23,7 @@ class Attention(nn.Module):
         self.head_dim = dim // heads
         self.wqkv = nn.Linear(dim, 3 * dim)
         self.wo = nn.Linear(dim, dim, bias=False)
+        nn.init.zeros_(self.wqkv.bias)  # tells nothing: it is cut as the weight is
         self.tp = 1
 
     def forward(self, x):

@@ -617,7 +617,7 @@ def check_initial(
                     continue
                 raise Hazard(_different(tensor, other, side), "", tensor, "random", initial=True)
             there, holder = places.setdefault((tensor, origin), (at, side))
-            if there != at and tensor in program.by_first_values:
+            if there != at and found.synchronised and tensor in program.by_first_values:
                 raise Hazard(
                     f"rank {side.rank} is given rank {holder.rank}'s first values of {tensor} when "
                     "DistributedDataParallel or FSDP is made, though the two have different parts "

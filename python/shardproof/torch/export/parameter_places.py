@@ -90,6 +90,16 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
     return known
 
 
+def _cut(whole: Shape, local: Shape) -> list[int]:
+    """The dimensions of which a rank has a part."""
+    return [d for d, (n, m) in enumerate(zip(whole, local)) if n != m]
+
+
+def _at(place: Shape, dim: int, x: int) -> Shape:
+    """A place, or a shape, with another number for a dimension."""
+    return (*place[:dim], x, *place[dim + 1 :])
+
+
 def uses(side: Recording, model: Model) -> tuple[Uses, Uses]:
     """Of a rank's tensors, and of the single device's."""
     return (
@@ -123,7 +133,7 @@ def _by_parts(
     stretches = tuple(
         (mine, begin + share * n, n) for mine, begin, n in zip(ends_here, ends_there, ours)
     )
-    return Place(whole, local, (*low[:dim], 0, *low[dim + 1 :]), dim, stretches, guessed=True)
+    return Place(whole, local, _at(low, dim, 0), dim, stretches, guessed=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +150,7 @@ class Fused:
 def fused(tracked: TrackedTensor, model: Model, here: Uses, there: Uses) -> Fused | None:
     """How a parameter of which a rank has a part of one dimension is split; None if it is not."""
     whole, local = model.shapes[tracked.name], tracked.value.shape
-    cut = [d for d, (n, m) in enumerate(zip(whole, local)) if n != m]
+    cut = _cut(whole, local)
     if len(whole) != len(local) or len(cut) != 1 or not isinstance(tracked.value, Named):
         return None
     dim = cut[0]
@@ -168,15 +178,14 @@ def _by_first_values(side: Recording, model: Model, name: str) -> Place | None:
             f"{name} on rank {side.rank} begins with rows of the single device's that lie in "
             f"{len(stretches)} places; at most {MOST_STRETCHES} are followed"
         )
-    low = (*low[:dim], 0, *low[dim + 1 :])
-    return Place(tuple(whole.shape), tuple(part.shape), low, dim, stretches)
+    return Place(tuple(whole.shape), tuple(part.shape), _at(low, dim, 0), dim, stretches)
 
 
 def _like(other: Place, whole: Shape, local: Shape) -> Place | None:
     """The place of a parameter of one dimension that is cut, where `other` has one of these sizes
     before and after.
     """
-    cut = [d for d, (n, m) in enumerate(zip(whole, local)) if n != m]
+    cut = _cut(whole, local)
     there = [
         d
         for d, sizes in enumerate(zip(other.whole, other.local))
@@ -261,15 +270,12 @@ def _disorder(
     """The first element that is elsewhere in the single device's parameter; empty: all are where
     they belong; None: some are not known to be there.
     """
-    if part is None or part.dim() != whole.dim():
+    if part is None or part.dim() != whole.dim() or not part.dim():
         return None
-    ends = [low] if not stretches else [(*low[:dim], s, *low[dim + 1 :]) for _, s, _ in stretches]
-    sizes = [n for _, _, n in stretches] or [part.shape[dim] if part.dim() else 0]
-    pieces = [
-        whole[box_of((*part.shape[:dim], n, *part.shape[dim + 1 :]), at)]
-        for at, n in zip(ends, sizes)
-    ]
-    expected = torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
+    pieces = [(low[dim], part.shape[dim])] if not stretches else [(s, n) for _, s, n in stretches]
+    expected = torch.cat(
+        [whole[box_of(_at(tuple(part.shape), dim, n), _at(low, dim, s))] for s, n in pieces], dim
+    )
     if expected.shape != part.shape:
         return None
     if torch.equal(expected, part):

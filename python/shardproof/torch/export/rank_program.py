@@ -169,6 +169,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             tracked.role == "input"
             and tie.tensor in side.first_values
             and not tracked.placement.covered
+            and (place is None or place.guessed)  # others are where their first values are
         ):
             checked = check_order(side, model, tie.tensor, tie.box.low, tie.dim, tie.stretches)
             if_sent += checked.if_sent

@@ -323,10 +323,11 @@ class Steps(OptimizerSteps):
             ),
             len(g.nodes),
         )
-        for n in g.nodes[first:]:
-            if "comm" in n:
-                self.side.recorder.groups.layouts.pop(n["comm"], None)
-        g.take_back(first, lambda n: "comm" in n or n["op"] == WAIT)
+        taken_back = [n for n in g.nodes[first:] if "comm" in n]
+        handles = {n["handle"] for n in taken_back if "handle" in n}
+        for n in taken_back:
+            self.side.recorder.groups.layouts.pop(n["comm"], None)
+        g.take_back(first, lambda n: "comm" in n or n["op"] == WAIT and n["handle"] in handles)
 
     def _end(self, how: str) -> None:
         """The script begins its next step, where it has made all that are looked at."""

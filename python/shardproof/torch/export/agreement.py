@@ -667,11 +667,14 @@ def check_held(sides: Sequence[Recording], programs: Sequence[Program], model: M
             side.rank: [
                 box_of(t.shape, t.box.low)
                 for t in program.ties
-                if t.role == "input" and t.tensor == tensor
+                if t.role == "input" and t.tensor == tensor or t.label == f"{tensor}.new"
             ]
             for side, program in zip(sides, programs)
         }
-        held = torch.zeros(model.shapes[tensor], dtype=torch.bool)
+        if not any(parts.values()):
+            continue  # ranks have others
+        shape = model.beside.get(f"{tensor}.new", model.shapes.get(tensor, ()))
+        held = torch.zeros(shape, dtype=torch.bool)
         for boxes in parts.values():
             for box in boxes:
                 held[box] = True
@@ -682,7 +685,7 @@ def check_held(sides: Sequence[Recording], programs: Sequence[Program], model: M
         alike = [rank for rank, boxes in parts.items() if boxes == parts[first]]
         raise Hazard(
             f"no rank has the element at {list(missing)} of {tensor}, of shape "
-            f"{list(model.shapes[tensor])}: by the numbers that they begin with, "
+            f"{list(shape)}: by the numbers that they begin with, "
             + (
                 f"ranks {listed(map(str, alike))} have the same part of it"
                 if len(alike) > 1

@@ -5,6 +5,9 @@ They do not tell which of two equal axes cuts a parameter, nor that a rank has a
 weights that are fused into one. Where a script cuts what the single device has whole (drawn from
 the same state, loaded from the same file), the numbers that both begin with tell. Else a weight
 that a rank splits as the single device does is a part of each that it is split into.
+
+The same is so of what an optimizer has beside parameters of modules, and of a script's copies of
+weights: flat buffers that ranks have parts of. Parts may be padded with zeros to one size.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections.abc import Mapping
 
 import torch
 
+from ..distributed.mesh import Mesh
 from ..step.tracked_tensors import Placement, TrackedTensor
 from ..terms.positions import Stretches, box_of, stretches_in
 from ..terms.values import Filled, Named, Shape
+from ..trace.copies_of_weights import is_copy
 from ..trace.recording import CaptureError, Hazard, Recording
 from .boxes import NoPlace, locate
 from .model_file import Model
@@ -28,7 +33,10 @@ MOST_STRETCHES = 64  # of a parameter; each is an input of the plan
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Of a parameter of the single device's shape `whole`, and of shape `local`: see Placement."""
+    """Of a parameter of the single device's shape `whole`, and of shape `local`: see Placement.
+
+    What lies in none of its stretches, if it has some, is padding.
+    """
 
     whole: Shape
     local: Shape
@@ -48,6 +56,10 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
     first values are in many places.
     """
     known: dict[str, Place] = {}
+    for name, whole in parts_beside(side, model):
+        found = _by_first_values(side, model, name, whole, at)
+        if found is not None:
+            known[name] = found
     others: dict[str, TrackedTensor] = {}
     for tracked in side.tracked:
         p, name = tracked.placement, tracked.name
@@ -62,7 +74,7 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
             or len(whole) != len(local)
         ):
             continue
-        found = _by_first_values(side, model, name)
+        found = _by_first_values(side, model, name, whole, at)
         if found is not None:
             known[name] = found
         else:
@@ -159,19 +171,58 @@ def fused(tracked: TrackedTensor, model: Model, here: Uses, there: Uses) -> Fuse
     return Fused(dim, ours, models) if len(ours) > 1 and as_many else None
 
 
-def _by_first_values(side: Recording, model: Model, name: str) -> Place | None:
+def parts_beside(side: Recording, model: Model) -> list[tuple[str, Shape]]:
+    """What is no module's, begins with known numbers and has another shape than the single
+    device's: its name, and that shape.
+    """
+    found = []
+    for name, v in side.first_values.items():
+        whole = model.shapes[name] if is_copy(name) and name in model.shapes else None
+        whole = model.beside.get(f"{name}.new", whole)
+        local = getattr(v, "shape", ())
+        if whole is not None and whole != local and len(whole) == len(local):
+            found.append((name, whole))
+    return found
+
+
+def look_for_parts(side: Recording, model: Model) -> None:
+    """Which of what optimizers have beside parameters of modules (Recording.beside) is a part of
+    the single device's, as first values show.
+    """
+    if side.whole_shapes is not None:
+        return
+    side.whole_shapes = {}
+    if not side.beside:
+        return
+    whole = side.whole()
+    at = side.mesh.coordinates(side.rank)
+    for name, shape in parts_beside(whole, model):
+        if _by_first_values(whole, model, name, shape, at) is not None:
+            side.whole_shapes.update(
+                (tracked.name, shape)
+                for tracked in whole.tracked
+                if tracked.placement.parameter == name and tracked.name in side.beside
+            )
+
+
+def _by_first_values(
+    side: Recording, model: Model, name: str, shape: Shape, at: Mapping[str, int]
+) -> Place | None:
+    """shape: the single device's."""
     part, whole = side.elements_of(name), model.first_values(name)
-    if part is None or whole is None or not part.numel():
+    if whole is None or tuple(whole.shape) != shape:
         return None
+    if part is None or not part.numel():
+        return _padded(side, name, whole, part, at)
     begins = (whole == part.flatten()[0]).nonzero()
     if len(begins) != 1:
-        return None
+        return _padded(side, name, whole, part, at)
     low = tuple(begins[0].tolist())
     if torch.equal(whole[box_of(part.shape, low)], part):
         return Place(tuple(whole.shape), tuple(part.shape), low)
     found = stretches_in(whole, part, low)
     if found is None:
-        return None
+        return _padded(side, name, whole, part, at)
     dim, stretches = found
     if len(stretches) > MOST_STRETCHES:
         raise CaptureError(
@@ -179,6 +230,71 @@ def _by_first_values(side: Recording, model: Model, name: str) -> Place | None:
             f"{len(stretches)} places; at most {MOST_STRETCHES} are followed"
         )
     return Place(tuple(whole.shape), tuple(part.shape), _at(low, dim, 0), dim, stretches)
+
+
+def _padded(
+    side: Recording,
+    name: str,
+    whole: torch.Tensor,
+    part: torch.Tensor | None,
+    at: Mapping[str, int],
+) -> Place | None:
+    """The place of a part of one dimension that may end with padding, which is zero.
+
+    It is where the numbers of its elements are; where these are in several places (constants), it
+    is the one of them that follows from the order of ranks.
+    """
+    zeros = side.zeros_of(name)
+    if zeros is None:
+        return None
+    local = tuple(zeros.shape)
+    cut = _cut(tuple(whole.shape), local)
+    if len(cut) != 1:
+        return None
+    dim = cut[0]
+    rows = local[dim]
+    found: dict[int, int] = {}  # where it begins -> how many rows it has
+    for low in {*_shown_lows(whole, part, dim), *_lows_by_rank(rows, side.mesh, at)}:
+        n = max(0, min(rows, whole.shape[dim] - low))
+        same = not n or (
+            part is not None and torch.equal(part.narrow(dim, 0, n), whole.narrow(dim, low, n))
+        )
+        if same and bool(zeros.narrow(dim, n, rows - n).all()):
+            found[low if n else whole.shape[dim]] = n
+    if len(found) != 1:
+        return None
+    ((low, n),) = found.items()
+    begin = (0,) * len(local)
+    if n == rows:
+        return Place(tuple(whole.shape), local, _at(begin, dim, low))
+    return Place(tuple(whole.shape), local, begin, dim, ((0, low if n else 0, n),))
+
+
+def _shown_lows(whole: torch.Tensor, part: torch.Tensor | None, dim: int) -> list[int]:
+    """Where a part begins, if its first element that is one of the single device's is."""
+    if part is None or not part.numel():
+        return []
+    there = whole.movedim(dim, 0).reshape(whole.shape[dim], -1)[:, 0]
+    here = part.movedim(dim, 0).reshape(part.shape[dim], -1)[:, 0]
+    values, counts = there.unique(return_counts=True)
+    shown = torch.isin(here, values[counts == 1]).nonzero()
+    if not len(shown):
+        return []
+    low = int((there == here[shown[0]]).nonzero()[0]) - int(shown[0])
+    return [low] if low >= 0 else []
+
+
+def _lows_by_rank(rows: int, mesh: Mesh, at: Mapping[str, int]) -> list[int]:
+    """Where the parts of a rank begin that has as many rows as all, along some of the axes."""
+    axes = [a for a in mesh.names if mesh.sizes[a] > 1]
+    found = []
+    for k in range(1, len(axes) + 1):
+        for some in itertools.combinations(axes, k):
+            place = 0
+            for a in some:
+                place = place * mesh.sizes[a] + at[a]
+            found.append(place * rows)
+    return found
 
 
 def _like(other: Place, whole: Shape, local: Shape) -> Place | None:

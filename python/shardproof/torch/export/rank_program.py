@@ -153,7 +153,8 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             if (
                 tracked.name not in model.outputs
                 or tracked.name in side.beside
-                and together(side.beside, tracked.name) != together(model.beside, tracked.name)
+                and together(side.whole_beside, tracked.name)
+                != together(model.beside, tracked.name)
             ):
                 continue
             tracked = dataclasses.replace(tracked, role="output")
@@ -513,7 +514,7 @@ def _placed(t: Tie, whole: Shape, here: int, there: int, stretches: Stretches) -
 def _in_stretches(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
 ) -> tuple[list[dict[str, Any]], list[Tie]]:
-    """A cut point or an output in several stretches is a concatenation of such.
+    """A cut point or an output in several stretches is a concatenation of such, and of padding.
 
     What reads it reads that. Declares the tensors that it adds.
     """
@@ -526,21 +527,21 @@ def _in_stretches(
             result.append(t)
         elif t.role == "output":
             for k, (at, start, n) in enumerate(t.stretches):
+                if not n:
+                    continue
                 tie = _stretch_of(t, f"{t.local} output {t.label} {k}", start, n)
                 tensors[tie.local] = _without_kind(tensors[t.local], tie.shape)
                 attrs = {"dim": t.dim, "start": at, "stop": at + n}
                 outputs.append({"op": "slice", "in": [t.local], "out": [tie.local], "attrs": attrs})
                 result.append(tie)
-        elif len(t.stretches) > 1 and (
-            t.local not in produced
-            or cut.setdefault(t.local, t).stretches != t.stretches
-            or cut[t.local].dim != t.dim
+        elif len(pieces := _pieces(t)) == 1:
+            result += [_stretch_of(t, t.local, p.start, p.n) for p in pieces if p.start is not None]
+        elif (
+            t.local in produced
+            and cut.setdefault(t.local, t).stretches == t.stretches
+            and cut[t.local].dim == t.dim
         ):
-            continue
-        else:
-            for k, (_, start, n) in enumerate(t.stretches):
-                local = t.local if len(t.stretches) == 1 else f"{t.local} stretch {k}"
-                result.append(_stretch_of(t, local, start, n))
+            result += [_stretch_of(t, p.local, p.start, p.n) for p in pieces if p.start is not None]
     used = {name for n in nodes for name in n["in"]}
     joined = {name: f"{name} of stretches" for name in cut if name in used}
     made: list[dict[str, Any]] = []
@@ -548,18 +549,18 @@ def _in_stretches(
         made.append({**node, "in": [joined.get(name, name) for name in node["in"]]})
         for name in (name for name in node["out"] if name in cut):
             t, loc = cut[name], {"loc": node["loc"]} if "loc" in node else {}
-            parts = [f"{name} stretch {k}" for k in range(len(t.stretches))]
-            for part, (start, _, length) in zip(parts, t.stretches):
-                tensors[part] = {
+            pieces = _pieces(t)
+            for p in pieces:
+                tensors[p.local] = {
                     **tensors[name],
-                    "shape": [length if d == t.dim else size for d, size in enumerate(t.shape)],
+                    "shape": [p.n if d == t.dim else size for d, size in enumerate(t.shape)],
                 }
                 made.append(
                     {
                         "op": "slice",
                         "in": [name],
-                        "out": [part],
-                        "attrs": {"dim": t.dim, "start": start, "stop": start + length},
+                        "out": [p.local],
+                        "attrs": {"dim": t.dim, "start": p.at, "stop": p.at + p.n},
                         **loc,
                     }
                 )
@@ -568,13 +569,39 @@ def _in_stretches(
                 made.append(
                     {
                         "op": "cat",
-                        "in": parts,
+                        "in": [p.local for p in pieces],
                         "out": [joined[name]],
                         "attrs": {"dim": t.dim},
                         **loc,
                     }
                 )
     return [*made, *outputs], result
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Rows of a local tensor. at, n: which. start: where they begin in the model's; None: they are
+    padding.
+    """
+
+    local: str
+    at: int
+    n: int
+    start: int | None
+
+
+def _pieces(t: Tie) -> list[_Piece]:
+    """All rows of a tensor of stretches, in order."""
+    rows: list[tuple[int, int, int | None]] = []
+    end = 0
+    for at, start, n in sorted(t.stretches):
+        rows += [(end, at - end, None), (at, n, start)]
+        end = at + n
+    rows.append((end, t.shape[t.dim] - end, None))
+    kept = [row for row in rows if row[1]]
+    return [
+        _Piece(f"{t.local} stretch {k}", at, n, start) for k, (at, n, start) in enumerate(kept)
+    ]
 
 
 def _stretch_of(t: Tie, local: str, start: int, n: int) -> Tie:
@@ -597,21 +624,28 @@ def _without_kind(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
 def _inputs_in_stretches(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
 ) -> tuple[list[dict[str, Any]], list[Tie]]:
-    """An input of which a rank has several stretches is the concatenation of inputs."""
+    """An input of which a rank has several stretches is the concatenation of inputs, and of zeros
+    where it is padding.
+    """
     made: list[dict[str, Any]] = []
     result: list[Tie] = []
     for t in ties:
         if not t.stretches:
             result.append(t)
             continue
-        parts = []
-        for k, (_, start, n) in enumerate(t.stretches):
-            part = _stretch_of(t, f"{t.local} stretch {k}", start, n)
-            tensors[part.local] = {**tensors[t.local], "shape": list(part.shape)}
-            result.append(part)
-            parts.append(part.local)
+        pieces = _pieces(t)
+        for p in pieces:
+            if p.start is not None:
+                part = _stretch_of(t, p.local, p.start, p.n)
+                tensors[p.local] = {**tensors[t.local], "shape": list(part.shape)}
+                result.append(part)
+            else:
+                shape = (*t.shape[: t.dim], p.n, *t.shape[t.dim + 1 :])
+                zeros = {"kind": "constant", "value": 0}
+                tensors[p.local] = {**_without_kind(tensors[t.local], shape), **zeros}
         tensors[t.local] = _without_kind(tensors[t.local], t.shape)
-        made.append({"op": "cat", "in": parts, "out": [t.local], "attrs": {"dim": t.dim}})
+        inputs = [p.local for p in pieces]
+        made.append({"op": "cat", "in": inputs, "out": [t.local], "attrs": {"dim": t.dim}})
     return [*made, *nodes], result
 
 
@@ -766,6 +800,8 @@ def _tie(
         if tracked.role == CUT_POINT:
             skipped[tracked.name] = str(e)
             return None
+        if tracked.role == "input" and is_copy(tracked.name) and not _is_read(side, tracked):
+            return None  # weights that parts were cut from
         raise CaptureError(
             f"{tracked.role} {tracked.name!r} on rank {side.rank}: {e}. In a step for sp.verify "
             "shard= tells where it lies; parts that are padded to one size are not followed"

@@ -43,6 +43,7 @@ from ..export.agreement import (
 )
 from ..export.gradient_scale import gradient_scale
 from ..export.model_file import Model, model_of
+from ..export.parameter_places import look_for_parts
 from ..export.plan_file import OnNoRank, Uneven, plan_of
 from ..export.rank_program import PermutedParts
 from ..intercept.conversions import prepare
@@ -52,7 +53,7 @@ from ..terms import assumptions as basis
 from ..terms.assumptions import listed
 from ..terms.labels import Met, Names, may_be_ignored
 from ..trace.batches import rows_of
-from ..trace.end_of_step import AS_IT_WAS, same
+from ..trace.end_of_step import AS_IT_WAS, BESIDE, same
 from ..trace.initial_state import CONCAT, SAME, InitialState
 from ..trace.record import record
 from ..trace.recording import CaptureError, DecidedByData, Hazard, NotKept, Recording, Step
@@ -800,11 +801,13 @@ def _begun(
                 for side in sides:
                     side.beside = {n: v for n, v in side.beside.items() if n not in apart}
                 model.without(apart)
+            for side in sides:
+                look_for_parts(side, model)
             uncompared = {
                 label: side.rank
                 for side in reversed(sides)
                 for label in model.beside
-                if together(side.beside, label) != together(model.beside, label)
+                if together(side.whole_beside, label) != together(model.beside, label)
             }
             counted = counted_apart(single, sides, initial_state.loaders or {})
             if counted:
@@ -819,7 +822,7 @@ def _begun(
                 sides = [
                     dataclasses.replace(side.whole(), program=None)
                     if any(
-                        together(side.beside, label) == together(model.beside, label)
+                        together(side.whole_beside, label) == together(model.beside, label)
                         for label in uncompared
                     )
                     else side
@@ -1442,6 +1445,10 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
         if s["role"] == "output" and s["verdict"] != "proved"
     }
     refuted = {name for name, verdict in not_proved.items() if verdict != "undecided"}
+    if any(name.startswith("optimizer") for name in c.compared.get(BESIDE, ())):
+        # Optimizers step tensors of their own. Claims about these are cut points, and what is
+        # computed of them is looked at as if what is claimed of gradients were true.
+        refuted = {d["tensor"] for d in report.raw.get("defects", [])}
     wrong = gradients.intersection(not_proved)
     new = set(c.compared.get("new parameters", ()))
     if (

@@ -27,6 +27,7 @@ from ..distributed.mailbox import Mailbox, MissingMetadata
 from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..export.affine_programs import FEWEST, between
 from ..export.model_file import Model
+from ..export.parameter_places import look_for_parts
 from ..export.rank_program import Program, program_of
 from ..intercept.processes import FOUND_A_FILE
 from ..terms.assumptions import Assumption, not_raised, ranks_identical
@@ -289,6 +290,7 @@ class RankRecorder:
     def program(self, side: Recording) -> Program:
         """The program of a recording. Raises CaptureError."""
         if side.program is None:
+            look_for_parts(side, self.model)
             side.program = program_of(side.whole(), self.model, set(), self.cut_points)
         made: Program = side.program
         return made

@@ -135,6 +135,8 @@ class Listener(Protocol):
 
     def fresh(self, optimizer: optim.Optimizer, why: str) -> None: ...
 
+    def alone(self, tensors: dict[str, torch.Tensor]) -> None: ...
+
     def quiet(self) -> Any: ...
 
     def now(self, t: torch.Tensor) -> Any: ...
@@ -921,7 +923,9 @@ class Binding:
         alone = [
             p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())
         ]
-        self._alone.update({f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)})
+        named = {f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)}
+        self._alone.update(named)
+        self.listener.alone(named)
         self._stepped.append(optimizer)
         why = (
             "it has parameters that are no module's"

@@ -619,6 +619,15 @@ def gradients_left(names: str) -> Assumption:
     )
 
 
+def gradients_cleared() -> Assumption:
+    return Assumption(
+        "gradients-cleared",
+        Kind.HARMLESS,
+        "what backward leaves in .grad of parameters that no optimizer has is not compared, as the "
+        "script clears it before its next step; what is made of it until then is",
+    )
+
+
 def same_initial(name: str, axes: str, where: str) -> Assumption:
     return Assumption(
         "initial-values",

@@ -57,7 +57,7 @@ class Copies:
     read: what a tensor holds. parameters: those of models that were taken in, and what stands in
     their places now. updated: those that are compared.
     arrangements: of those that are inputs and no parameter's value as it is, how they are made of
-    parameters. begun, later: those that only a further step shows.
+    parameters, and their shapes. begun, later: those that only a further step shows.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Copies:
         # others that something holds, and what is in them
         self._living: list[tuple[torch.Tensor, Named]] = []
         self.updated: list[str] = []
-        self.arrangements: dict[str, str] = {}
+        self.arrangements: dict[str, tuple[str, Shape]] = {}
         self.begun: list[str] = []
         self.later: list[str] = []
 
@@ -114,7 +114,7 @@ class Copies:
                 found[path] = t
             elif (how := self._arrangement(v.name, names)) is not None:
                 found[path] = t
-                self.arrangements[path] = how
+                self.arrangements[path] = how, tuple(t.shape)
         return found
 
     def given(self, path: str, t: torch.Tensor) -> None:

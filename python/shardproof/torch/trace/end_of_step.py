@@ -121,6 +121,8 @@ class EndOfStep:
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
         self.rest_began = 0  # how many nodes a script's optimizers have left when they had stepped
         self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
+        # parameters that no optimizer has, whose gradients a script clears before its next step
+        self.dead_gradients: set[str] = set()
         # what a script's step leaves that only its next step shows: what it is, and names
         self.shown_later: dict[str, list[str]] = {}
         # of tensors when a script's optimizers had stepped: gradients, and what they held
@@ -166,6 +168,26 @@ class EndOfStep:
         ]
         if left:
             self.shown_later[GRADIENTS] = left
+        self.dead_gradients = {name for name in self._stepped_by_none() if name not in left}
+
+    def _stepped_by_none(self) -> set[str]:
+        """Parameters that no optimizer has, not even a copy of them, and that have a gradient when
+        those step.
+        """
+        if not self.binding.optimizers:
+            return set()
+        theirs = {
+            id(p) for o in self.binding.optimizers for group in o.param_groups for p in group["params"]
+        }
+        had = {id(t) for t, _, _ in self._gradients}
+        copies = ("main_param", "model_param")  # of Megatron's and others' optimizers
+        return {
+            name
+            for name, p in self.binding.parameters.items()
+            if id(p) in had
+            and id(p) not in theirs
+            and all(id(c) not in theirs for a in copies if (c := getattr(p, a, None)) is not None)
+        }
 
     def _copies(self) -> None:
         """A script's copies of weights (copies_of_weights.py)."""
@@ -174,6 +196,7 @@ class EndOfStep:
             name = f"{path}.new"
             where = place(self.recorder, t)
             where.mean = where.mean or []
+            where.parameter = f"{path} before"
             self.tracker.track("kept", name, t, where, kind="copied weights")
             if self.mesh.world == 1:
                 self.changed.add(name)
@@ -208,14 +231,15 @@ class EndOfStep:
         t: torch.Tensor,
         placement: Placement | None,
         untouched: bool = False,
+        dead: bool = False,
     ) -> None:
         """What the step leaves in a parameter, its gradient or its state.
 
         Each rank has the model's value, also of a single number, unlike a loss. untouched: nothing
-        was done with it, so that nothing is claimed of it here.
+        was done with it, so that nothing is claimed of it here. dead: nothing reads it later.
         """
         kind = {".grad": "gradients", ".new": "new parameters"}.get(suffix, STATES)
-        role = "output"
+        role = "kept" if dead else "output"
         if self.binding.only_used(name) and name not in self.binding.stretches:
             if untouched and self.mesh.world > 1:
                 return
@@ -233,7 +257,7 @@ class EndOfStep:
         elif t.numel():
             flat = self.recorder.g.reshape(self.recorder.read(t), (t.numel(),))
             self.tracker.tracked += [
-                TrackedTensor("output", label, v, where, kind=kind)
+                TrackedTensor(role, label, v, where, kind=kind)
                 for label, v, where in flat_parameters.parts_of(
                     self.recorder.g, parts, suffix, flat
                 )
@@ -259,10 +283,18 @@ class EndOfStep:
         for optimizer in self.binding.take_back_gradients():
             self.recorder.g.assume(assumptions.changed_gradients(optimizer))
         untouched = self._untouched()
+        if self.dead_gradients:
+            self.recorder.g.assume(assumptions.gradients_cleared())
+            alive = self._stepped_by_none() - self.dead_gradients
+            self.changed.update(f"{name}.grad" for name in alive)
         for name, p in self.binding.parameters.items():
             if p.grad is not None:
                 self._left(
-                    name, ".grad", p.grad, place(self.recorder, p.grad, self.binding.shard_of(name))
+                    name,
+                    ".grad",
+                    p.grad,
+                    place(self.recorder, p.grad, self.binding.shard_of(name)),
+                    dead=name in self.dead_gradients,
                 )
             elif 0 not in unwrapped(p).shape:
                 self.no_gradient.append(name)
@@ -646,7 +678,9 @@ class EndOfStep:
             else ()
         ):
             if t is not None and 0 not in unwrapped(t).shape and not t.dtype.is_complex:
-                self._beside_one(name + suffix, t, place(self.recorder, t), BESIDE)
+                placement = place(self.recorder, t)
+                placement.parameter = name
+                self._beside_one(name + suffix, t, placement, BESIDE)
 
     def _buffer(self, name: str, b: torch.Tensor, saved: bool) -> None:
         """A buffer is claimed if the step changed it, on whichever side.

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..compat import private
 from ..distributed.mesh import Mesh
 from ..terms.graph import Graph
 from ..terms.nodes import MOVES_HERE
-from ..terms.positions import Elements, number_of, numbered
+from ..terms.positions import MOST_POSITIONS, Elements, number_of, numbered
 from ..terms.values import Complex, Filled, Known, Named, Value
 from .randomness import Draw
 
@@ -155,6 +156,25 @@ class Origins:
                 return v.data.double().contiguous().view(torch.int64)
             return None
 
+    def zeros(self, v: Value) -> torch.Tensor | None:
+        """Which elements of a first value are known to be zero; None where it is too large."""
+
+        def given(name: str) -> torch.Tensor | None:
+            shape = tuple(self.g.tensors[name]["shape"])
+            if math.prod(shape) > MOST_POSITIONS:
+                return None
+            known = self._constant(name)
+            return (known == 0).expand(shape) if known is not None else torch.zeros(shape).bool()
+
+        with private.outside():
+            if isinstance(v, Named):
+                return Elements(self.g.nodes, given).of(v.name)
+            if isinstance(v, Known):
+                return v.data == 0
+            if isinstance(v, Filled) and math.prod(v.shape) <= MOST_POSITIONS:
+                return torch.full(v.shape, v.fill == 0)
+            return None
+
     def _numbered(self, name: str, sent: torch.Tensor | None) -> torch.Tensor | None:
         """Of a tensor that is no movement of another, and no operation on each element."""
         if (given := self.before.get(name)) is not None:
@@ -251,16 +271,16 @@ class Origins:
             )
         if name in self.files:
             return self.files[name][0], frozenset()
+        known = self._constant(name)
+        return _of_numbers(known) if known is not None else _digest("input", name), frozenset()
+
+    def _constant(self, name: str) -> torch.Tensor | None:
+        """The numbers of a constant."""
         entry = self.g.tensors[name]
         if entry.get("kind") == "constant":
             with private.outside():
-                data = torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
-            return (
-                _of_numbers(data),
-                frozenset(),
-            )
-        known = next((data for n, data in self.g.constants if n == name), None)
-        return _of_numbers(known) if known is not None else _digest("input", name), frozenset()
+                return torch.tensor(entry["value"], dtype=torch.float64).expand(entry["shape"])
+        return next((data for n, data in self.g.constants if n == name), None)
 
     def _node(
         self, node: Mapping[str, Any], name: str, operands: list[tuple[Origin, frozenset[Draw]]]

@@ -143,6 +143,9 @@ class Recording:
     as_made: dict[str, str] = dataclasses.field(default_factory=dict)
     # what optimizers and the step keep beside parameters of modules, and its shape
     beside: dict[str, Shape] = dataclasses.field(default_factory=dict)
+    # of those of them that are parts of the single device's, as first values show: its shapes;
+    # None: not looked for yet (export.parameter_places.look_for_parts)
+    whole_shapes: dict[str, Shape] | None = None
     no_gradient: tuple[str, ...] = ()  # parameters that are left without a gradient
     # in the order in which they were made: what names of their parameters begin with, and which
     # these are
@@ -184,8 +187,9 @@ class Recording:
     printed: tuple[str, ...] = ()
     # a script's copies of weights that it updates, which are compared where ranks do
     copies: tuple[str, ...] = ()
-    # of copies that are inputs: how they are put together of parameters, where they are not one
-    copy_arrangements: dict[str, str] = dataclasses.field(default_factory=dict)
+    # of copies that are inputs: how they are put together of parameters, where they are not one,
+    # and their shapes
+    copy_arrangements: dict[str, tuple[str, Shape]] = dataclasses.field(default_factory=dict)
     # of optimizers, that a script has dropped after its step
     gone_states: frozenset[str] = frozenset()
     steps: int = 1  # of each optimizer of a script
@@ -234,6 +238,12 @@ class Recording:
         )
 
     @property
+    def whole_beside(self) -> dict[str, Shape]:
+        """`beside`, with the single device's shapes."""
+        whole = self.whole_shapes or {}
+        return {n: whole.get(n, shape) for n, shape in self.beside.items()}
+
+    @property
     def strides(self) -> dict[str, Any]:
         """The strides of communication that takes tensors in the order of memory."""
         return {comm: at.strides for comm, at in self.layouts.items() if at.strides}
@@ -267,6 +277,11 @@ class Recording:
             return None
         return self.origins.elements(v, sent)
 
+    def zeros_of(self, name: str) -> torch.Tensor | None:
+        """Which elements of a first value are zero (Origins.zeros)."""
+        v = self.first_values.get(name)
+        return self.origins.zeros(v) if v is not None and self.origins is not None else None
+
     def stages_of(self, name: str) -> list[tuple[str, torch.Tensor]]:
         """Of a parameter's first value (Origins.stages)."""
         v = self.first_values.get(name)
@@ -285,4 +300,5 @@ class Recording:
             raise NotKept
         with open(self.kept, "rb") as f:
             found: Recording = pickle.load(f)
+        found.whole_shapes = self.whole_shapes
         return found

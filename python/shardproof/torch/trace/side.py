@@ -272,7 +272,11 @@ class Side:
                 placement.parameter = name
                 self._given(name, p, placement, "parameter")
         for name, t in copies.items():
-            self._given(f"{name} before", t, place(self.recorder, t), "input")
+            begun = f"{name} before"
+            self.first_values[begun] = self.recorder.read(unwrapped(t))
+            placement = place(self.recorder, t)
+            placement.parameter = begun
+            self._given(begun, t, placement, "input")
             self.end.copies.given(name, t)
         self.recorder.random.inside = self.recorder.untracked.begun = True
 
@@ -354,6 +358,13 @@ class Side:
                 )
                 placement.parameter = name if same else ""
                 self._given(f"{name}.{key}", value, placement, "input")
+
+    def alone(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Of an optimizer, that are no module's: they are compared beside parameters."""
+        self.origins.look(self.recorder.random.draws)
+        for name, t in tensors.items():
+            if 0 not in unwrapped(t).shape:
+                self.first_values[name] = self.recorder.read(unwrapped(t))
 
     def fresh(self, optimizer: Any, why: str) -> None:
         self.recorder.g.assume(assumptions.first_step(type(optimizer).__name__, why))

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
 
 import torch
 
 from ..distributed.mesh import Mesh
-from ..step.tracked_tensors import Placement, TrackedTensor
+from ..step.tracked_tensors import OwnPadding, Placement, TrackedTensor
 from ..terms.positions import Stretches, box_of, stretches_in
 from ..terms.values import Filled, Named, Shape
 from ..trace.copies_of_weights import is_copy
@@ -35,7 +36,8 @@ MOST_STRETCHES = 64  # of a parameter; each is an input of the plan
 class Place:
     """Of a parameter of the single device's shape `whole`, and of shape `local`: see Placement.
 
-    What lies in none of its stretches, if it has some, is padding.
+    What lies in none of its stretches, if it has some, is padding. own_padding: it may hold any
+    numbers, as each rank draws its part.
     """
 
     whole: Shape
@@ -44,10 +46,20 @@ class Place:
     dim: int = 0
     stretches: Stretches = ()
     guessed: bool = False  # from how it is split
+    own_padding: OwnPadding | None = None
+
+    @property
+    def is_padded(self) -> bool:
+        return bool(self.stretches) and sum(n for *_, n in self.stretches) < self.local[self.dim]
 
     def applied(self, p: Placement) -> Placement:
         return dataclasses.replace(
-            p, offset=self.low, shape=self.whole, dim=self.dim, stretches=self.stretches
+            p,
+            offset=self.low,
+            shape=self.whole,
+            dim=self.dim,
+            stretches=self.stretches,
+            own_padding=self.own_padding,
         )
 
 
@@ -56,8 +68,8 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
     first values are in many places.
     """
     known: dict[str, Place] = {}
-    for name, whole in parts_beside(side, model):
-        found = _by_first_values(side, model, name, whole, at)
+    for name, shape in parts_beside(side, model):
+        found = _by_first_values(side, model, name, shape, at)
         if found is not None:
             known[name] = found
     others: dict[str, TrackedTensor] = {}
@@ -96,7 +108,9 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
         here, there = uses(side, model)
         for name, tracked in others.items():
             if name not in known:
-                found = _by_parts(side, model, at, tracked, here, there)
+                found = _by_parts(side, model, at, tracked, here, there) or _by_padded_shape(
+                    side, model, at, tracked
+                )
                 if found is not None:
                     known[name] = found
     return known
@@ -146,6 +160,50 @@ def _by_parts(
         (mine, begin + share * n, n) for mine, begin, n in zip(ends_here, ends_there, ours)
     )
     return Place(whole, local, _at(low, dim, 0), dim, stretches, guessed=True)
+
+
+def _by_padded_shape(
+    side: Recording, model: Model, at: Mapping[str, int], tracked: TrackedTensor
+) -> Place | None:
+    """The place of a part that each rank draws, of a dimension that is padded to as many times its
+    size as there are ranks along some axes. None where several axes are as likely.
+    """
+    whole, local = model.shapes[tracked.name], tracked.value.shape
+    cut = _cut(whole, local)
+    if len(cut) != 1 or _is_located(tracked, whole, local, side, at):
+        return None
+    dim = cut[0]
+    sizes: dict[tuple[str, ...], int] = {}
+    axes = [a for a in side.mesh.names if side.mesh.sizes[a] > 1]
+    for k in range(1, len(axes) + 1):
+        for some in itertools.combinations(axes, k):
+            ranks = math.prod(side.mesh.sizes[a] for a in some)
+            if ranks * local[dim] >= whole[dim]:
+                sizes[some] = ranks
+    # those that have no data of their own, and are the fewest
+    by_data = {some: sum(a in side.cuts for a in some) for some in sizes}
+    likely = [some for some in sizes if by_data[some] == min(by_data.values())]
+    likely = [some for some in likely if sizes[some] == min(sizes[other] for other in likely)]
+    if len(likely) != 1:
+        return None
+    place = 0
+    for a in likely[0]:
+        place = place * side.mesh.sizes[a] + at[a]
+    begin = place * local[dim]
+    n = max(0, min(local[dim], whole[dim] - begin))
+    padding = OwnPadding(begin + n - whole[dim], sizes[likely[0]] * local[dim] - whole[dim])
+    stretches = ((0, begin if n else 0, n),)
+    return Place(whole, local, (0,) * len(whole), dim, stretches, True, padding)
+
+
+def _is_located(
+    tracked: TrackedTensor, whole: Shape, local: Shape, side: Recording, at: Mapping[str, int]
+) -> bool:
+    try:
+        locate(tracked, whole, local, side.mesh, at, side.cuts)
+    except NoPlace:
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)

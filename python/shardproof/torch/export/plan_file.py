@@ -21,7 +21,7 @@ from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_held, check_initial, same_batch
 from .model_file import Model, through_cut_points
-from .rank_program import SCALE_OF_GRADIENT, Program, Tie, program_of
+from .rank_program import PADDING, SCALE_OF_GRADIENT, Program, Tie, program_of
 from .scaled_parts import in_programs
 
 
@@ -78,6 +78,7 @@ def plan_of(
         programs = _programs(
             [dataclasses.replace(side.whole(), program=None) for side in sides], model, cut_points
         )
+    _add_padding(model, programs)
     check_held(sides, programs, model)
     drawn = [
         *check_draws(sides, programs, model),
@@ -163,8 +164,23 @@ def plan_of(
     }
     guessed = dict.fromkeys(g for p in programs for g in p.guessed)
     assumed = [assumptions.placement_from_shape(listed(guessed))] if guessed else []
+    own = dict.fromkeys(n.removesuffix(f" {PADDING}") for p in programs for n in p.own_padding)
+    assumed += [assumptions.own_padding(listed(own))] if own else []
+    padded = dict.fromkeys(name for p in programs for name in p.padded)
+    assumed += [assumptions.zero_padding(listed(padded))] if padded else []
     assumed += drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
+
+
+def _add_padding(model: Model, programs: Sequence[Program]) -> None:
+    """What ranks' parameters are padded with is an input that the single device does not read: the
+    result is shown to be the same for any numbers in it.
+    """
+    for program in programs:
+        for name, shape in program.own_padding.items():
+            whole = model.json["tensors"][name.removesuffix(f" {PADDING}")]
+            model.json["tensors"][name] = {**whole, "shape": list(shape)}
+            model.shapes[name] = shape
 
 
 def _scaled(program: Program, scale: int) -> Program:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..distributed.asynchronous import with_waits
-from ..step.tracked_tensors import CUT_POINT, Placement, TrackedTensor, together
+from ..step.tracked_tensors import CUT_POINT, OwnPadding, Placement, TrackedTensor, together
 from ..terms.liveness import COMMUNICATION, WAIT
 from ..terms.positions import Elements, Stretches, box_of, numbered, stretches_in
 from ..terms.values import Named, Poison, Shape
@@ -38,6 +38,7 @@ from .parameter_places import IfSent, Place, check_order, places_of_parameters
 from .place_names import PlaceNames
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
+PADDING = "padding"  # ends the names of inputs that are that
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
 
 
@@ -53,6 +54,7 @@ class Tie:
     axes: tuple[str, ...] = ()
     dim: int = 0  # of which the local tensor has several stretches
     stretches: Stretches = ()
+    own_padding: OwnPadding | None = None  # of what is in none of them
     part: bool = False  # one of several of a local tensor
     guess: str = ""  # of a cut point: what it was concluded from
 
@@ -77,6 +79,10 @@ class Program:
     # single device has
     if_sent: list[IfSent]
     unchecked: list[str]  # parts of parameters of which first values do not show that they are
+    padded: list[str]  # parameters that are padded with zeros
+    own_padding: dict[
+        str, Shape
+    ]  # inputs that no model has: what ranks' parameters are padded with
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
@@ -145,6 +151,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
     seen: set[tuple[str, str]] = set()
     if_sent: list[IfSent] = []
     unchecked: list[str] = []
+    padded: list[str] = []
     places = places_of_parameters(side, model, at)
     for tracked in side.tracked:
         if tracked.role == CUT_POINT and not cut_points:
@@ -164,6 +171,8 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         tie = _tie(side, model, tracked, at, skipped)
         if tie is None:
             continue
+        if tracked.role == "input" and place and place.is_padded and not place.own_padding:
+            padded.append(tracked.placement.parameter)
         if tracked.role == CUT_POINT:
             tie = _beside_fused(tie, model, places)
         elif (
@@ -245,7 +254,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
             }
     drawn = [d for d in side.random_inputs if d.value.name in used]
     ties += [_drawn(side, model, d, name, at) for d, name in _draws_of_model(model, drawn)]
-    nodes, ties = _inputs_in_stretches(nodes, tensors, ties)
+    nodes, ties, own_padding = _inputs_in_stretches(nodes, tensors, ties)
     _check_disjoint(side, ties)
     tensors, nodes, ties = _by_place(tensors, nodes, ties)
     return Program(
@@ -259,6 +268,8 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         tuple(name for name, p in places.items() if not p.guessed),
         if_sent,
         unchecked,
+        padded,
+        own_padding,
         own_constants,
     )
 
@@ -599,9 +610,7 @@ def _pieces(t: Tie) -> list[_Piece]:
         end = at + n
     rows.append((end, t.shape[t.dim] - end, None))
     kept = [row for row in rows if row[1]]
-    return [
-        _Piece(f"{t.local} stretch {k}", at, n, start) for k, (at, n, start) in enumerate(kept)
-    ]
+    return [_Piece(f"{t.local} stretch {k}", at, n, start) for k, (at, n, start) in enumerate(kept)]
 
 
 def _stretch_of(t: Tie, local: str, start: int, n: int) -> Tie:
@@ -623,20 +632,28 @@ def _without_kind(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
 
 def _inputs_in_stretches(
     nodes: list[dict[str, Any]], tensors: dict[str, Any], ties: list[Tie]
-) -> tuple[list[dict[str, Any]], list[Tie]]:
-    """An input of which a rank has several stretches is the concatenation of inputs, and of zeros
-    where it is padding.
+) -> tuple[list[dict[str, Any]], list[Tie], dict[str, Shape]]:
+    """An input of which a rank has several stretches is the concatenation of inputs, and of its
+    padding: zeros, or inputs that the single device has not. These, and their shapes, are the third
+    result.
     """
     made: list[dict[str, Any]] = []
     result: list[Tie] = []
+    own_padding: dict[str, Shape] = {}
     for t in ties:
         if not t.stretches:
             result.append(t)
             continue
-        pieces = _pieces(t)
+        pieces, own = _pieces(t), t.own_padding
         for p in pieces:
-            if p.start is not None:
-                part = _stretch_of(t, p.local, p.start, p.n)
+            start = p.start
+            of = t
+            if start is None and own is not None:
+                of = dataclasses.replace(t, tensor=f"{t.tensor} {PADDING}")
+                start = own.begin
+                own_padding[of.tensor] = (*t.shape[: t.dim], own.size, *t.shape[t.dim + 1 :])
+            if start is not None:
+                part = _stretch_of(of, p.local, start, p.n)
                 tensors[p.local] = {**tensors[t.local], "shape": list(part.shape)}
                 result.append(part)
             else:
@@ -645,8 +662,9 @@ def _inputs_in_stretches(
                 tensors[p.local] = {**_without_kind(tensors[t.local], shape), **zeros}
         tensors[t.local] = _without_kind(tensors[t.local], t.shape)
         inputs = [p.local for p in pieces]
-        made.append({"op": "cat", "in": inputs, "out": [t.local], "attrs": {"dim": t.dim}})
-    return [*made, *nodes], result
+        attrs = {"dim": t.dim}
+        made.append({"op": "cat", "in": inputs, "out": [t.local], "attrs": attrs, "loc": t.tensor})
+    return [*made, *nodes], result, own_padding
 
 
 def _draws_of_model(model: Model, draws: Sequence[Draw]) -> list[tuple[Draw, str]]:
@@ -832,6 +850,7 @@ def _tie(
         guess=_guess(side, tracked, box),
         dim=tracked.placement.dim,
         stretches=stretches,
+        own_padding=tracked.placement.own_padding,
     )
 
 

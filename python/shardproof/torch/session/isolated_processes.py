@@ -41,7 +41,7 @@ from ..trace.initial_state import InitialState
 from ..trace.record import record
 from ..trace.recorder import Recorder
 from ..trace.recording import CaptureError, Recording, Step
-from .prints import Prints, prints_of
+from .prints import Kept, Prints, prints_of
 from .real_run import NOT_ENDED, Ran, run_rank
 from .remote_ranks import RemoteRanks
 
@@ -89,7 +89,7 @@ class Outcome:
 
     what: Recording | Exception
     sent: Mailbox
-    printed: tuple[str, str]
+    printed: Kept
 
 
 class Failed(Exception):
@@ -200,7 +200,7 @@ class IsolatedRecorder:
                 os.remove(f"{self.folder}/{rank}")
             except (OSError, EOFError, pickle.UnpicklingError):
                 what = "failed", f"rank {rank}: the process that recorded it died"
-                sent, printed = {}, ("", "")
+                sent, printed = {}, ([], [])
             found[rank] = Outcome(
                 what if isinstance(what, Recording) else _raised(*what), sent, printed
             )
@@ -395,7 +395,7 @@ class _Server:
             if request.one_device:
                 step.devices = 1  # type: ignore[attr-defined]
             what = _outcome(step, mesh, request)
-            printed = prints.kept() if prints else ("", "")
+            printed = prints.kept() if prints else ([], [])
             with open(f"{self.folder}/{request.rank}", "wb") as f:
                 pickle.dump(
                     (what, request.mailbox, printed, fake_answers.learned()),

@@ -212,6 +212,9 @@ class Numbers:
     def fresh(self, optimizer: Any, why: str) -> None:
         pass
 
+    def alone(self, tensors: dict[str, torch.Tensor]) -> None:
+        pass
+
     def states(
         self, optimizer: Any, states: list[tuple[str, str, torch.Tensor, nn.Parameter]]
     ) -> None:

@@ -3,7 +3,7 @@
 
 A process may be recorded several times, here or in a forked process. What the first recording
 prints is shown, with the process before each line. Of a recording that is stopped, the next one
-shows what comes after.
+shows what comes after. A warning that several processes give is shown once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Shown:
         self.kept: list[str] | None = None  # for another process to show
         self.label, self.begins = "", True
         self.known, self.written = 0, 0  # characters: that were written before, and now
+        self.warned: set[str] = set()
 
     def show(self, stream: Any, label: str, known: int) -> None:
         self.stream, self.label, self.begins = stream, label, True
@@ -48,7 +49,10 @@ class Shown:
             self.kept.append(text)
         new = text[max(0, self.known - self.written) :]
         self.written += len(text)
-        if self.stream is not None:
+        again = new in self.warned
+        if _WARNING.match(new):
+            self.warned.add(new)
+        if self.stream is not None and not again:
             progress.clear()
             for line in _NO_NUMBER.sub(UNKNOWN, new).splitlines(keepends=True):
                 self.stream.write(f"{self.label}{line}" if self.begins else line)
@@ -70,8 +74,13 @@ class Shown:
         return getattr(self.__dict__["stream"] or sys.__stdout__, name)
 
 
+# as Python's `warnings` writes one, in one call
+_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
 # What `"%.4f" % loss.item()` makes: C reads such numbers as not-a-number (data_number.py).
 _NO_NUMBER = re.compile(r"(?<![\w-])nan(?![\w-])")
+
+
+Kept = tuple[list[str], list[str]]  # what was written to two streams, in pieces
 
 
 class Prints:
@@ -113,15 +122,15 @@ class Prints:
         if not self.quiet:
             self.out.kept, self.errors.kept = [], []
 
-    def kept(self) -> tuple[str, str]:
+    def kept(self) -> Kept:
         """Standard output and standard error since `keep`."""
-        return "".join(self.out.kept or ()), "".join(self.errors.kept or ())
+        return self.out.kept or [], self.errors.kept or []
 
-    def replay(self, size: int, rank: int, kept: tuple[str, str], ended: bool) -> None:
+    def replay(self, size: int, rank: int, kept: Kept, ended: bool) -> None:
         """Shows what a forked process has kept. ended: it was recorded to its end."""
         with contextlib.suppress(_Stopped), self._shown(size, rank):
-            self.out.write(kept[0])
-            self.errors.write(kept[1])
+            self.out.writelines(kept[0])
+            self.errors.writelines(kept[1])
             if not ended:
                 raise _Stopped
 
@@ -135,4 +144,4 @@ def prints_of(step: Step) -> Prints | None:
     return getattr(step, "prints", None)
 
 
-__all__ = ["Prints", "prints_of"]
+__all__ = ["Kept", "Prints", "prints_of"]

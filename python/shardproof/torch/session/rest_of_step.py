@@ -161,6 +161,7 @@ class Steps(OptimizerSteps):
         self.parameters: dict[int, Value] = {}
         self.changed: set[int] = set()
         self.differentiated = self.new_iteration = False
+        self.called_at: set[str] = set()  # where models were called, in training
         self.side.end.copies.watching = not state.without_rest
 
     @contextlib.contextmanager
@@ -220,7 +221,8 @@ class Steps(OptimizerSteps):
             self.parameters[id(p)] = now
 
     def _look_for_step(self) -> None:
-        """Whether the script's own code has made a step. It asks for its next batch.
+        """Whether the script's own code has made a step. It asks for its next batch, or calls a
+        model at a place where it has called one before.
 
         It has if of each model that was called some parameters, and all that have gradients, were
         changed after autograd had run. A step may go on with further batches, calls and gradients
@@ -245,6 +247,8 @@ class Steps(OptimizerSteps):
 
     def _asks(self) -> None:
         self.begun = True
+        if not self.in_rest:
+            self.side.end.copies.next_begins()
         self._look_for_step()
         self._end("it asks for its next batch")
         recorder = self.side.recorder
@@ -293,7 +297,14 @@ class Steps(OptimizerSteps):
     def _called(self, module: Any, args: Any) -> None:
         if any(True for _ in module.parameters()):
             self.begun = True
+            if not self.in_rest:
+                self.side.end.copies.next_begins()
             self._leave_next_messages(args)
+            if not self.there and not self.in_rest and module.training:
+                at = own_place()
+                if at in self.called_at:  # the next iteration of a loop
+                    self._look_for_step()
+                self.called_at.add(at)
             self._end("it calls a model again")
             self.new_batch = self.new_batch or bool(self.side.recorder.answered)
 
@@ -480,9 +491,9 @@ def check_copies(single: Recording, sides: Sequence[Recording]) -> None:
     Raises CaptureError.
     """
     for side in sides:
-        for path in (*single.copy_arrangements, *side.copy_arrangements):
-            here, there = (s.copy_arrangements.get(path, ("", ())) for s in (side, single))
-            if here[0] != there[0] and (here[1] == there[1] or not here[0] or not there[0]):
+        for path, here in side.copy_arrangements.items():
+            there = single.copy_arrangements.get(path, here)
+            if here[0] != there[0] and here[1] == there[1]:
                 raise CaptureError(
                     f"{path} is put together of parameters in another way on rank {side.rank} than "
                     "on the single device"

@@ -177,7 +177,7 @@ class Binding:
         self.modules: dict[int, str] = {}
         self.optimizers: list[optim.Optimizer] = []
         # what optimizers change that is no called module's
-        self._alone: dict[str, torch.Tensor] = {}
+        self.alone: dict[str, torch.Tensor] = {}
         self._stepped: list[optim.Optimizer] = []  # those that hold no others
         self._holders: list[optim.Optimizer] = []  # the others
         self.without_step = False  # a script's optimizers make no step in what is recorded
@@ -285,7 +285,7 @@ class Binding:
         Those are other tensors, and the numbers that they go by in the next step.
         """
         bound = {id(p) for p in self.parameters.values()}
-        found: dict[str, Any] = {name: p for name, p in self._alone.items() if id(p) not in bound}
+        found: dict[str, Any] = {name: p for name, p in self.alone.items() if id(p) not in bound}
         own = self.made_optimizers if self.without_step else self._stepped
         settings = {f"optimizer{i}": self._groups_of(o) for i, o in enumerate(own)}
         # Those that hold others have groups of their own, which a scheduler may change.
@@ -359,7 +359,7 @@ class Binding:
         (optimizer, name of the parameter, parameter, name of the state, state)
         """
         names = {
-            **{id(p): n for n, p in self._alone.items()},
+            **{id(p): n for n, p in self.alone.items()},
             **{id(p): n for n, p in self.parameters.items()},
         }
         for o in self._stepped:
@@ -921,10 +921,10 @@ class Binding:
             self._use(p)
         names = {id(p): n for n, p in self.parameters.items()}
         alone = [
-            p for p in mine if id(p) not in names and not any(p is q for q in self._alone.values())
+            p for p in mine if id(p) not in names and not any(p is q for q in self.alone.values())
         ]
         named = {f"optimizer{len(self._stepped)}.{i}": p for i, p in enumerate(alone)}
-        self._alone.update(named)
+        self.alone.update(named)
         self.listener.alone(named)
         self._stepped.append(optimizer)
         why = (

@@ -20,6 +20,16 @@ STATES = "optimizer states"  # a kind of outputs
 Shard = Mapping[str, int]  # mesh axis -> dimension that it cuts
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnPadding:
+    """Rows by which ranks' parts of a tensor are longer than that, together `size`. begin: of a
+    rank's, among them.
+    """
+
+    begin: int
+    size: int
+
+
 @dataclasses.dataclass
 class Placement:
     """The placement of a local tensor in the model's.
@@ -46,10 +56,11 @@ class Placement:
     shared: tuple[str, ...] = ()
     # axes over which the loss is a sum: gradients of activations have then the model's scale
     summed: tuple[str, ...] = ()
-    # of fused weights: a dimension of which the rank has several stretches, and where each begins
-    # in the local tensor and in the model's, and how long it is
+    # of fused or padded weights: a dimension of which the rank has several stretches, and where
+    # each begins in the local tensor and in the model's, and how long it is
     dim: int = 0
     stretches: tuple[tuple[int, int, int], ...] = ()
+    own_padding: OwnPadding | None = None  # what is in none of them; None: zeros
 
 
 @dataclasses.dataclass

@@ -628,6 +628,24 @@ def gradients_cleared() -> Assumption:
     )
 
 
+def zero_padding(names: str) -> Assumption:
+    return Assumption(
+        "zero-padding",
+        Kind.CHECKABLE,
+        f"parts of {names} are padded to one size with zeros, as they are at first; what a step "
+        "leaves in the padding is not compared",
+    )
+
+
+def own_padding(names: str) -> Assumption:
+    return Assumption(
+        "own-padding",
+        Kind.HARMLESS,
+        f"ranks' parts of {names} are together longer than the single device's; what they have more "
+        "is any numbers, and the results do not depend on these",
+    )
+
+
 def same_initial(name: str, axes: str, where: str) -> Assumption:
     return Assumption(
         "initial-values",

@@ -7,7 +7,8 @@ No module and no optimizer has such a tensor, so it is found by the script's var
 script begins its next step. A tensor is compared if
 
 * it was there at an earlier look, and has changed since;
-* it was computed of a value that a parameter had after a step, or of nothing but parameters;
+* it was a copy of parameters when a model was called first, or was computed of a value that a
+  parameter had after a step, or of nothing but parameters;
 * it has a parameter's shape; or it is another whole tensor (a vector of all weights) that was
   updated in place, or computed of what it held.
 
@@ -56,8 +57,7 @@ class Copies:
 
     read: what a tensor holds. parameters: those of models that were taken in, and what stands in
     their places now. updated: those that are compared.
-    arrangements: of those that are inputs and no parameter's value as it is, how they are made of
-    parameters, and their shapes. begun, later: those that only a further step shows.
+    arrangements: of those that are inputs, how they are made of parameters, and their shapes. begun, later: those that only a further step shows.
     """
 
     def __init__(
@@ -73,6 +73,8 @@ class Copies:
         self._script = Variables()
         self._earlier: dict[str, list[_Held]] = {}
         self._inputs: set[str] = set()
+        self._next_step: int | None = None  # at which node the last step begins
+        self._has_stepped = False
         self._weights: set[str] = set()  # names of what parameters held after a step
         self._last: set[str] = set()  # after the last one
         self._first_weights: set[str] = set()  # of what they held when models were taken in
@@ -110,9 +112,9 @@ class Copies:
             self._earlier.setdefault(path, []).append(_Held(v, key))
             if not isinstance(v, Named) or any(t is other for other in found.values()):
                 continue
-            if any(self.same(v, other) for _, other in values.values()):
-                found[path] = t
-            elif (how := self._arrangement(v.name, names)) is not None:
+            how = next((n for n, (_, other) in values.items() if self.same(v, other)), None)
+            how = how or self._arrangement(v.name, names)
+            if how is not None:
                 found[path] = t
                 self.arrangements[path] = how, tuple(t.shape)
         return found
@@ -124,8 +126,14 @@ class Copies:
 
     def stepped(self) -> None:
         """An optimizer has stepped."""
+        self._has_stepped = True
         if self.watching:
             self._weights.update(self._new_weights())
+
+    def next_begins(self) -> None:
+        """The script asks for a batch, or calls a model."""
+        if self._has_stepped:
+            self._next_step, self._has_stepped = len(self.g.nodes), False
 
     def all_stepped(self) -> None:
         """All optimizers have, and what is computed of parameters from here on is no activation."""
@@ -227,7 +235,7 @@ class Copies:
             earlier = self._earlier.get(path)
             has_shape = tuple(t.shape) in shapes
             if not isinstance(now, Named) or not (
-                now.name in of_weights or self._of_parameters_only(now.name)
+                path in self._inputs or now.name in of_weights or self._of_parameters_only(now.name)
             ):
                 if earlier and has_shape and self._is_averaged(now, of_first):
                     self.later.append(path)
@@ -240,9 +248,10 @@ class Copies:
             elif all(self.same(e.value, now) for e in earlier):
                 continue
             elif (
-                has_shape
+                path in self._inputs
                 or any(e.memory == key for e in earlier)
-                or now.name in descendants(self.g, _names(e.value for e in earlier))
+                or not self._is_left_over(earlier[-1].value)
+                and (has_shape or now.name in descendants(self.g, _names(e.value for e in earlier)))
             ):
                 found[path] = t
         self.updated = list(found)
@@ -284,6 +293,18 @@ class Copies:
                 mine.sort(key=lambda p: (p not in self._inputs, p not in self._earlier))
                 found.append((mine[0], t))
         return found
+
+    def _is_left_over(self, v: Value) -> bool:
+        """Whether what a variable holds after a step is not read in the next, or is what a
+        parameter holds, which is compared.
+        """
+        if self._next_step is None or not isinstance(v, Named):
+            return False
+        if v.name in self._weights:
+            return True
+        later = self.g.nodes[self._next_step :]
+        made = self.g.producer(v.name)
+        return not any(made is n or v.name in n["in"] for n in later)
 
     def _is_averaged(self, v: Value, of_first: set[str]) -> bool:
         """Whether a value was computed of first values of parameters, and is none of them."""

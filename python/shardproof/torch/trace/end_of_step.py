@@ -152,12 +152,13 @@ class EndOfStep:
 
     def ends(self, left: Mapping[str, Any]) -> None:
         """A script has ended, and leaves these variables."""
-        self.copies.look_last(self._named_otherwise(), self.recorder.holding(), left)
+        named = [*self._named_otherwise(), *self._alone()]
+        self.copies.look_last(named, self.recorder.holding(), left)
 
     def goes_on(self) -> None:
         """A script begins its next step."""
         self.made = self.binding.not_taken_in() if self.copies.watching else {}
-        named = [*self._named_otherwise(), *self.made.values()]
+        named = [*self._named_otherwise(), *self.made.values(), *self._alone()]
         self.copies.look_last(named, self.recorder.holding())
         left = [
             name
@@ -177,7 +178,10 @@ class EndOfStep:
         if not self.binding.optimizers:
             return set()
         theirs = {
-            id(p) for o in self.binding.optimizers for group in o.param_groups for p in group["params"]
+            id(p)
+            for o in self.binding.optimizers
+            for group in o.param_groups
+            for p in group["params"]
         }
         had = {id(t) for t, _, _ in self._gradients}
         copies = ("main_param", "model_param")  # of Megatron's and others' optimizers
@@ -519,6 +523,12 @@ class EndOfStep:
             *(v for o in binding.optimizers for s in o.state.values() for v in s.values()),
         ]
         return [t for t in found if isinstance(t, torch.Tensor)]
+
+    def _alone(self) -> list[torch.Tensor]:
+        """Tensors of optimizers that are no module's, and all gradients."""
+        alone = self.binding.alone.values()
+        found = [x for t in alone for x in (t, t.grad) if x is not None]
+        return [*found, *(grad for _, grad, _ in self._gradients)]
 
     def _untracked(self, named: Mapping[str, Any]) -> None:
         """Tensors that the step wrote by hand (untracked_tensors.py) and that have no name

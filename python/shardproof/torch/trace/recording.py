@@ -187,8 +187,7 @@ class Recording:
     printed: tuple[str, ...] = ()
     # a script's copies of weights that it updates, which are compared where ranks do
     copies: tuple[str, ...] = ()
-    # of copies that are inputs: how they are put together of parameters, where they are not one,
-    # and their shapes
+    # of copies that are inputs: how they are put together of parameters, and their shapes
     copy_arrangements: dict[str, tuple[str, Shape]] = dataclasses.field(default_factory=dict)
     # of optimizers, that a script has dropped after its step
     gone_states: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ import torch
 
 from ..terms import arithmetic as ar
 from ..terms.graph import Graph
-from ..terms.values import Filled, Known, Named, Unsupported, Value, numel
+from ..terms.values import Filled, Known, Named, Table, Unsupported, Value, numel
 from .mesh import Mesh
 from .shared_constants import SharedConstants
 
@@ -313,6 +313,10 @@ class Exchange:
         # counts; other ranks may have others
         if reduction is not None and isinstance(v, (Filled, Known)) and v.kind == "int":
             v = Filled(v.fill, v.shape) if isinstance(v, Filled) else Known(v.data.double())
+        if isinstance(v, Table) and v.kind == "int":
+            # positions in a rank's part that are made those in the whole: numbers on all ranks,
+            # also where what is added is 0
+            v = Table(v.source, v.entries.double(), v.low, v.shape)
         n = self.g.named(v)
         if reduction is not None and n.kind != "real":
             raise Unsupported("a reduction of integers over ranks")

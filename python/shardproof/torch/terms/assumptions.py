@@ -641,8 +641,8 @@ def own_padding(names: str) -> Assumption:
     return Assumption(
         "own-padding",
         Kind.HARMLESS,
-        f"ranks' parts of {names} are together longer than the single device's; what they have more "
-        "is any numbers, and the results do not depend on these",
+        f"ranks' parts of {names} are together longer than the single device's; what they have "
+        "more is any numbers, and the results do not depend on these",
     )
 
 

@@ -57,7 +57,8 @@ class Copies:
 
     read: what a tensor holds. parameters: those of models that were taken in, and what stands in
     their places now. updated: those that are compared.
-    arrangements: of those that are inputs, how they are made of parameters, and their shapes. begun, later: those that only a further step shows.
+    arrangements: of those that are inputs, how they are made of parameters, and their shapes.
+    begun, later: those that only a further step shows.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Copies:
             elif (
                 path in self._inputs
                 or any(e.memory == key for e in earlier)
-                or not self._is_left_over(earlier[-1].value)
+                or not self._is_left_over(earlier[-1].value, now)
                 and (has_shape or now.name in descendants(self.g, _names(e.value for e in earlier)))
             ):
                 found[path] = t
@@ -294,14 +295,15 @@ class Copies:
                 found.append((mine[0], t))
         return found
 
-    def _is_left_over(self, v: Value) -> bool:
-        """Whether what a variable holds after a step is not read in the next, or is what a
-        parameter holds, which is compared.
+    def _is_left_over(self, v: Value, now: Named) -> bool:
+        """Whether what a variable holds after a step is not read in the next. v: what it held after
+        the step before. A parameter's value may be read as the parameter's: a variable that has one
+        after each step is compared as that.
         """
         if self._next_step is None or not isinstance(v, Named):
             return False
         if v.name in self._weights:
-            return True
+            return now.name in self._weights
         later = self.g.nodes[self._next_step :]
         made = self.g.producer(v.name)
         return not any(made is n or v.name in n["in"] for n in later)

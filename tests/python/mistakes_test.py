@@ -59,6 +59,65 @@ class OwnStatistics(nn.BatchNorm1d):
         return (x - mean) * self.weight + self.bias
 
 
+class ReduceGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+def tensor_parallel(bias_of_each=False, norm_of_each=False):
+    """Hidden units over tp. bias_of_each: the last bias is added before the sum over ranks;
+    norm_of_each: so are the squares of gradients that all ranks have.
+    """
+
+    def step(world):
+        ranks = world.size
+        up, down = nn.Linear(4, 8 // ranks), nn.Linear(8 // ranks, 4)
+        nn.init.zeros_(down.bias)  # as it is drawn, it depends on the size of a rank's part
+        whole = nn.LayerNorm(4)
+        model = nn.Sequential(whole, up, down)
+        world.parameters(model)
+        x = world.input("x", (6, 4))
+        hidden = up(ReduceGradient.apply(whole(x))).relu()
+        if bias_of_each:
+            out = Reduce.apply(down(hidden))
+        else:
+            out = Reduce.apply(F.linear(hidden, down.weight)) + down.bias
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        out.square().mean().backward()
+        parts = [up.weight, up.bias, down.weight]
+        wholes = [*whole.parameters(), down.bias]
+        squares = sum(p.grad.square().sum() for p in parts)
+        if norm_of_each:
+            squares = squares + sum(p.grad.square().sum() for p in wholes)
+        squares = Reduce.apply(squares)
+        if not norm_of_each:
+            squares = squares + sum(p.grad.square().sum() for p in wholes)
+        for p in model.parameters():
+            p.grad.mul_(torch.clamp(1 / (squares.sqrt() + 1e-6), max=1.0))
+        optimizer.step()
+
+    return step
+
+
 class Mistakes(unittest.TestCase):
     def check(self, step, *expected, mesh=None):
         report = sp.verify(
@@ -158,6 +217,15 @@ class Mistakes(unittest.TestCase):
             "the learning rate is 0.2 on the ranks and 0.1 on the single device",
         )
 
+    def test_a_bias_that_each_rank_adds(self):
+        step = tensor_parallel(bias_of_each=True)
+        self.check(step, "2 ranks adds all of 2.bias", "counts 2 times", mesh={"tp": 2})
+
+    def test_a_norm_in_which_each_rank_counts_what_all_have(self):
+        step = tensor_parallel(norm_of_each=True)
+        expected = "gradients of 0.bias, 0.weight, 2.bias", "counts 2 times"
+        self.check(step, *expected, mesh={"tp": 2})
+
     def test_a_number_that_is_printed(self):
         def told(outputs_proved, *tensors):
             defects = [Defect("lineage", "", tensor, [], {}) for tensor in tensors]
@@ -195,6 +263,8 @@ class Mistakes(unittest.TestCase):
             report = sp.verify(step, mesh=MESH, arguments=["--confirm", "off", "--diagnose", "off"])
             self.assertEqual(report.verdict, "EQUIVALENT", report)
             self.assertEqual(report.likely_mistake, "")
+        report = sp.verify(tensor_parallel(), mesh={"tp": 2})
+        self.assertEqual(report.verdict, "EQUIVALENT", report)
 
 
 if __name__ == "__main__":

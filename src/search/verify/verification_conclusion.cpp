@@ -168,12 +168,13 @@ void Verification::takeWhatIsRefutedNow(std::size_t most) {
   firstOutcomes_ = snapshot(now);
 }
 
+// A guess that is wrong is no suspect: nobody has claimed it.
 void Verification::listSuspects() {
   if (std::none_of(firstOutcomes_.begin(), firstOutcomes_.end(), isRefuted))
     takeWhatIsRefutedNow(kMostDefectsShown);
   std::size_t taken = 0;
   for (const Failure& f : firstOutcomes_) {
-    if (!isRefuted(f) || taken++ >= kMostDefectsShown) continue;
+    if (!isRefuted(f) || plan_.lineage[f.entry].isGuess() || taken++ >= kMostDefectsShown) continue;
     std::vector<Failure> now;  // the first round's stages are kept for its first failures only
     if (!f.stage) now = snapshot({f.entry});
     const Failure& shown = f.stage ? f : now.front();

@@ -29,6 +29,7 @@ from ..trace.clues import LossTerm, Reduction
 from ..trace.end_of_step import GRADIENTS
 from ..trace.printed_numbers import PRINTED
 from ..trace.recording import NotKept, Recording
+from .summed_copies import line_of, summed_copies
 
 
 def likely_mistake(
@@ -49,6 +50,7 @@ def likely_mistake(
         or _local_statistics(sides, [a for a in axes if any(a in s.cuts for s in sides)])
         or _not_cleared(single, sides)
         or _cut_as_one(sides[0], model)
+        or summed_copies(sides, model)
     )
 
 
@@ -118,8 +120,8 @@ def _not_reduced(sides: Sequence[Recording], model: Model) -> str:
             # where others are reduced, by hand, the reason is another one
             if backwards and not backwards[-1].synchronised and not side.clues.reductions:
                 return (
-                    f"the last backward before the optimizer's step (at {_line(backwards[-1].loc)})"
-                    " runs without gradient synchronisation (no_sync, or "
+                    "the last backward before the optimizer's step (at "
+                    f"{line_of(backwards[-1].loc)}) runs without gradient synchronisation (no_sync, or "
                     "require_backward_grad_sync = False), so that each rank steps by the gradients "
                     f"of its own samples along {axis}"
                 )
@@ -146,7 +148,7 @@ def _scale(single: Recording, side: Recording, axes: Sequence[str], ranks: int) 
     for here, there in zip(single.clues.backwards, side.clues.backwards):
         if not here.terms or not there.terms or len(here.terms) != len(there.terms):
             return ""
-        at = listed(dict.fromkeys(_line(term.loc) for term in there.terms))
+        at = listed(dict.fromkeys(line_of(term.loc) for term in there.terms))
         sentences += [
             _scale_of(c, d, at, reduction, axes, ranks) for c, d in zip(here.terms, there.terms)
         ]
@@ -173,7 +175,7 @@ def _scale_of(
     if math.isclose(times, 1) and averaged:
         divided = [f for f in part.factors if f not in whole.factors] or list(part.factors)
         if part.mean:
-            where = _line(divided[0]) if divided else at
+            where = line_of(divided[0]) if divided else at
             return (
                 f"the loss is divided by the number of ranks ({ranks}) at {where}, and so are the "
                 f"gradients, which are averaged over {over}: {result}"
@@ -181,7 +183,7 @@ def _scale_of(
         if _is_multiple(1 / abs(whole.factor), whole.rows) and divided:
             return (
                 f"the loss at {at} is divided by the size of the whole batch (at "
-                f"{_line(divided[0])}), and the gradients are averaged over {over} beside that: "
+                f"{line_of(divided[0])}), and the gradients are averaged over {over} beside that: "
                 f"{result}"
             )
         return (
@@ -190,27 +192,27 @@ def _scale_of(
         )
     if math.isclose(times, ranks) and math.isclose(g, 1):
         return (
-            f"the gradients are added up over {over} at {_line(reduction.loc)} and not divided by "
-            f"the number of ranks ({ranks}), while the loss at {at} is a mean over a rank's own "
+            f"the gradients are added up over {over} at {line_of(reduction.loc)} and not divided "
+            f"by the number of ranks ({ranks}), while the loss at {at} is a mean over a rank's own "
             f"samples: {result}"
         )
     if math.isclose(times, ranks) and math.isclose(g, 1 / ranks**2):
         return (
             f"the gradients are divided by the number of ranks ({ranks}) twice, at "
-            f"{_line(reduction.loc)}: {result}"
+            f"{line_of(reduction.loc)}: {result}"
         )
     needed = Fraction(1, ranks) if part.mean else Fraction(1)
     multiplied = times * float(needed)  # the loss, beside what the single device's is
     own = [f for f in part.factors if f not in whole.factors] or list(part.factors)
     if not math.isclose(multiplied, 1) and math.isclose(g, needed) and own:
         return (
-            f"the loss at {at} is multiplied by {_number(multiplied)} at {_line(own[0])}, beside "
+            f"the loss at {at} is multiplied by {_number(multiplied)} at {line_of(own[0])}, beside "
             f"what the single device's is: {result}"
         )
     if math.isclose(multiplied, 1):
         return (
             f"the gradients are {_number(g)} times the sum over {over}, from their reduction at "
-            f"{_line(reduction.loc)} on. The loss at {at} is a {'mean' if part.mean else 'sum'} "
+            f"{line_of(reduction.loc)} on. The loss at {at} is a {'mean' if part.mean else 'sum'} "
             f"over a rank's own samples, which needs {needed}: {result}"
         )
     return ""
@@ -222,8 +224,8 @@ def _local_statistics(sides: Sequence[Recording], axes: Sequence[str]) -> str:
         return ""
     which = "BatchNorm" + (f" {listed(found)}" if any(found) else "")
     return (
-        f"{which} (at {_line(next(iter(found.values())))}) takes mean and variance of each rank's "
-        f"own samples, not of the batch that {', '.join(axes)} cuts: SyncBatchNorm takes those of "
+        f"{which} (at {line_of(next(iter(found.values())))}) takes mean and variance of each "
+        f"rank's own samples, not of the batch that {', '.join(axes)} cuts: SyncBatchNorm takes those of "
         "all (torch.nn.SyncBatchNorm.convert_sync_batchnorm)"
     )
 
@@ -267,11 +269,6 @@ def _cut_as_one(side: Recording, model: Model) -> str:
             f"into {next(sizes)}. It needs its part of each of the {n}"
         )
     return ""
-
-
-def _line(loc: str) -> str:
-    """FILE:LINE of a place, which may begin with a module."""
-    return next((word for word in loc.split() if ":" in word), loc)
 
 
 def _and(numbers: Sequence[int]) -> str:

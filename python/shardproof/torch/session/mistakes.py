@@ -121,7 +121,8 @@ def _not_reduced(sides: Sequence[Recording], model: Model) -> str:
             if backwards and not backwards[-1].synchronised and not side.clues.reductions:
                 return (
                     "the last backward before the optimizer's step (at "
-                    f"{line_of(backwards[-1].loc)}) runs without gradient synchronisation (no_sync, or "
+                    f"{line_of(backwards[-1].loc)}) runs without gradient "
+                    "synchronisation (no_sync, or "
                     "require_backward_grad_sync = False), so that each rank steps by the gradients "
                     f"of its own samples along {axis}"
                 )
@@ -225,8 +226,8 @@ def _local_statistics(sides: Sequence[Recording], axes: Sequence[str]) -> str:
     which = "BatchNorm" + (f" {listed(found)}" if any(found) else "")
     return (
         f"{which} (at {line_of(next(iter(found.values())))}) takes mean and variance of each "
-        f"rank's own samples, not of the batch that {', '.join(axes)} cuts: SyncBatchNorm takes those of "
-        "all (torch.nn.SyncBatchNorm.convert_sync_batchnorm)"
+        f"rank's own samples, not of the batch that {', '.join(axes)} cuts: SyncBatchNorm takes "
+        "those of all (torch.nn.SyncBatchNorm.convert_sync_batchnorm)"
     )
 
 

@@ -355,7 +355,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         list(g.assumptions) + _opaque_assumptions(opaque),
         {c.label: c.function for c in opaque},
         {d.value.name: d.what for d in side.random_inputs},
-        side.initial_state.of_ranks(side.any_buffers),
+        side.initial_state.of_ranks(side.any_buffers, side.steps_by_hand),
         kinds,
         side.models,
         dict(side.initial),

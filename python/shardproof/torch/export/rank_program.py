@@ -171,7 +171,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         tie = _tie(side, model, tracked, at, skipped)
         if tie is None:
             continue
-        if tracked.role == "input" and place and place.is_padded and not place.own_padding:
+        if tracked.role != CUT_POINT and place and place.is_padded and not place.own_padding:
             padded.append(tracked.placement.parameter)
         if tracked.role == CUT_POINT:
             tie = _beside_fused(tie, model, places)

@@ -67,6 +67,7 @@ from .ranks_apart import problem, ranks_apart, same_problem
 from .real_run import MOST_SECONDS, RealRun, compare, obstacle, real_run, wanted_by
 from .remote_ranks import RemoteRanks
 from .rest_of_step import (
+    ENDS,
     NoStep,
     OneMoreStep,
     check_copies,
@@ -115,6 +116,7 @@ class Capture:
     ranges: dict[str, int] = dataclasses.field(default_factory=dict)
     real: RealRun = dataclasses.field(default_factory=RealRun)  # the step with numbers
     converted: bool = False  # the single device's parameters are, to those of the ranks
+    over: bool = False  # it is a script that was recorded to its end
 
     def write(self, prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
         """Writes PREFIX.model.json.gz and PREFIX.plan.json.gz. Returns their paths.
@@ -962,6 +964,7 @@ def _begun(
         ),
         initial_state.batches_as_read,
         {**single.graph.integers.ranges, **single.graph.integers.chosen_from},
+        over=all(side.ended[0] == ENDS for side in (single, *sides)),
     )
 
 
@@ -1466,7 +1469,7 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
         plan={**c.plan, "lineage": lineage},
         compared={k: [n for n in names if n not in wrong] for k, names in c.compared.items()},
         names={label: tensor for label, tensor in c.names.items() if tensor not in wrong},
-        assumptions=[*c.assumptions, basis.gradients_left(listed(sorted(wrong)))],
+        assumptions=[*c.assumptions, basis.gradients_left(listed(sorted(wrong)), c.over)],
     )
 
 

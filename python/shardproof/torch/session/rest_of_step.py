@@ -55,6 +55,11 @@ from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
 from ..trace.results import leaves_of
 
 _HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
+# Of a script that steps by its own code, unless it was asked for other: what it keeps between steps
+# (momentum, weights before inner steps) is no input, and shows in later ones only.
+STEPS_BY_HAND = 3
+NODES_BY_HAND = 1000  # it goes on until then
+ENDS = "it ends"  # in Recording.ended: what a script does
 MOST_STEPS = 16  # of one optimizer, for each requested step, while others wait for theirs
 
 
@@ -221,8 +226,15 @@ class Steps(OptimizerSteps):
             self.parameters[id(p)] = now
 
     def _look_for_step(self) -> None:
-        """Whether the script's own code has made a step. It asks for its next batch, or calls a
-        model at a place where it has called one before.
+        """The script asks for its next batch, or calls a model at a place where it has called one
+        before: that may be its next step.
+        """
+        if self._has_stepped_by_hand() and self._enough_by_hand():
+            self.side.end.steps_by_hand = self.by_hand
+            self._all_done()
+
+    def _has_stepped_by_hand(self) -> bool:
+        """Whether the script's own code has made a step, which is counted.
 
         It has if of each model that was called some parameters, and all that have gradients, were
         changed after autograd had run. A step may go on with further batches, calls and gradients
@@ -230,7 +242,7 @@ class Steps(OptimizerSteps):
         beginning of an iteration.
         """
         if self.there or self.in_rest or not self.differentiated:
-            return
+            return False
         self._note_changes(not self.new_iteration)
         self.new_iteration = True
         models = self._trained()
@@ -239,11 +251,20 @@ class Steps(OptimizerSteps):
             or any(p.grad is not None and id(p) not in self.changed for p in parameters)
             for parameters in models
         ):
-            return
+            return False
         self.changed.clear()
         self.by_hand += 1
-        if self.by_hand >= self.wanted:
-            self._all_done()
+        return True
+
+    def _enough_by_hand(self) -> bool:
+        """All sides stop after as many steps as the single device does."""
+        single = self.side.initial_state.steps_by_hand
+        if single is not None:
+            return bool(self.by_hand == single)
+        if self.side.end.exact_steps or self.side.initial_state.without_rest:
+            return bool(self.by_hand >= self.wanted)
+        nodes = len(self.side.recorder.g.nodes) - (self.side.started or 0)
+        return self.by_hand >= max(self.wanted, STEPS_BY_HAND) and nodes >= NODES_BY_HAND
 
     def _asks(self) -> None:
         self.begun = True
@@ -353,8 +374,12 @@ class Steps(OptimizerSteps):
             self._makes_no_step()
             self.in_rest = True
             self.side.end.stepped()
+        self._has_stepped_by_hand()
+        if self.by_hand and not self.in_rest and not self.stopped:
+            self.in_rest = True
+            self.side.end.stepped()
         if self.in_rest and not self.stopped:
-            self.side.ended = "it ends", ""
+            self.side.ended = ENDS, ""
             self.side.end.ends(left)
 
     def leave_out(self) -> None:

@@ -609,13 +609,18 @@ def answered(place: str, answer: bool, several: bool) -> Assumption:
     )
 
 
-def gradients_left(names: str) -> Assumption:
+def gradients_left(names: str, over: bool) -> Assumption:
+    """over: the script was recorded to its end."""
     return Assumption(
         "gradients-left",
-        Kind.RISK,
+        Kind.HARMLESS if over else Kind.RISK,
         f"what is left in .grad ({names}) is not the single device's gradient, as that of a rank's "
-        "own samples is not, and is not compared; what the optimizers make of it is. Nothing is to "
-        "read it later: norms that are printed, steps that add to it",
+        "own samples is not, and is not compared; what the optimizers make of it is. "
+        + (
+            "The script ends, and reads it no more"
+            if over
+            else "Nothing is to read it later: norms that are printed, steps that add to it"
+        ),
     )
 
 
@@ -624,7 +629,7 @@ def gradients_cleared() -> Assumption:
         "gradients-cleared",
         Kind.HARMLESS,
         "what backward leaves in .grad of parameters that no optimizer has is not compared, as the "
-        "script clears it before its next step; what is made of it until then is",
+        "script clears it before its next step, or ends; what is made of it until then is",
     )
 
 

@@ -118,10 +118,12 @@ class EndOfStep:
         self.made: dict[str, torch.Tensor] = {}  # of models that nothing uses
         self.steps = 1  # of each optimizer of a script
         self.exact_steps = False  # that many were asked for
+        self.steps_by_hand = 0  # of its own code, after which a script was stopped
         self.gone_states: list[str] = []  # of optimizers, that a script has dropped after its step
         self.rest_began = 0  # how many nodes a script's optimizers have left when they had stepped
         self._cleared: set[int] = set()  # parameters whose gradients a step clears at first
-        # parameters that no optimizer has, whose gradients a script clears before its next step
+        # parameters that no optimizer has, whose gradients a script clears before its next step, or
+        # leaves when it ends
         self.dead_gradients: set[str] = set()
         # what a script's step leaves that only its next step shows: what it is, and names
         self.shown_later: dict[str, list[str]] = {}
@@ -154,6 +156,7 @@ class EndOfStep:
         """A script has ended, and leaves these variables."""
         named = [*self._named_otherwise(), *self._alone()]
         self.copies.look_last(named, self.recorder.holding(), left)
+        self.dead_gradients = self._stepped_by_none()
 
     def goes_on(self) -> None:
         """A script begins its next step."""
@@ -173,10 +176,8 @@ class EndOfStep:
 
     def _stepped_by_none(self) -> set[str]:
         """Parameters that no optimizer has, not even a copy of them, and that have a gradient when
-        those step.
+        those have stepped. (A script that steps by its own code has no optimizers.)
         """
-        if not self.binding.optimizers:
-            return set()
         theirs = {
             id(p)
             for o in self.binding.optimizers

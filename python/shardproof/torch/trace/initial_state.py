@@ -59,6 +59,9 @@ class InitialState:
     are where something shows in these only.
 
     whole_buffers: buffers are not sent as the tensors that they are put together of.
+
+    steps_by_hand: on ranks, after how many steps of its own code the single device's script was
+    stopped; 0: it was not.
     """
 
     least: int = 1
@@ -78,6 +81,7 @@ class InitialState:
     why_more: str = ""
     one_step: str = ""
     whole_buffers: bool = False
+    steps_by_hand: int | None = None
 
     def any(self, name: str, b: torch.Tensor, saved: bool, value: Value) -> bool:
         """Whether a buffer that was made with `value` begins with any value."""
@@ -104,8 +108,8 @@ class InitialState:
         """How many ranks there are along axes."""
         return math.prod(self.sizes[a] for a in axes)
 
-    def of_ranks(self, single: Mapping[str, float]) -> InitialState:
-        return dataclasses.replace(self, single=dict(single))
+    def of_ranks(self, single: Mapping[str, float], steps_by_hand: int) -> InitialState:
+        return dataclasses.replace(self, single=dict(single), steps_by_hand=steps_by_hand)
 
 
 def may_be_any(b: torch.Tensor, saved: bool, value: Value) -> bool:

@@ -373,6 +373,7 @@ def _recorded(
         gone_states=frozenset(side.end.gone_states),
         steps=side.end.steps,
         exact_steps=side.end.exact_steps,
+        steps_by_hand=side.end.steps_by_hand,
         shown_later={what: tuple(names) for what, names in side.end.shown_later.items()},
         settings=side.end.settings,
         settings_in_step=side.end.settings_in_step,

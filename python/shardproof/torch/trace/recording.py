@@ -193,6 +193,7 @@ class Recording:
     gone_states: frozenset[str] = frozenset()
     steps: int = 1  # of each optimizer of a script
     exact_steps: bool = False  # the user asked for that many
+    steps_by_hand: int = 0  # of a script's own code, after which it was stopped
     # what only the next step of a script shows, and names (end_of_step.py)
     shown_later: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     # numbers of optimizers, by name: at the end, and before what follows a script's step

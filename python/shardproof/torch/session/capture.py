@@ -236,7 +236,7 @@ def _single(
     known: dict[str, int] = {}
     ignorable: dict[str, int] = {}
     while True:  # what was not known before hides what comes of it: a loss, and its labels
-        found = {**known, **side.graph.integers.ranges, **side.graph.integers.chosen_from}
+        found = {**known, **side.graph.integers.limits()}
         ignored = labels.look(side)
         needed = any(n in side.graph.integers.tabulated for n in found if n not in known)
         if ignored == ignorable and not needed:

@@ -55,8 +55,8 @@ from ..trace.recording import CaptureError, DecidedByData, Hazard, Recording
 from ..trace.results import leaves_of
 
 _HINT = re.compile(r" \([^()]*(\([^()]*\)[^()]*)*\)$")  # of a message: what to write otherwise
-# Of a script that steps by its own code, unless it was asked for other: what it keeps between steps
-# (momentum, weights before inner steps) is no input, and shows in later ones only.
+# Of a script that steps by its own code and has no loaders, unless it was asked for other: what it
+# keeps between steps (momentum, weights before inner steps) is no input, and shows in later ones.
 STEPS_BY_HAND = 3
 NODES_BY_HAND = 1000  # it goes on until then
 ENDS = "it ends"  # in Recording.ended: what a script does
@@ -163,6 +163,7 @@ class Steps(OptimizerSteps):
         # batch was asked for, and those that were changed after it ran; whether it has, and a batch
         # was asked for since
         self.by_hand = 0
+        self.batches = 0  # that a loader was asked for
         self.parameters: dict[int, Value] = {}
         self.changed: set[int] = set()
         self.differentiated = self.new_iteration = False
@@ -261,13 +262,14 @@ class Steps(OptimizerSteps):
         single = self.side.initial_state.steps_by_hand
         if single is not None:
             return bool(self.by_hand == single)
-        if self.side.end.exact_steps or self.side.initial_state.without_rest:
+        if self.side.end.exact_steps or self.side.initial_state.without_rest or self.batches:
             return bool(self.by_hand >= self.wanted)
         nodes = len(self.side.recorder.g.nodes) - (self.side.started or 0)
         return self.by_hand >= max(self.wanted, STEPS_BY_HAND) and nodes >= NODES_BY_HAND
 
     def _asks(self) -> None:
         self.begun = True
+        self.batches += 1
         if not self.in_rest:
             self.side.end.copies.next_begins()
         self._look_for_step()

@@ -64,6 +64,12 @@ class IntegerInputs:
         self.labelled: dict[str, Any] = {}
         self.label_names: Any = None
 
+    def limits(self) -> dict[str, int]:
+        """What inputs are below, by what limits them or chooses by them: the least."""
+        known = self.ranges, self.chosen_from
+        names = dict.fromkeys(n for found in known for n in found)
+        return {n: min(found[n] for found in known if n in found) for n in names}
+
     def below(self, v: Value) -> tuple[int | None, bool]:
         """What integers are below, where none is below zero, and whether the program limits them
         so: constants are but those of this run.

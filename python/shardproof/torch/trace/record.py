@@ -132,7 +132,7 @@ def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str 
             f"{loc}: {type(error).__name__}: {error}{note}" if loc else f"{error}{note}"
         )
         made.ranges = (
-            {**recorder.g.integers.ranges, **recorder.g.integers.chosen_from}
+            recorder.g.integers.limits()
             if isinstance(error, Refusal)
             else None
         )

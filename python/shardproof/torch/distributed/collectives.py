@@ -67,6 +67,7 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
         raise RuntimeError(f"{name[len('c10d.') :].strip('_')}: a tensor has to be contiguous")
     # fake: shapes only; what is recorded is read and written here
     out = recorder.fake(func, args, kwargs)
+    recorder.groups.under_way = ""
     try:
         with private.outside():
             _check_layout(name, args)
@@ -83,6 +84,9 @@ def dispatch(recorder: Any, name: str, func: Any, args: Any, kwargs: Any) -> Any
             error.reason = reason
             raise error from None
         recorder.unknown.setdefault(reason.text, reason.loc)
+        recorder.groups.not_followed(
+            f"{reason.text} (at {reason.loc})" if reason.loc else reason.text
+        )
         results = private.tensors(out)
         written = touched if name.startswith(("c10d.", "fsdp.")) else []
         for t in [*results, *written]:

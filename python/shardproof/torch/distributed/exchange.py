@@ -40,6 +40,7 @@ class Layouts:
     even: bool = True
     rows: str = ""
     parts: tuple[int, ...] = ()
+    unknown: str = ""  # why it is not in this rank's program; the others' may have it
 
 
 def group_of(node: dict[str, Any]) -> Any:
@@ -58,6 +59,7 @@ class Groups:
         self.layouts: dict[str, Layouts] = {}  # by the name under which the members meet
         self.sent: tuple[str, ...] = ()  # dtypes of the call under way
         self.barriers = 0  # of all ranks
+        self.under_way = ""  # the communication of the call under way
         self.whole_buffers = False  # a buffer is not sent as the tensors that it is put together of
         self.constants = SharedConstants(self.mailbox, rank)
 
@@ -66,6 +68,12 @@ class Groups:
     ) -> None:
         """What is the same on all members of a communication."""
         self.layouts[comm] = Layouts(self.sent, (), ranks, operator, loc, tag)
+
+    def not_followed(self, why: str) -> None:
+        """The call under way is not in the program."""
+        found = self.layouts.get(self.under_way)
+        if found is not None:
+            self.layouts[self.under_way] = dataclasses.replace(found, unknown=why)
 
     def fields(self, ranks: tuple[int, ...]) -> tuple[str, dict[str, Any]]:
         """The group's name and the node's fields for its members."""
@@ -97,6 +105,7 @@ class Exchange:
             which = getattr(ranks, "which", 0)
             self.comm = groups.next(f"{name} again {which}" if which else name)
             groups.meets(self.comm, ranks, "a collective", self.g.loc)
+            groups.under_way = self.comm
         self.parts = 0
 
     def by_memory(self, tensors: Sequence[torch.Tensor], operator: str) -> None:

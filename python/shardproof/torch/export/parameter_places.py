@@ -100,6 +100,7 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
             like
             for other in of_module.get(name.rpartition(".")[0], [])
             if (like := _like(known[other], model.shapes[name], tracked.value.shape)) is not None
+            and (not like.is_padded or _is_zero_beyond(side, name, like))
         }
         if len(likes) == 1:
             constant = isinstance(side.first_values.get(name), Filled)
@@ -114,6 +115,15 @@ def places_of_parameters(side: Recording, model: Model, at: Mapping[str, int]) -
                 if found is not None:
                     known[name] = found
     return known
+
+
+def _is_zero_beyond(side: Recording, name: str, place: Place) -> bool:
+    """Whether what is no element of the single device's begins with zeros."""
+    zeros = side.zeros_of(name)
+    if zeros is None:
+        return False
+    end = sum(n for *_, n in place.stretches)
+    return bool(zeros.narrow(place.dim, end, place.local[place.dim] - end).all())
 
 
 def _cut(whole: Shape, local: Shape) -> list[int]:

@@ -14,6 +14,7 @@ from ..distributed.mesh import Mesh, RankClasses, Stretch
 from ..step.tracked_tensors import CUT_POINT
 from ..terms import assumptions
 from ..terms.assumptions import Assumption, listed
+from ..terms.liveness import WAIT
 from ..terms.values import Shape, numel
 from ..trace.copies_of_weights import is_copy
 from ..trace.randomness import AT_FIRST
@@ -78,6 +79,7 @@ def plan_of(
         programs = _programs(
             [dataclasses.replace(side.whole(), program=None) for side in sides], model, cut_points
         )
+    _check_followed(sides, programs)
     _add_padding(model, programs)
     check_held(sides, programs, model)
     drawn = [
@@ -170,6 +172,27 @@ def plan_of(
     assumed += [assumptions.zero_padding(listed(padded))] if padded else []
     assumed += drawn
     return js, {k: v for p in programs for k, v in p.skipped.items()}, assumed
+
+
+def _check_followed(sides: Sequence[Recording], programs: Sequence[Program]) -> None:
+    """A communication that one rank's program lacks, as what the rank gives is not followed, is in
+    no other's. Raises CaptureError.
+    """
+    unknown = {
+        comm: (side.rank, layouts)
+        for side in sides
+        for comm, layouts in side.layouts.items()
+        if layouts.unknown
+    }
+    for program in {id(p.nodes): p for p in programs}.values() if unknown else ():
+        for node in program.nodes:
+            comm = node.get("comm", "").partition(".")[0]
+            if comm in unknown and node["op"] != WAIT:
+                rank, layouts = unknown[comm]
+                raise CaptureError(
+                    f"{node['op']} at {layouts.loc}: what rank {rank} gives cannot be followed: "
+                    f"{layouts.unknown}"
+                )
 
 
 def _add_padding(model: Model, programs: Sequence[Program]) -> None:

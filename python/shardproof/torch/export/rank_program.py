@@ -627,7 +627,7 @@ def _stretch_of(t: Tie, local: str, start: int, n: int) -> Tie:
 
 
 def _without_kind(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    return {**{k: v for k, v in entry.items() if k != "kind"}, "shape": list(shape)}
+    return {**{k: v for k, v in entry.items() if k not in ("kind", "value")}, "shape": list(shape)}
 
 
 def _inputs_in_stretches(

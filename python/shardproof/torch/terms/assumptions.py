@@ -629,7 +629,7 @@ def gradients_cleared() -> Assumption:
         "gradients-cleared",
         Kind.HARMLESS,
         "what backward leaves in .grad of parameters that no optimizer has is not compared, as the "
-        "script clears it before its next step, or ends; what is made of it until then is",
+        "script clears it before its next step, or ends, and reads it no more after its step",
     )
 
 

@@ -174,9 +174,14 @@ class EndOfStep:
             self.shown_later[GRADIENTS] = left
         self.dead_gradients = {name for name in self._stepped_by_none() if name not in left}
 
+    def _is_unknown(self, t: torch.Tensor) -> bool:
+        """Such as what dist.reduce leaves on ranks that are not its destination."""
+        return isinstance(self.recorder.read(unwrapped(t)), Poison)
+
     def _stepped_by_none(self) -> set[str]:
         """Parameters that no optimizer has, not even a copy of them, and that have a gradient when
-        those have stepped. (A script that steps by its own code has no optimizers.)
+        those have stepped, which is not read later. (A script that steps by its own code has no
+        optimizers.)
         """
         theirs = {
             id(p)
@@ -184,7 +189,12 @@ class EndOfStep:
             for group in o.param_groups
             for p in group["params"]
         }
-        had = {id(t) for t, _, _ in self._gradients}
+        read = {x for n in self.recorder.g.nodes[self.rest_began :] for x in n["in"]}
+        had = {
+            id(t)
+            for t, _, now in self._gradients
+            if not any(getattr(part, "name", None) in read for part in _parts(now).values())
+        }
         copies = ("main_param", "model_param")  # of Megatron's and others' optimizers
         return {
             name
@@ -293,13 +303,14 @@ class EndOfStep:
             alive = self._stepped_by_none() - self.dead_gradients
             self.changed.update(f"{name}.grad" for name in alive)
         for name, p in self.binding.parameters.items():
-            if p.grad is not None:
+            dead = name in self.dead_gradients
+            if p.grad is not None and not (dead and self._is_unknown(p.grad)):
                 self._left(
                     name,
                     ".grad",
                     p.grad,
                     place(self.recorder, p.grad, self.binding.shard_of(name)),
-                    dead=name in self.dead_gradients,
+                    dead=dead,
                 )
             elif 0 not in unwrapped(p).shape:
                 self.no_gradient.append(name)

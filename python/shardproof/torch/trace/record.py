@@ -131,11 +131,7 @@ def _as_raised(error: BaseException, side: Side, caught: bool = False, loc: str 
         made = CaptureError(
             f"{loc}: {type(error).__name__}: {error}{note}" if loc else f"{error}{note}"
         )
-        made.ranges = (
-            recorder.g.integers.limits()
-            if isinstance(error, Refusal)
-            else None
-        )
+        made.ranges = recorder.g.integers.limits() if isinstance(error, Refusal) else None
     made.any_buffers = bool(side.given.any_buffers)
     return made
 

@@ -15,7 +15,7 @@ from ..terms.graph import Graph
 from ..terms.integer_inputs import IntegerOrigins
 from ..terms.labels import note
 from ..terms.permutations import permuted
-from ..terms.values import Filled, Known, Named, Permuted, Replaced, Table, Value, numel
+from ..terms.values import Filled, Hidden, Known, Named, Permuted, Replaced, Table, Value, numel
 from .table import lowering, require, scalar
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -166,6 +166,21 @@ def _count(g: Graph, labels: _Labels, weight: Value | None) -> Value:
     return ar.reduce(g, "sum", w)
 
 
+def _seen_classes(x: Value) -> int:
+    """How many classes there are without those at the end whose scores are minus infinity, as of
+    rows with which a vocabulary is padded: no label names one of these.
+    """
+    if not isinstance(x, Hidden):
+        return x.shape[-1]
+    require(isinstance(x.keep, Known), "scores that data masks, in a loss")
+    assert isinstance(x.keep, Known)
+    seen = (x.keep.data != 0).expand(x.shape).reshape(-1, x.shape[-1])
+    classes = int(seen[0].sum())
+    prefix = torch.arange(x.shape[-1]) < classes
+    require(bool((seen == prefix).all()), "scores some of which are masked, in a loss")
+    return classes
+
+
 def _classes_last(g: Graph, x: Value) -> Value:
     """Of images [batch, classes, height, width] each point is a row."""
     require(len(x.shape) in (1, 2, 4), "a loss of rows of another shape")
@@ -177,7 +192,10 @@ def nll(
     call: Any, g: Graph, x: Value, labels: Value, weight: Value | None, reduction: int, ignore: int
 ) -> list[Value]:
     x = _classes_last(g, x)
-    n = _labels(g, labels, x.shape[-1], ignore)
+    classes = _seen_classes(x)
+    if isinstance(x, Hidden):
+        x = g.slice(x.source, len(x.shape) - 1, 0, classes)
+    n = _labels(g, labels, classes, ignore)
     loss = ar.negate(g, ar.taken(g, x, n.hot, [-1]))
     if isinstance(loss, Named) and n.ids is not None:
         loss.of_class = n.ids
@@ -253,7 +271,8 @@ def nll_backward(
 ) -> Value:
     image = len(x.shape) == 4
     x = _classes_last(g, x)
-    n = _labels(g, labels, x.shape[-1], ignore)
+    classes = _seen_classes(x)
+    n = _labels(g, labels, classes, ignore)
     row: Value = g.reshape(grad, grad.shape + (1,)) if reduction == NONE and grad.shape else grad
     if weight is not None:
         w = ar.reduce(g, "sum", ar.binary(g, "mul", n.hot, weight), [-1])
@@ -270,4 +289,10 @@ def nll_backward(
             else ar.binary(g, "mul", row, g.reshape(n.keep, n.hot.shape[:-1] + (1,)))
         )
         result.row_sums = g.expand(sums, n.hot.shape[:-1] + (1,))
+    if classes < x.shape[-1]:
+        row_sums = result.row_sums if isinstance(result, Named) else None
+        more = Filled(0, (*x.shape[:-1], x.shape[-1] - classes))
+        result = g.cat([result, more], len(x.shape) - 1)
+        if isinstance(result, Named):
+            result.row_sums = row_sums
     return g.permute(result, (0, 3, 1, 2)) if image else result

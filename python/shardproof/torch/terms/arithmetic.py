@@ -279,6 +279,11 @@ def softmax_of_hidden(g: Graph, a: Hidden, dim: int) -> Value:
     return result
 
 
+def rows_see(keep: torch.Tensor, shape: Shape, dim: int) -> bool:
+    """Whether no row along a dimension is nothing but minus infinity."""
+    return bool((keep != 0).expand(shape).any(dim).all())
+
+
 def exp_of_hidden(g: Graph, a: Hidden) -> Value:
     return binary(g, "mul", unary(g, "exp", a.source), cast_real(a.keep))
 
@@ -868,6 +873,9 @@ def transposed(g: Graph, a: Value) -> Value:
 def softmax(g: Graph, a: Value, dim: int, log: bool = False) -> Value:
     if isinstance(a, Hidden) and not log:
         return softmax_of_hidden(g, a, dim)
+    if isinstance(a, Hidden) and isinstance(a.keep, Known) and rows_see(a.keep.data, a.shape, dim):
+        total = reduce(g, "sum", exp_of_hidden(g, a), [dim], True)
+        return Hidden(binary(g, "sub", a.source, unary(g, "log", total)), a.keep)
     n = g.named(a)
     return g.one("log_softmax" if log else "softmax", [n], n.shape, {"dim": dim % len(n.shape)})
 

@@ -22,7 +22,7 @@ from ..trace.recording import MOVES_MEMORY, CaptureError, Recording
 from .affine_programs import between, joined
 from .agreement import check_draws, check_held, check_initial, same_batch
 from .model_file import Model, through_cut_points
-from .rank_program import PADDING, SCALE_OF_GRADIENT, Program, Tie, program_of
+from .rank_program import KIND_OF_PADDING, PADDING, SCALE_OF_GRADIENT, Program, Tie, program_of
 from .scaled_parts import in_programs
 
 
@@ -197,13 +197,23 @@ def _check_followed(sides: Sequence[Recording], programs: Sequence[Program]) -> 
 
 def _add_padding(model: Model, programs: Sequence[Program]) -> None:
     """What ranks' parameters are padded with is an input that the single device does not read: the
-    result is shown to be the same for any numbers in it.
+    result is shown to be the same for any numbers in it. Or it is zeros, and is to stay zeros: an
+    output.
     """
     for program in programs:
         for name, shape in program.own_padding.items():
             whole = model.json["tensors"][name.removesuffix(f" {PADDING}")]
             model.json["tensors"][name] = {**whole, "shape": list(shape)}
             model.shapes[name] = shape
+        for name, shape in program.zero_padding.items():
+            most = tuple(map(max, shape, model.shapes.get(name, shape)))
+            model.shapes[name] = most
+            model.json["tensors"][name] = {"shape": list(most), "kind": "constant", "value": 0}
+            if name not in model.outputs:
+                model.outputs.append(name)
+                model.json["outputs"].append(name)
+                model.tied["output", name, 0] = name
+                model.kinds[name] = KIND_OF_PADDING
 
 
 def _scaled(program: Program, scale: int) -> Program:

@@ -39,6 +39,7 @@ from .place_names import PlaceNames
 
 MOST_PARTS = 8  # of a batch, where each rank's is named
 PADDING = "padding"  # ends the names of inputs that are that
+KIND_OF_PADDING = "zero paddings"  # of outputs, in the report
 MOST_STRETCHES = 4  # of a sequence, where a rank has several
 
 
@@ -80,9 +81,10 @@ class Program:
     if_sent: list[IfSent]
     unchecked: list[str]  # parts of parameters of which first values do not show that they are
     padded: list[str]  # parameters that are padded with zeros
-    own_padding: dict[
-        str, Shape
-    ]  # inputs that no model has: what ranks' parameters are padded with
+    # inputs that no model has: what ranks' parameters are padded with, if that is any numbers
+    own_padding: dict[str, Shape]
+    # outputs that no model has: what they are padded with, if that is zeros, which it is to stay
+    zero_padding: dict[str, Shape]
     own_constants: list[str]  # constants that are no part of one of the model's
 
 
@@ -220,6 +222,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         nodes, g.tensors, [t.local for t in ties if t.role == CUT_POINT and t.box.divisor == 1]
     )
     nodes, ties = _in_stretches(nodes, g.tensors, ties)
+    zero_padding = {t.tensor: t.shape for t in ties if is_padding(t.tensor) and t.role == "output"}
     nodes, waits = with_waits(nodes)
     used = {name for n in nodes for name in n["in"]} | {t.local for t in ties}
     for name, whose in side.from_files.items():
@@ -270,6 +273,7 @@ def program_of(side: Recording, model: Model, keep: set[str], cut_points: bool =
         unchecked,
         padded,
         own_padding,
+        zero_padding,
         own_constants,
     )
 
@@ -537,12 +541,15 @@ def _in_stretches(
         if not t.stretches or t.role == "input":
             result.append(t)
         elif t.role == "output":
-            for k, (at, start, n) in enumerate(t.stretches):
-                if not n:
-                    continue
-                tie = _stretch_of(t, f"{t.local} output {t.label} {k}", start, n)
+            for k, p in enumerate(_pieces(t)):
+                tie = _stretch_of(t, f"{t.local} output {t.label} {k}", p.start or 0, p.n)
+                if p.start is None:  # is to stay zero
+                    if t.own_padding is not None or not t.label.endswith(".new"):
+                        continue
+                    label = f"{t.label} {PADDING}"
+                    tie = dataclasses.replace(tie, tensor=label, label=label)
                 tensors[tie.local] = _without_kind(tensors[t.local], tie.shape)
-                attrs = {"dim": t.dim, "start": at, "stop": at + n}
+                attrs = {"dim": t.dim, "start": p.at, "stop": p.at + p.n}
                 outputs.append({"op": "slice", "in": [t.local], "out": [tie.local], "attrs": attrs})
                 result.append(tie)
         elif len(pieces := _pieces(t)) == 1:
@@ -599,6 +606,10 @@ class _Piece:
     at: int
     n: int
     start: int | None
+
+
+def is_padding(tensor: str) -> bool:
+    return tensor.endswith(f" {PADDING}")
 
 
 def _pieces(t: Tie) -> list[_Piece]:

@@ -45,7 +45,7 @@ from ..export.gradient_scale import gradient_scale
 from ..export.model_file import Model, model_of
 from ..export.parameter_places import look_for_parts
 from ..export.plan_file import OnNoRank, Uneven, plan_of
-from ..export.rank_program import PermutedParts
+from ..export.rank_program import KIND_OF_PADDING, PermutedParts
 from ..intercept.conversions import prepare
 from ..step.several_steps import first_of
 from ..step.tracked_tensors import together
@@ -1396,7 +1396,7 @@ def _judged(
     words.put(report, arguments)
     report = _without_arguments(report, c)
     _heed_numbers(report)
-    less = _without_gradients(report, c)
+    less = _without_gradients(report, c) or _without_padding(report, c)
     if less is not None:
         of_less = _judged(less, keep, arguments, words, mesh, outputs, executor)
         if of_less.verdict in ("EQUIVALENT", "CONDITIONAL"):
@@ -1461,6 +1461,23 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
         or not new.issuperset(f"{name.removesuffix('.grad')}.new" for name in wrong)
     ):
         return None
+    return _without(c, wrong, basis.gradients_left(listed(sorted(wrong)), c.over))
+
+
+def _without_padding(report: Report, c: Capture) -> Capture | None:
+    """The capture without claims that padding stays zero, if the report refutes nothing else.
+
+    Nothing may read the padding, such as that of a flat buffer of all weights.
+    """
+    padding = set(c.compared.get(KIND_OF_PADDING, ()))
+    defects = {d["tensor"] for d in report.raw.get("defects", [])}
+    if report.verdict != "NOT EQUIVALENT" or not defects or not padding.issuperset(defects):
+        return None
+    return _without(c, padding, basis.padding_left(listed(sorted(defects))))
+
+
+def _without(c: Capture, wrong: set[str], assumption: basis.Assumption) -> Capture:
+    """The capture without these outputs."""
     outputs = [name for name in c.model["outputs"] if name not in wrong]
     lineage = [e for e in c.plan["lineage"] if e["role"] != "output" or e["tensor"] not in wrong]
     return dataclasses.replace(
@@ -1469,7 +1486,7 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
         plan={**c.plan, "lineage": lineage},
         compared={k: [n for n in names if n not in wrong] for k, names in c.compared.items()},
         names={label: tensor for label, tensor in c.names.items() if tensor not in wrong},
-        assumptions=[*c.assumptions, basis.gradients_left(listed(sorted(wrong)), c.over)],
+        assumptions=[*c.assumptions, assumption],
     )
 
 

@@ -629,7 +629,8 @@ def gradients_cleared() -> Assumption:
         "gradients-cleared",
         Kind.HARMLESS,
         "what backward leaves in .grad of parameters that no optimizer has is not compared, as the "
-        "script clears it before its next step, or ends, and reads it no more after its step",
+        "script clears it before its next step, or ends, and computes nothing of it after its "
+        "step; copies of it that the script keeps in variables of its own are not looked at",
     )
 
 
@@ -637,8 +638,16 @@ def zero_padding(names: str) -> Assumption:
     return Assumption(
         "zero-padding",
         Kind.CHECKABLE,
-        f"parts of {names} are padded to one size with zeros, as they are at first; what a step "
-        "leaves in the padding is not compared",
+        f"parts of {names} are padded to one size with zeros, as they are at first",
+    )
+
+
+def padding_left(names: str) -> Assumption:
+    return Assumption(
+        "padding-left",
+        Kind.RISK,
+        f"the step leaves other numbers than zeros in {names}; what later steps compute with them "
+        "is not compared",
     )
 
 

@@ -18,6 +18,7 @@ from ..step.binding import Gone
 from ..step.several_steps import numbered
 from ..step.tracked_tensors import STATES, Placement, TrackedTensor, place, unwrapped
 from ..terms import assumptions
+from ..terms.nodes import MOVES_HERE
 from ..terms.values import Complex, Filled, Known, Named, Poison, Shape, Value
 from .clues import Noticing
 from .copies_of_weights import Copies
@@ -189,7 +190,13 @@ class EndOfStep:
             for group in o.param_groups
             for p in group["params"]
         }
-        read = {x for n in self.recorder.g.nodes[self.rest_began :] for x in n["in"]}
+        read: set[str] = set()
+        # (on the single device, a shard's gradient is the parameters' own)
+        rest = self.recorder.g.nodes[self.rest_began :] if self.mesh.world > 1 else []
+        for n in reversed(rest):
+            # looking at what a tensor holds makes a view of it
+            if n["op"] not in MOVES_HERE or not read.isdisjoint(n["out"]):
+                read.update(x for x in n["in"] if x is not None)
         had = {
             id(t)
             for t, _, now in self._gradients

@@ -1396,10 +1396,12 @@ def _judged(
     words.put(report, arguments)
     report = _without_arguments(report, c)
     _heed_numbers(report)
-    less = _without_gradients(report, c) or _without_padding(report, c)
+    less, right = _without_gradients(report, c), ["EQUIVALENT", "CONDITIONAL"]
+    if less is None:
+        less, right = _without_padding(report, c), [*right, "NOT EQUIVALENT"]
     if less is not None:
         of_less = _judged(less, keep, arguments, words, mesh, outputs, executor)
-        if of_less.verdict in ("EQUIVALENT", "CONDITIONAL"):
+        if of_less.verdict in right:
             return of_less
         if keep is not None:
             c.write(keep)
@@ -1465,15 +1467,17 @@ def _without_gradients(report: Report, c: Capture) -> Capture | None:
 
 
 def _without_padding(report: Report, c: Capture) -> Capture | None:
-    """The capture without claims that padding stays zero, if the report refutes nothing else.
+    """The capture without claims that padding stays zero, if the report refutes one.
 
-    Nothing may read the padding, such as that of a flat buffer of all weights.
+    Nothing may read the padding, such as that of a flat buffer of all weights. If other outputs are
+    wrong, too, the causes are about these.
     """
     padding = set(c.compared.get(KIND_OF_PADDING, ()))
     defects = {d["tensor"] for d in report.raw.get("defects", [])}
-    if report.verdict != "NOT EQUIVALENT" or not defects or not padding.issuperset(defects):
+    wrong = sorted(padding.intersection(defects))
+    if report.verdict != "NOT EQUIVALENT" or not wrong:
         return None
-    return _without(c, padding, basis.padding_left(listed(sorted(defects))))
+    return _without(c, padding, basis.padding_left(listed(wrong)))
 
 
 def _without(c: Capture, wrong: set[str], assumption: basis.Assumption) -> Capture:
@@ -1484,7 +1488,11 @@ def _without(c: Capture, wrong: set[str], assumption: basis.Assumption) -> Captu
         c,
         model={**c.model, "outputs": outputs},
         plan={**c.plan, "lineage": lineage},
-        compared={k: [n for n in names if n not in wrong] for k, names in c.compared.items()},
+        compared={
+            kind: left
+            for kind, names in c.compared.items()
+            if (left := [n for n in names if n not in wrong])
+        },
         names={label: tensor for label, tensor in c.names.items() if tensor not in wrong},
         assumptions=[*c.assumptions, assumption],
     )

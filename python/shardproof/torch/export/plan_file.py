@@ -35,7 +35,7 @@ class OnNoRank(CaptureError):
             text = (
                 f"the single device computes with numbers that parameters begin with ({tensor!r}), "
                 "and no rank does: a copy of weights is followed that consists of whole parameters "
-                "or of parts of them, without padding"
+                "or of parts of them"
             )
         super().__init__(text)
         self.tensor, self.role = tensor, role

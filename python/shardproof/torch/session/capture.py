@@ -577,6 +577,7 @@ def _captured(
     why: dict[str, str] = {}
     tried: OtherBatches | None = None
     apart: Exception | None = None  # with the batches of ranks as inputs
+    with_rest: Exception | None = None  # with what follows a script's step
     first = True
     while True:
         found: list[Recording] = []
@@ -635,6 +636,7 @@ def _captured(
                     seconds = time.monotonic() - start
                     differ = ranks_apart(e, bool(found), where, isolated, initial_state, seconds)
                     less = dataclasses.replace(less, ranks_apart=differ)
+                    with_rest = e
                 if less is not None:
                     initial_state, first, tried = less, False, None
                     continue
@@ -656,7 +658,12 @@ def _captured(
                 or less is None
                 or not (found[0].any_buffers if found else getattr(e, "any_buffers", False))
             ):
-                raise (e if tried is None else tried.failed(e)) from None
+                error = e if tried is None else tried.failed(e)
+                if with_rest is not None and not wrong:
+                    error = CaptureError(
+                        f"{with_rest}. (Without what follows the optimizer's step: {error})"
+                    )
+                raise error from None
             initial_state, first = less, False
             continue
         if isinstance(made, Capture):

@@ -2,7 +2,7 @@
 """ZeRO's first stage by hand: each rank updates its part of one vector of all weights.
 
 mesh: dp=2
-expected: EQUIVALENT
+expected: CONDITIONAL
 wrong: SHARE = 1
 """
 

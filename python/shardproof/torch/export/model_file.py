@@ -302,9 +302,7 @@ def model_of(side: Recording, name: str, changed: Iterable[str] = ()) -> Model:
         return None if n is None else rename.get(n, n)
 
     declared = {rename.get(n, n): dict(t) for n, t in tensors.items()}
-    bounds = g.integers.limits(), g.integers.classes
-    for n in dict.fromkeys(n for known in bounds for n in known):
-        count = min(known[n] for known in bounds if n in known)
+    for n, count in {**g.integers.chosen_from, **g.integers.ranges, **g.integers.classes}.items():
         if declared.get(n, {}).get("kind") == "input":
             # what is drawn then is one of the classes (or ignored): others may have no value
             declared[n]["known"] = {"within": [[0, count + (n in g.integers.ignorable)]]}

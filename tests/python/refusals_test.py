@@ -25,6 +25,23 @@ class FailClosed(RecorderTest):
 
         self.refuse(change, "no line in the table of operators")
 
+    def test_what_one_rank_gives_to_a_collective(self):
+        """The others' programs have the collective: that is no defect of the step."""
+
+        def step(world):
+            model = torch.nn.Linear(4, 4)
+            h = model(world.input("x", (4, 4)))
+            if world.rank == 1:
+                h = h.masked_fill(torch.eye(4).bool(), float("-inf")) * h
+            if not world.single:
+                dist.all_reduce(h)
+            world.output("row", model.bias * 2)
+
+        with self.assertRaisesRegex(
+            sp.CaptureError, "all_reduce at .*what rank 1 gives cannot be followed: .*infinities"
+        ):
+            sp.verify(step, mesh=MESH)
+
     def test_sorting_long_rows_is_not_followed(self):
         def change(world, model):
             model.up.weight.grad.copy_(

@@ -194,7 +194,7 @@ def nll(
     x = _classes_last(g, x)
     classes = _seen_classes(x)
     if isinstance(x, Hidden):
-        x = g.slice(x.source, len(x.shape) - 1, 0, classes)
+        x = ar.seen(g.slice(x, len(x.shape) - 1, 0, classes))
     n = _labels(g, labels, classes, ignore)
     loss = ar.negate(g, ar.taken(g, x, n.hot, [-1]))
     if isinstance(loss, Named) and n.ids is not None:

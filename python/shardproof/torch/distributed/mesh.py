@@ -50,12 +50,18 @@ class Mesh:
             rank //= self.sizes[axis]
         return {axis: at[axis] for axis in self.names}
 
+    def position(self, axes: Iterable[str], at: Mapping[str, int]) -> int:
+        """That of the rank with these coordinates among those along axes, the first the slowest;
+        axes that are not named are at 0.
+        """
+        found = 0
+        for a in axes:
+            found = found * self.sizes[a] + at.get(a, 0)
+        return found
+
     def rank(self, at: Mapping[str, int]) -> int:
         """The rank with these coordinates; axes that are not named are at 0."""
-        r = 0
-        for axis in self.names:
-            r = r * self.sizes[axis] + at.get(axis, 0)
-        return r
+        return self.position(self.names, at)
 
     def stretches(self, axis: str, rank_classes: RankClasses) -> Sequence[Stretch]:
         """The stretches of coordinates that an axis distinguishes: single ones, where all were

@@ -105,11 +105,7 @@ def locate(
     if found is None:
         raise NoPlace(f"shape {list(inner)} of {list(logical)} fits no axes of the mesh")
     for dim in range(len(inner)):
-        place = 0
-        for axis in rest:
-            if found.get(axis) == dim:
-                place = place * mesh.sizes[axis] + at[axis]
-        low[dim] += place * inner[dim]
+        low[dim] += mesh.position([a for a in rest if found.get(a) == dim], at) * inner[dim]
     return Box(tuple(low), tuple(total), divisor, guessed=True)
 
 

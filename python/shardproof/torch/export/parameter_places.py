@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -49,8 +49,13 @@ class Place:
     own_padding: OwnPadding | None = None
 
     @property
+    def rows(self) -> int:
+        """How many of its rows are the single device's; the others are behind them."""
+        return sum(n for *_, n in self.stretches) if self.stretches else self.local[self.dim]
+
+    @property
     def is_padded(self) -> bool:
-        return bool(self.stretches) and sum(n for *_, n in self.stretches) < self.local[self.dim]
+        return self.rows < self.local[self.dim]
 
     def applied(self, p: Placement) -> Placement:
         return dataclasses.replace(
@@ -122,8 +127,8 @@ def _is_zero_beyond(side: Recording, name: str, place: Place) -> bool:
     zeros = side.zeros_of(name)
     if zeros is None:
         return False
-    end = sum(n for *_, n in place.stretches)
-    return bool(zeros.narrow(place.dim, end, place.local[place.dim] - end).all())
+    more = place.local[place.dim] - place.rows
+    return bool(zeros.narrow(place.dim, place.rows, more).all())
 
 
 def _cut(whole: Shape, local: Shape) -> list[int]:
@@ -183,23 +188,18 @@ def _by_padded_shape(
     if len(cut) != 1 or _is_located(tracked, whole, local, side, at):
         return None
     dim = cut[0]
-    sizes: dict[tuple[str, ...], int] = {}
-    axes = [a for a in side.mesh.names if side.mesh.sizes[a] > 1]
-    for k in range(1, len(axes) + 1):
-        for some in itertools.combinations(axes, k):
-            ranks = math.prod(side.mesh.sizes[a] for a in some)
-            if ranks * local[dim] >= whole[dim]:
-                sizes[some] = ranks
+    sizes = {
+        some: ranks
+        for some in _axes_together(side.mesh)
+        if (ranks := math.prod(side.mesh.sizes[a] for a in some)) * local[dim] >= whole[dim]
+    }
     # those that have no data of their own, and are the fewest
     by_data = {some: sum(a in side.cuts for a in some) for some in sizes}
     likely = [some for some in sizes if by_data[some] == min(by_data.values())]
     likely = [some for some in likely if sizes[some] == min(sizes[other] for other in likely)]
     if len(likely) != 1:
         return None
-    place = 0
-    for a in likely[0]:
-        place = place * side.mesh.sizes[a] + at[a]
-    begin = place * local[dim]
+    begin = side.mesh.position(likely[0], at) * local[dim]
     n = max(0, min(local[dim], whole[dim] - begin))
     padding = OwnPadding(begin + n - whole[dim], sizes[likely[0]] * local[dim] - whole[dim])
     stretches = ((0, begin if n else 0, n),)
@@ -280,16 +280,14 @@ def _by_first_values(
     part, whole = side.elements_of(name), model.first_values(name)
     if whole is None or tuple(whole.shape) != shape:
         return None
-    if part is None or not part.numel():
-        return _padded(side, name, whole, part, at)
-    begins = (whole == part.flatten()[0]).nonzero()
-    if len(begins) != 1:
-        return _padded(side, name, whole, part, at)
-    low = tuple(begins[0].tolist())
-    if torch.equal(whole[box_of(part.shape, low)], part):
-        return Place(tuple(whole.shape), tuple(part.shape), low)
-    found = stretches_in(whole, part, low)
-    if found is None:
+    begins = [] if part is None or not part.numel() else (whole == part.flatten()[0]).nonzero()
+    found = None
+    if part is not None and len(begins) == 1:
+        low = tuple(begins[0].tolist())
+        if torch.equal(whole[box_of(part.shape, low)], part):
+            return Place(shape, tuple(part.shape), low)
+        found = stretches_in(whole, part, low)
+    if part is None or found is None:
         return _padded(side, name, whole, part, at)
     dim, stretches = found
     if len(stretches) > MOST_STRETCHES:
@@ -299,7 +297,7 @@ def _by_first_values(
             f"{name} on rank {side.rank} begins with rows of the single device's that lie in "
             f"{len(stretches)} places; at most {MOST_STRETCHES} are followed"
         )
-    return Place(tuple(whole.shape), tuple(part.shape), _at(low, dim, 0), dim, stretches)
+    return Place(shape, tuple(part.shape), _at(low, dim, 0), dim, stretches)
 
 
 def _padded(
@@ -356,15 +354,14 @@ def _shown_lows(whole: torch.Tensor, part: torch.Tensor | None, dim: int) -> lis
 
 def _lows_by_rank(rows: int, mesh: Mesh, at: Mapping[str, int]) -> list[int]:
     """Where the parts of a rank begin that has as many rows as all, along some of the axes."""
+    return [mesh.position(axes, at) * rows for axes in _axes_together(mesh)]
+
+
+def _axes_together(mesh: Mesh) -> Iterator[tuple[str, ...]]:
+    """All choices of axes of several ranks."""
     axes = [a for a in mesh.names if mesh.sizes[a] > 1]
-    found = []
     for k in range(1, len(axes) + 1):
-        for some in itertools.combinations(axes, k):
-            place = 0
-            for a in some:
-                place = place * mesh.sizes[a] + at[a]
-            found.append(place * rows)
-    return found
+        yield from itertools.combinations(axes, k)
 
 
 def _like(other: Place, whole: Shape, local: Shape) -> Place | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -895,9 +896,8 @@ def _of_another_call(
     Ranks and the single device cut their batches into microbatches of their own.
     """
     axes = tuple(a for a in side.mesh.names if 0 in side.cuts.get(a, ()) and side.mesh.sizes[a] > 1)
-    parts, place = 1, 0
-    for a in axes:
-        parts, place = parts * side.mesh.sizes[a], place * side.mesh.sizes[a] + at[a]
+    parts = math.prod(side.mesh.sizes[a] for a in axes)
+    place = side.mesh.position(axes, at)
     position = place * count + tracked.call
     tensor = model.tied.get((tracked.role, tracked.name, position // parts))
     local = tensor_of(side.graph, tracked)

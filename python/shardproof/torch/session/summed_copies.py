@@ -19,7 +19,7 @@ from ..terms.values import Named, numel
 from ..trace.recording import NotKept, Recording
 
 _SAME_ELEMENTS = ("view", "permute", "identity", "expand")
-_SUMS = ("add", "sum", "cat", "view", "identity", "reshape")
+_SUMS = ("add", "sum", "cat", "view", "identity")
 MOST_SIDES = 4  # that are looked at
 
 

@@ -279,6 +279,13 @@ def softmax_of_hidden(g: Graph, a: Hidden, dim: int) -> Value:
     return result
 
 
+def seen(v: Value) -> Value:
+    """A part of scores without those that are masked, if none of it is."""
+    if isinstance(v, Hidden) and isinstance(v.keep, Known) and bool((v.keep.data != 0).all()):
+        return v.source
+    return v
+
+
 def rows_see(keep: torch.Tensor, shape: Shape, dim: int) -> bool:
     """Whether no row along a dimension is nothing but minus infinity."""
     return bool((keep != 0).expand(shape).any(dim).all())

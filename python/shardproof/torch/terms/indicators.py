@@ -9,7 +9,7 @@ from . import arithmetic as ar
 from . import assumptions, tables
 from .graph import WRITERS, Graph
 from .tables import MOST_COMPARED, Function
-from .values import Filled, Hidden, Known, Named, Pick, Shape, Table, Unsupported, Value, numel
+from .values import Filled, Known, Named, Pick, Shape, Table, Unsupported, Value, numel
 
 MOST_WINDOWS = 64  # a function of classes with more of them is looked up
 
@@ -153,12 +153,6 @@ def _of_rearranged_rows(g: Graph, v: Pick) -> Value:
     return g.reshape(g.one("embedding", [ids, rows], ids.shape + rows.shape[1:]), v.shape)
 
 
-def _seen(v: Value) -> Value:
-    """A part of scores none of which is minus infinity."""
-    seen = isinstance(v, Hidden) and isinstance(v.keep, Known) and bool((v.keep.data != 0).all())
-    return v.source if isinstance(v, Hidden) and seen else v
-
-
 def _sum_of_pick(g: Graph, v: Pick) -> Value:
     (scale, index), (rest, _) = _parts(v)
     start, stop, shift = window_of(index, scale)
@@ -187,7 +181,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
                 attrs or None,
             )
         else:
-            part = _seen(g.slice(source, -1, start + shift, stop + shift))
+            part = ar.seen(g.slice(source, -1, start + shift, stop + shift))
             total = ar.taken(g, part, tables.one_hot(g, ids, start + low, stop + low), [-1])
         total = ar.binary(g, "mul", total, float(factors[0]))
     if bool((rest != 0).any()):
@@ -197,7 +191,7 @@ def _sum_of_pick(g: Graph, v: Pick) -> Value:
         for place in places.tolist():
             at = torch.where((index == place), rest, torch.zeros_like(rest))
             mask = Table(v.index.source, at, low, v.index.shape)
-            row = _seen(g.slice(source, 0 if v.table else -1, place, place + 1))
+            row = ar.seen(g.slice(source, 0 if v.table else -1, place, place + 1))
             row = g.reshape(row, row.shape[1:] if v.table else row.shape[:-1])
             g.definedness.both_have_values(row)
             weight: Value = real(g, mask)
